@@ -21,13 +21,13 @@ class BankPass(nn.Module):
 
     Args:
         backbone: the frozen language model.
-        adapters: its layers that take low-rank updates, see ``RowUpdates``.
+        adapters: its layers that take low-rank updates, see ``RowUpdates``; None: rows have no updates.
     """
 
-    def __init__(self, backbone: Backbone, adapters: Sequence[str] = ()) -> None:
+    def __init__(self, backbone: Backbone, adapters: Sequence[str] | None = None) -> None:
         super().__init__()
         self.backbone = backbone
-        self.updates = RowUpdates(backbone, adapters)
+        self.updates = None if adapters is None else RowUpdates(backbone, adapters).attach()
 
     def forward(
         self,
@@ -61,9 +61,8 @@ class BankPass(nn.Module):
             update_up: likewise ``(U, 1 + r, o)``.
             update_rest: likewise ``(U, x)``.
         """
-        if update_down is None or update_up is None or update_rest is None:
-            updated: AbstractContextManager[None] = nullcontext()
-        else:
+        updated: AbstractContextManager[None] = nullcontext()
+        if self.updates is not None and update_down is not None and update_up is not None and update_rest is not None:
             updated = self.updates.applied(update_down[domain], update_up[domain], update_rest[domain])
         with updated:
             column_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)

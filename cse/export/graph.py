@@ -92,7 +92,7 @@ def write_bank_graph(backbone: Backbone, path: Path, *, adapters: Sequence[str] 
         sizes = zip(widths.items(), ((3, 2), (3, 3), (3,)), (_TABLE, _TABLE, _LIST), strict=True)
         given |= {name: (torch.zeros((*size, width)), axes) for (name, width), size, axes in sizes}
     with fused(backbone):
-        _export(BankPass(backbone, adapters or ()).eval(), given, path)
+        _export(BankPass(backbone, adapters).eval(), given, path)
 
 
 def _sample(shortest: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:

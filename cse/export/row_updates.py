@@ -7,8 +7,9 @@ the other, ``o`` their outputs, ``x`` outputs of all other layers with a bias.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from itertools import accumulate
+from threading import local
 from typing import Any
 
 import torch
@@ -53,6 +54,7 @@ class RowUpdates:
             for module in backbone.modules()
             if module not in self.linear and isinstance(getattr(module, "bias", None), nn.Parameter)
         ]
+        self._now = local()  # threads share the layers, and each has rows of its own
 
     @property
     def widths(self) -> dict[str, int]:
@@ -75,12 +77,29 @@ class RowUpdates:
         downs = _parts(down, [layer.weight.shape[1] for layer in self.linear])
         ups = _parts(up, [layer.weight.shape[0] for layer in self.linear])
         rests = _parts(rest, [len(one.bias) for one in self.others])
-        with ExitStack() as hooks:
-            for layer, *factors in zip(self.linear, downs, ups, strict=True):
-                hooks.callback(layer.register_forward_hook(_low_rank(*factors)).remove)
-            for layer, bias_BK in zip(self.others, rests, strict=True):
-                hooks.callback(layer.register_forward_hook(_shifted(bias_BK)).remove)
+        self._now.given = dict(zip(self.linear, zip(downs, ups, strict=True), strict=True))
+        self._now.given |= {layer: (bias_BK,) for layer, bias_BK in zip(self.others, rests, strict=True)}
+        try:
             yield
+        finally:
+            self._now.given = {}
+
+    def attach(self) -> RowUpdates:
+        """Let the layers add what ``applied`` gives them."""
+        for layer in (*self.linear, *self.others):
+            layer.register_forward_hook(self._hook())
+        return self
+
+    def _hook(self) -> Callable[..., torch.Tensor | None]:
+        now = self._now
+
+        def hook(layer: nn.Module, given: tuple[torch.Tensor, ...], found: torch.Tensor) -> torch.Tensor | None:
+            own = getattr(now, "given", {}).get(layer)
+            if own is None:
+                return None
+            return _with_low_rank(found, given[0], *own) if len(own) == 2 else _with_bias(found, *own)
+
+        return hook
 
 
 def _ends(path: str, name: str) -> bool:
@@ -93,19 +112,15 @@ def _parts(tensor: torch.Tensor, widths: list[int]) -> list[torch.Tensor]:
     return [tensor[..., end - width : end] for end, width in zip(ends, widths, strict=True)]
 
 
-def _low_rank(down_BRI: torch.Tensor, up_BRO: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def hook(_: nn.Module, given: tuple[torch.Tensor, ...], found_BLO: torch.Tensor) -> torch.Tensor:
-        thin_BLR = given[0] @ down_BRI.transpose(1, 2)
-        return found_BLO + torch.cat([torch.ones_like(thin_BLR[:, :, :1]), thin_BLR], dim=2) @ up_BRO
+def _with_low_rank(
+    found_BLO: torch.Tensor, given_BLI: torch.Tensor, down_BRI: torch.Tensor, up_BRO: torch.Tensor
+) -> torch.Tensor:
+    thin_BLR = given_BLI @ down_BRI.transpose(1, 2)
+    return found_BLO + torch.cat([torch.ones_like(thin_BLR[:, :, :1]), thin_BLR], dim=2) @ up_BRO
 
-    return hook
 
-
-def _shifted(bias_BK: torch.Tensor) -> Callable[..., torch.Tensor]:
-    def hook(_: nn.Module, given: tuple[torch.Tensor, ...], found: torch.Tensor) -> torch.Tensor:
-        return found + bias_BK.view(-1, *[1] * (found.ndim - 2), bias_BK.shape[1])
-
-    return hook
+def _with_bias(found: torch.Tensor, bias_BK: torch.Tensor) -> torch.Tensor:
+    return found + bias_BK.view(-1, *[1] * (found.ndim - 2), bias_BK.shape[1])
 
 
 def updates_of(encoder: SentenceEncoder, layers: Sequence[str]) -> dict[str, torch.Tensor]:

@@ -95,7 +95,8 @@ def _low_rank(
     config: dict[str, Any], tensors: dict[str, torch.Tensor], backbone: Backbone, path: Path, read_out: ReadOut
 ) -> tuple[SentenceEncoder, str]:
     """Return an encoder with the low-rank updates of a file, and what to tell about them."""
-    rank = max((len(tensor) for name, tensor in tensors.items() if name.endswith("lora_A.weight")), default=0)
+    downs = [tensor for name, tensor in tensors.items() if name.endswith("lora_A.weight") and tensor.ndim == 2]
+    rank = max(map(len, downs), default=0)
     if not rank:
         raise CseError(f"{path}: has no lora_A.weight; fetch it again")
     encoder = build(backbone, read_out, frozen=False, lora_rank=rank)

@@ -456,7 +456,8 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
             f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
             f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
         )
-    rank = len(tensors[UPDATES[0]]) if UPDATES[0] in tensors else 0
+    down = tensors.get(UPDATES[0])
+    rank = len(down) if down is not None and down.ndim == 2 else 0
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (shape.words,),

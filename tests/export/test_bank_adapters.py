@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import make_adapted
 from tests.export.systems import SENTENCES
+from tests.export.test_bank_families import with_dense
 from tests.model.families import make_family_folder
 
 # what is trained in the backbone, and beside it
@@ -45,9 +47,21 @@ def make(folder, place, adapters=("all",)):
     return encoders
 
 
-@pytest.mark.parametrize("family", ["bert", "albert", "modernbert", "electra", "llama"])
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        pytest.param("bert, dense", marks=pytest.mark.slow),
+        pytest.param("albert", marks=pytest.mark.slow),
+        pytest.param("electra", marks=pytest.mark.slow),
+        "modernbert",
+        pytest.param("llama", marks=pytest.mark.slow),
+    ],
+)
 def test_mixed_rows_equal_each_domains_own_encoder(family, tmp_path):
-    folder = make_family_folder(tmp_path / "model", family)
+    folder = make_family_folder(tmp_path / "model", family.removesuffix(", dense"))
+    if family.endswith("dense"):
+        with_dense(folder)
     encoders = make(folder, tmp_path / "bank")
     texts = [text for text in SENTENCES for _ in encoders]
     names = list(encoders) * len(SENTENCES)
@@ -153,6 +167,17 @@ def test_a_damaged_update_is_refused(made, tmp_path):
     )
     with pytest.raises(CseError, match="not those it was written with"):
         add_domain(place, dataclasses.replace(domain, facts=facts, update_rest=None), replace=True)
+
+
+def test_threads_that_share_a_backbone_in_torch_do_not_share_updates(made, tiny_folders):
+    place, encoders = made
+    own = BankEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), Bank(place))
+    expected = {name: encoder.encode(SENTENCES) for name, encoder in encoders.items()}
+    names = list(encoders) * 8
+    with ThreadPoolExecutor(4) as threads:
+        for name, found in zip(names, threads.map(lambda name: own.encode(SENTENCES, domain=name), names), strict=True):
+            np.testing.assert_allclose(found, expected[name], atol=1e-5)
+    np.testing.assert_allclose(own.bare.encode(SENTENCES), expected["bare"], atol=1e-5)
 
 
 def test_an_update_alone_changes_its_vectors_and_its_identity(made):

@@ -38,8 +38,8 @@ class BankSettings(SettingsGroup):
     adapters: list[str] | None = Field(
         None,
         description="Layers whose LoRA the domains of a new bank may have, by the ends of their names: "
-        "`[query, value]`, or `[all]`. They may have their own biases too; with `[]`, these alone. `null`: prompts alone. "
-        "Every text then costs more, see docs/bank.md.",
+        "`[query, value]`, or `[all]`. They may have their own biases too; with `[]`, these alone. `null`: prompts "
+        "alone. Every text then costs more, see docs/bank.md.",
     )
     domains: dict[str, DomainSettings] = Field(
         {},
