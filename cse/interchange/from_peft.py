@@ -131,7 +131,7 @@ def _check_lora(config: dict[str, Any], path: Path) -> None:
                 f"{path}: {key} is {short(config[key])}, which has no place here; merge the adapter into its model "
                 "with PEFT (merge_and_unload) and name that as the backbone"
             )
-    alpha = config.get("lora_alpha")
+    alpha: Any = config.get("lora_alpha")
     if type(alpha) not in (int, float) or not 0 < alpha < float("inf"):
         raise CseError(f"{path}: lora_alpha is {short(alpha)}; fetch the adapter again")
 

@@ -21,7 +21,7 @@ from cse.model.checkpoint_config import identity_of, read_config
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
-from cse.runtime.domain import SUFFIX, Domain, check_fit
+from cse.runtime.domain import Domain, check_fit
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -64,7 +64,6 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     prepared = None if data is None else PreparedData(data)
     domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
-        check_fit(bank / f"{name}{SUFFIX}", domain.facts, domain.tensors(), onnx.manifest.shape)
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
         if prepared is not None:
