@@ -68,7 +68,8 @@ def add_command(
     """Add a trained checkpoint to a bank as a domain.
 
     MODEL is a checkpoint with deep prompts on the bank's backbone, or that backbone itself (folder or hub id), which
-    becomes a domain without a prompt. Its embeddings in the bank are compared with torch's first.
+    becomes a domain without a prompt. A bank created with -s bank.adapters=[all] takes trained biases and LoRA too. The
+    domain's embeddings in the bank are compared with torch's first.
     """
     from cse.runtime.bank import read_bank_manifest
 
@@ -197,7 +198,10 @@ def check_command(bank: Path) -> None:
 
 
 def _prompt(domain: Domain) -> str:
-    kind = f"{domain.facts.prompt['kind']} x {domain.length}" if domain.length else "none"
+    kinds = [f"{domain.facts.prompt['kind']} x {domain.length}"] if domain.length else []
+    if domain.update_up is not None:
+        kinds.append(f"lora x {domain.rank}" if domain.rank else "biases")
+    kind = " + ".join(kinds) or "none"
     return f"{kind}, for queries alone" if domain.for_queries else kind
 
 

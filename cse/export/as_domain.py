@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from cse.export.row_updates import updates_of
 from cse.export.versions import versions
 from cse.model.checkpoint import describe
 from cse.model.pooling import TanhMlp
@@ -24,16 +26,21 @@ def as_domain(
     metrics: dict[str, Any] | None = None,
     checkpoint: str = "",
     centres: NDArray[np.float32] | None = None,
+    adapters: Sequence[str] = (),
 ) -> Domain:
     """Return the deep prompt, trained ``[CLS]``, tanh projector and linear map of an encoder; it has no other parts.
 
     Args:
-        encoder: on a frozen backbone.
+        encoder: on a backbone that is frozen, or trained as ``updates_of`` takes it.
         name: the domain's name.
         normalize: whether embeddings have unit length by default.
         metrics: scores to record.
         checkpoint: identity of the encoder's checkpoint.
         centres: see ``Domain``.
+        adapters: layers of the bank that take low-rank updates.
+
+    Raises:
+        CseError: as ``updates_of``.
     """
     backbone = encoder.backbone
     facts = describe(encoder)
@@ -49,6 +56,8 @@ def as_domain(
             tensors["projector_bias"] = _array(encoder.mlp.dense.bias)
         if isinstance(encoder.post, LinearMap):
             tensors |= {"map_mean": _array(encoder.post.mean), "map_matrix": _array(encoder.post.matrix)}
+        if not encoder.frozen:
+            tensors |= {name: _array(tensor) for name, tensor in updates_of(encoder, adapters).items()}
     if centres is not None:
         tensors["centres"] = np.ascontiguousarray(centres, np.float32)
     return Domain(
@@ -69,6 +78,7 @@ def as_domain(
             versions=versions(),
             texts=encoder.texts if any(encoder.texts.values()) else {},
             side=encoder.side,
+            adapters=[] if encoder.frozen else list(adapters),
         ),
         **tensors,
     )

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.errors import CseError
+from cse.errors import CseError, in_terms_of
 from cse.export.as_domain import as_domain
 from cse.export.bank_encoder import BankEncoder
 from cse.export.graph import write_bank_graph
 from cse.export.parity import check_parity
+from cse.export.row_updates import KINDS, RowUpdates
 from cse.export.versions import versions
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
@@ -24,7 +25,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of
+from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of, update_shapes
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.sketch import Moments
@@ -39,7 +40,9 @@ SENTENCES = (
 )
 
 
-def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> float:
+def create_bank(
+    encoder: SentenceEncoder, out: Path, *, tolerance: float, adapters: Sequence[str] | None = None
+) -> float:
     """Write a bank without domains.
 
     Random prompts of several lengths are compared with torch before the bank is published.
@@ -48,6 +51,8 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
         encoder: any encoder on the backbone, on the CPU; only its backbone is used.
         out: folder of the bank.
         tolerance: largest difference allowed.
+        adapters: layers whose low-rank updates a domain may have, see ``RowUpdates``, and biases of any; None: a domain
+            has prompts alone. They slow every row.
 
     Returns:
         The largest difference from torch.
@@ -57,9 +62,9 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
     """
     check_folder(out, Kind.BANK)
     backbone = _frozen_backbone(encoder)
-    bare = SentenceEncoder(backbone)
+    bare, updates = SentenceEncoder(backbone), {} if adapters is None else RowUpdates(backbone, adapters).widths
     with publish_folder(out, Kind.BANK) as folder:
-        write_bank_graph(backbone, folder / MODEL)
+        write_bank_graph(backbone, folder / MODEL, adapters=adapters)
         (folder / TOKENIZER).write_text(backbone.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         (folder / DOMAINS).mkdir()
         manifest = BankManifest(
@@ -76,6 +81,8 @@ def create_bank(encoder: SentenceEncoder, out: Path, *, tolerance: float) -> flo
             files=describe_files(folder, [path.name for path in folder.glob("[!.]*") if path.is_file()]),
             backbone={key: describe(bare)["backbone"][key] for key in ("name", "revision", "sha256")},
             versions=versions(),
+            updates=updates,
+            adapters=list(adapters or ()),
         )
         manifest.write(folder)
         onnx, own = OnnxEncoder(folder, provider="cpu"), BankEncoder(backbone, Bank(folder))
@@ -96,26 +103,37 @@ def make_domain(
     metrics: dict[str, Any] | None = None,
     checkpoint: str = "",
     centres: NDArray[np.float32] | None = None,
+    bank: BankManifest | None = None,
 ) -> Domain:
-    """Return an encoder's prompts, and the linear map behind them, as a domain.
+    """Return an encoder's prompts, updates of its layers and the linear map behind them, as a domain.
 
     Args:
-        encoder: trained prompts on a frozen backbone, or a bare backbone.
+        encoder: trained prompts, biases or low-rank updates, or a bare backbone.
         name: the domain's name.
         normalize: whether embeddings have unit length by default.
         metrics: scores to record.
         checkpoint: identity of the encoder's checkpoint.
         centres: see ``Domain``.
+        bank: that it is for; None: one of prompts alone.
 
     Raises:
         CseError: the name is not valid, or the encoder has a part that a bank cannot hold.
     """
     check_name(name)
-    _frozen_backbone(encoder)
-    obstacle = _obstacle(encoder)
+    _layered(encoder)
+    obstacle = _obstacle(encoder, takes_updates=bank is not None and bool(bank.updates))
     if obstacle:
         raise CseError(f"domain {name}: {obstacle}; export it as a bundle of its own (cse export)")
-    return as_domain(encoder, name, normalize=normalize, metrics=metrics, checkpoint=checkpoint, centres=centres)
+    with in_terms_of(f"domain {name}: "):
+        return as_domain(
+            encoder,
+            name,
+            normalize=normalize,
+            metrics=metrics,
+            checkpoint=checkpoint,
+            centres=centres,
+            adapters=() if bank is None else bank.adapters,
+        )
 
 
 def with_sketch(domain: Domain, sketch: Moments) -> Domain:
@@ -129,19 +147,32 @@ def with_sketch(domain: Domain, sketch: Moments) -> Domain:
     return dataclasses.replace(named, facts=dataclasses.replace(domain.facts, hashes=hashes_of(named.tensors())))
 
 
-def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
+def _layered(encoder: SentenceEncoder) -> Backbone:
     backbone = encoder.backbone
     if not isinstance(backbone, Backbone):
         raise CseError(f"{backbone.files.name}: word vectors have no layers that a prompt could enter")
+    return backbone
+
+
+def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
+    backbone = _layered(encoder)
     if not encoder.frozen:
         raise CseError(
-            "weights of the language model were trained, so a bank's backbone is not its own; export it with cse export"
+            "weights of the language model were trained, and a bank begins with one that was not; create it of "
+            f"{backbone.files.name}"
         )
     return backbone
 
 
-def _obstacle(encoder: SentenceEncoder) -> str:
+def _obstacle(encoder: SentenceEncoder, *, takes_updates: bool) -> str:
     """Return what keeps an encoder out of a bank, or an empty string."""
+    if not encoder.frozen and encoder.trained not in KINDS:
+        return f"weights of the language model were trained ({encoder.trained}), so a bank's backbone is not its own"
+    if not encoder.frozen and not takes_updates:
+        return (
+            f"it has {'low-rank updates' if encoder.trained == 'lora' else 'biases'} of the language model's layers, "
+            "and the bank takes prompts alone; create a bank with bank.adapters, or"
+        )
     if encoder.prompt is not None and not encoder.prompt.deep:
         return "an input-layer prompt has no keys and values of its own"
     if encoder.templates:
@@ -168,4 +199,6 @@ def _random_domains(manifest: BankManifest) -> Iterator[Domain]:
         facts = DomainFacts(DOMAIN_FORMAT, f"random-{length}", shape.backbone, pooler, True, shift, *sizes, {})
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.words).astype(np.float32) if length == 2 else None
-        yield Domain(facts, prompt, cls)
+        shapes = update_shapes(manifest.updates, length) if length != 1 and manifest.updates else {}
+        updates = {key: random.normal(scale=0.05, size=size).astype(np.float32) for key, size in shapes.items()}
+        yield Domain(facts, prompt, cls, **updates)

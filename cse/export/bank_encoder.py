@@ -31,7 +31,7 @@ class BankEncoder(Compatible, nn.Module):
         super().__init__()
         self.bank = bank
         self.bare = SentenceEncoder(backbone)
-        self.bank_pass = BankPass(backbone)
+        self.bank_pass = BankPass(backbone, bank.manifest.adapters if bank.manifest.updates else None)
         self.texts = self.bare.texts
         self.eval()
 

@@ -5,9 +5,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import nn
 
+from cse.export.row_updates import RowUpdates
 from cse.model.backbone import Backbone
 from cse.runtime.domain import POOLERS
 
@@ -17,11 +21,13 @@ class BankPass(nn.Module):
 
     Args:
         backbone: the frozen language model.
+        adapters: its layers that take low-rank updates, see ``RowUpdates``; None: rows have no updates.
     """
 
-    def __init__(self, backbone: Backbone) -> None:
+    def __init__(self, backbone: Backbone, adapters: Sequence[str] | None = None) -> None:
         super().__init__()
         self.backbone = backbone
+        self.updates = None if adapters is None else RowUpdates(backbone, adapters).attach()
 
     def forward(
         self,
@@ -34,6 +40,9 @@ class BankPass(nn.Module):
         trained_cls: torch.Tensor,
         cls: torch.Tensor,
         pooling: torch.Tensor,
+        update_down: torch.Tensor | None = None,
+        update_up: torch.Tensor | None = None,
+        update_rest: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """Return pooled vectors ``(B, D)``.
 
@@ -48,30 +57,37 @@ class BankPass(nn.Module):
             trained_cls: whether the domain has its own word vector of ``[CLS]`` ``(U,)``.
             cls: that vector ``(U, W)``; any number where it has none.
             pooling: place of the pooler in ``POOLERS`` ``(U,)``.
+            update_down: of each domain's layers ``(U, r, i)``, see ``RowUpdates``, or None, as the next two.
+            update_up: likewise ``(U, 1 + r, o)``.
+            update_rest: likewise ``(U, x)``.
         """
-        column_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
-        begins_BL = column_BL == 0
-        replaced_BL = begins_BL & trained_cls[domain][:, None]
-        words_BLD = torch.where(replaced_BL[:, :, None], cls[domain][:, None], self.backbone.words(input_ids))
-        # padding takes position 0: behind a row with a shift it may reach beyond the position table
-        positions_BL = self.backbone.positions(attention_mask, position_shift[domain][:, None]) * attention_mask
-        embedded_BLD = self.backbone.embed(words_BLD, positions_BL)
+        updated: AbstractContextManager[None] = nullcontext()
+        if self.updates is not None and update_down is not None and update_up is not None and update_rest is not None:
+            updated = self.updates.applied(update_down[domain], update_up[domain], update_rest[domain])
+        with updated:
+            column_BL = torch.arange(input_ids.shape[1], device=input_ids.device).expand_as(input_ids)
+            begins_BL = column_BL == 0
+            replaced_BL = begins_BL & trained_cls[domain][:, None]
+            words_BLD = torch.where(replaced_BL[:, :, None], cls[domain][:, None], self.backbone.words(input_ids))
+            # padding takes position 0: behind a row with a shift it may reach beyond the position table
+            positions_BL = self.backbone.positions(attention_mask, position_shift[domain][:, None]) * attention_mask
+            embedded_BLD = self.backbone.embed(words_BLD, positions_BL)
 
-        first_B = domain * (2 * self.backbone.layers)
-        prefix = [
-            (prompt[first_B + 2 * layer], prompt[first_B + 2 * layer + 1]) for layer in range(self.backbone.layers)
-        ]
-        columns_P = torch.arange(prompt.shape[2], device=prompt.device)
-        prompt_BP = columns_P[None, :] < prompt_length[domain][:, None]
-        last_BLD = self.backbone.run(
-            embedded_BLD, positions_BL, attention_mask, prefix, every=False, prompt_BP=prompt_BP
-        )[-1]
+            first_B = domain * (2 * self.backbone.layers)
+            prefix = [
+                (prompt[first_B + 2 * layer], prompt[first_B + 2 * layer + 1]) for layer in range(self.backbone.layers)
+            ]
+            columns_P = torch.arange(prompt.shape[2], device=prompt.device)
+            prompt_BP = columns_P[None, :] < prompt_length[domain][:, None]
+            last_BLD = self.backbone.run(
+                embedded_BLD, positions_BL, attention_mask, prefix, every=False, prompt_BP=prompt_BP
+            )[-1]
 
-        dtype = last_BLD.dtype
-        pooling_B1 = pooling[domain][:, None]
-        ends_BL = column_BL == attention_mask.sum(dim=1, keepdim=True) - 1
-        one_BL = torch.where(pooling_B1 == POOLERS.index("cls"), begins_BL.to(dtype), ends_BL.to(dtype))
-        weight_BL = torch.where(pooling_B1 == POOLERS.index("mean"), attention_mask.to(dtype), one_BL)
-        weight_BL1 = weight_BL[:, :, None]
-        pooled_BD = (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
-        return pooled_BD if self.backbone.dense is None else self.backbone.dense(pooled_BD)
+            dtype = last_BLD.dtype
+            pooling_B1 = pooling[domain][:, None]
+            ends_BL = column_BL == attention_mask.sum(dim=1, keepdim=True) - 1
+            one_BL = torch.where(pooling_B1 == POOLERS.index("cls"), begins_BL.to(dtype), ends_BL.to(dtype))
+            weight_BL = torch.where(pooling_B1 == POOLERS.index("mean"), attention_mask.to(dtype), one_BL)
+            weight_BL1 = weight_BL[:, :, None]
+            pooled_BD = (last_BLD * weight_BL1).sum(dim=1) / weight_BL1.sum(dim=1).clamp(min=1)
+            return pooled_BD if self.backbone.dense is None else self.backbone.dense(pooled_BD)

@@ -6,7 +6,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch import nn
 
 from cse.export.bank_pass import BankPass
 from cse.export.optimize import fused, optimize
+from cse.export.row_updates import RowUpdates
 from cse.model.backbone import Backbone
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
@@ -65,12 +66,13 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
         _export(_Inference(encoder), {INPUTS[0]: (ids_BL, _TABLE), INPUTS[1]: (mask_BL, _TABLE)}, path)
 
 
-def write_bank_graph(backbone: Backbone, path: Path) -> None:
+def write_bank_graph(backbone: Backbone, path: Path, *, adapters: Sequence[str] | None = None) -> None:
     """Export a backbone as ONNX, with prompts as inputs: ``BankPass.forward`` to ``sentence_embedding (batch, D)``.
 
     Args:
         backbone: frozen language model, on the CPU.
         path: file to write, as in ``write_graph``.
+        adapters: of ``BankPass``, where updates of the layers are inputs too; None: they are not.
     """
     ids_BL, mask_BL = _sample(4, backbone.pad_id)
     prompt = torch.zeros((3 * 2 * backbone.layers, backbone.heads, 5, backbone.head_size))
@@ -85,8 +87,12 @@ def write_bank_graph(backbone: Backbone, path: Path) -> None:
         "cls": (torch.zeros((3, backbone.word_size)), _LIST),
         "pooling": (torch.tensor([0, 1, 2]), _LIST),
     }
+    if adapters is not None:
+        widths = RowUpdates(backbone, adapters).widths
+        sizes = zip(widths.items(), ((3, 2), (3, 3), (3,)), (_TABLE, _TABLE, _LIST), strict=True)
+        given |= {name: (torch.zeros((*size, width)), axes) for (name, width), size, axes in sizes}
     with fused(backbone):
-        _export(BankPass(backbone).eval(), given, path)
+        _export(BankPass(backbone, adapters).eval(), given, path)
 
 
 def _sample(shortest: int, pad_id: int) -> tuple[torch.Tensor, torch.Tensor]:

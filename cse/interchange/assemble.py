@@ -65,6 +65,7 @@ def build(
     first_layer: str = "embeddings",
     templates: Sequence[Template] = (),
     frozen: bool,
+    lora_rank: int = 0,
     use: Declared | None = None,
 ) -> SentenceEncoder:
     """Return an encoder of the released form.
@@ -77,6 +78,7 @@ def build(
         first_layer: see ``Encoder``.
         templates: words around the sentence.
         frozen: whether the backbone was frozen.
+        lora_rank: rank of low-rank updates, if these alone were trained; 0: they were not.
         use: length and task texts; None: the backbone's.
     """
     prompt = None
@@ -92,7 +94,8 @@ def build(
         first_layer=first_layer,
         templates=templates,
         denoise="always" if read_out.denoise else "none",
-        trained="prompts" if frozen else "full",
+        trained="lora" if lora_rank else "prompts" if frozen else "full",
+        lora_rank=lora_rank,
         use=use,
     )
 

@@ -39,10 +39,8 @@ def choose_trained(backbone: Backbone | StaticWords, trained: str, lora_rank: in
     ``lora`` adds two factors to the weight of every linear layer of the transformer's blocks.
     """
     if trained == "lora" and isinstance(backbone, Backbone):
-        linear = [layer for block in backbone.blocks for layer in block.modules() if isinstance(layer, nn.Linear)]
-        for layer in linear:
-            if not parametrize.is_parametrized(layer):  # ALBERT's blocks are one
-                parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, lora_rank))
+        for layer in linear_layers(backbone):
+            parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, lora_rank))
     for module in backbone.modules():
         for name, weight in module.named_parameters(recurse=False):
             chosen = {
@@ -53,6 +51,12 @@ def choose_trained(backbone: Backbone | StaticWords, trained: str, lora_rank: in
                 "full": True,
             }
             weight.requires_grad_(chosen[trained])
+
+
+def linear_layers(backbone: Backbone) -> dict[nn.Linear, str]:
+    """Return the linear layers of the transformer's blocks with their paths in a block; ALBERT's blocks are one."""
+    named = (pair for block in backbone.blocks for pair in block.named_modules())
+    return {layer: path for path, layer in named if isinstance(layer, nn.Linear)}
 
 
 def added_weights(backbone: Backbone | StaticWords) -> int:

@@ -29,6 +29,7 @@ from cse.runtime.domain import (
     AUTO,
     DOMAIN_FORMAT,
     SUFFIX,
+    UPDATES,
     Domain,
     DomainFacts,
     Outline,
@@ -70,6 +71,8 @@ class BankManifest:
         backbone: name, revision and SHA-256 of the backbone's weights.
         versions: versions of the packages that wrote the bank.
         parity: largest difference from torch, and where it was measured.
+        updates: widths of the inputs for updates of the layers, see ``Shape``; empty where the graph has none.
+        adapters: layers that take low-rank updates.
     """
 
     format: int
@@ -86,12 +89,15 @@ class BankManifest:
     backbone: dict[str, Any]
     versions: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
+    updates: dict[str, Any] = field(default_factory=dict)
+    adapters: list[Any] = field(default_factory=list)
 
     @property
     def shape(self) -> Shape:
         """What a domain must fit."""
         sha256 = str(self.backbone.get("sha256"))
-        return Shape(sha256, self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
+        sizes = (self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
+        return Shape(sha256, *sizes, updates=self.updates, adapters=self.adapters)
 
     def write(self, folder: Path) -> None:
         """Write ``bank.json`` into the folder."""
@@ -362,6 +368,9 @@ def read_bank_manifest(folder: Path) -> BankManifest:
     limits = {"max_length": (SHORTEST, LONGEST), "positions": (manifest.max_length, 2**31), "pad_id": (0, 2**31)}
     limits |= dict.fromkeys(("dimension", "words", "layers", "heads", "head_size"), (1, WIDEST))
     check_limits({key: getattr(manifest, key) for key in limits}, limits, path, _AGAIN)
+    if manifest.updates and tuple(manifest.updates) != UPDATES:
+        raise CseError(f"{path}: updates should have {', '.join(UPDATES)}; {_AGAIN}")
+    check_limits(manifest.updates, dict.fromkeys(manifest.updates, (0, 2**31)), path, _AGAIN)
     check_entries(manifest.files, path, (MODEL, TOKENIZER), _AGAIN)
     return manifest
 

@@ -1,7 +1,8 @@
 """One domain of a bank: its prompts in a small safetensors file, sealed like a manifest.
 
 Legend: ``n`` layers, ``h`` attention heads, ``p`` prompt vectors, ``k`` head width, ``d`` the backbone's width, ``w``
-numbers of a vector behind the domain's linear map, ``c`` centres.
+numbers of a vector behind the domain's linear map, ``c`` centres; ``r`` rank of its updates, ``i`` inputs and ``o``
+outputs of the layers that take them, ``x`` outputs of the other layers that have a bias.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -33,8 +34,9 @@ _LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
 _SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
+UPDATES = ("update_down", "update_up", "update_rest")
 _PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, "centres", *_SKETCH)
+_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres", *_SKETCH)
 
 
 @dataclass(frozen=True)
@@ -58,6 +60,7 @@ class DomainFacts:
         versions: versions of the packages that wrote the file.
         texts: task texts by role, which go before a text.
         side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
+        adapters: layers whose low-rank updates it holds, in order.
     """
 
     format: int
@@ -76,6 +79,7 @@ class DomainFacts:
     versions: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
     side: str = "both"
+    adapters: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +94,10 @@ class Domain:
         projector_bias: its bias (d,), or None.
         map_mean: mean (d,) of a linear map behind that, such as a head fitted to labels, or None, as the next.
         map_matrix: its matrix (d, w): ``y = (x - mean) matrix``.
+        update_down: one factor (r, i) of what is added to the weights of layers, or None, as the next
+            two; ``r`` may be 0.
+        update_up: what is added to their biases, and the other factor (1 + r, o).
+        update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
         sketch_mean: mean (w) of the domain's unit-length vectors of its training text, or None, as the next two.
         sketch_variance: their variance (w).
@@ -103,6 +111,9 @@ class Domain:
     projector_bias: NDArray[np.float32] | None = None
     map_mean: NDArray[np.float32] | None = None
     map_matrix: NDArray[np.float32] | None = None
+    update_down: NDArray[np.float32] | None = None
+    update_up: NDArray[np.float32] | None = None
+    update_rest: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
     sketch_mean: NDArray[np.float32] | None = None
     sketch_variance: NDArray[np.float32] | None = None
@@ -136,7 +147,12 @@ class Domain:
     @property
     def prompted(self) -> bool:
         """Whether it changes what the layers of the backbone see."""
-        return self.length > 0 or self.cls is not None
+        return self.length > 0 or self.cls is not None or self.update_up is not None
+
+    @property
+    def rank(self) -> int:
+        """Rank of its low-rank updates; 0 without."""
+        return 0 if self.update_down is None else len(self.update_down)
 
     @property
     def texts(self) -> dict[str, str]:
@@ -201,6 +217,8 @@ class Shape:
         words: width of its word vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         poolers: those that a domain may have.
+        updates: i, o and x by ``UPDATES``; empty: a domain has none.
+        adapters: layers that i and o are of.
     """
 
     backbone: str
@@ -211,6 +229,14 @@ class Shape:
     words: int
     positions: int
     poolers: tuple[str, ...] = POOLERS
+    updates: Mapping[str, int] = field(default_factory=dict)
+    adapters: Sequence[str] = ()
+
+
+def update_shapes(widths: Mapping[str, int], rank: int) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of updates of a rank, by ``UPDATES``; ``widths`` as ``Shape.updates``."""
+    down, up, rest = (widths.get(name, 0) for name in UPDATES)
+    return dict(zip(UPDATES, ((rank, down), (1 + rank, up), (rest,)), strict=True))
 
 
 def is_domain(path: Path) -> bool:
@@ -424,6 +450,14 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
     count = len(centres) if centres is not None and centres.ndim == 2 and len(centres) else 1
     matrix = tensors.get("map_matrix")
     own = matrix.shape[1] if matrix is not None and matrix.ndim == 2 and 1 <= matrix.shape[1] <= width else width
+    if tensors.keys() & set(UPDATES) and (not shape.updates or facts.adapters != list(shape.adapters)):
+        taken = ", ".join(shape.adapters) or "biases alone" if shape.updates else "prompts alone"
+        raise CseError(
+            f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
+            f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
+        )
+    down = tensors.get(UPDATES[0])
+    rank = len(down) if down is not None and down.ndim == 2 else 0
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (shape.words,),
@@ -432,12 +466,13 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_mean": (width,),
         "map_matrix": (width, own),
         "centres": (count, width),
+        **update_shapes(shape.updates, rank),
         "sketch_mean": (own,),
         "sketch_variance": (own,),
         "sketch_count": (1,),
     }
     missing = {"prompt"}
-    for together in map(set, (_PROJECTOR, _MAP, _SKETCH)):
+    for together in map(set, (_PROJECTOR, _MAP, UPDATES, _SKETCH)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")

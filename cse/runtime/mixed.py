@@ -5,7 +5,7 @@ Legend: as in ``cse.runtime.domain``; ``b`` rows of a batch, which belong to ``u
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
-from cse.runtime.domain import AUTO, POOLERS, Domain
+from cse.runtime.domain import AUTO, POOLERS, Domain, update_shapes
 from cse.runtime.encode import Encoded, Prepared, as_texts, encode_prepared, prepare_sentences, unit_rows
 from cse.runtime.uses import refuse_uses, text_of
 
@@ -198,7 +198,9 @@ def encode_mixed(
     bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
 
     def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
-        return finish(run({"input_ids": ids, "attention_mask": mask, **feed(rows)}), rows, normalize)
+        return finish(
+            run({"input_ids": ids, "attention_mask": mask, **feed(rows, bank.manifest.updates)}), rows, normalize
+        )
 
     if mixed.unchosen:
         vectors = encode_prepared(prepared, embed=embed, normalize=False, **options).embeddings
@@ -228,12 +230,14 @@ def check_role(role: str | None, domain: Domain) -> None:
         refuse_uses(role, None)
 
 
-def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
+def feed(rows: Sequence[Domain], updates: Mapping[str, int]) -> dict[str, NDArray[Any]]:
     """Return the model's inputs for a batch whose rows belong to these domains.
 
     ``domain`` (b) gives each row's place among the batch's ``u`` distinct domains; ``prompt`` (2nu, h, p, k) holds
     their keys and values, filled up to the longest with zeros, which ``prompt_length`` (u) masks; the rest is
     ``position_shift`` (u), ``trained_cls`` (u), ``cls`` (u, w) and ``pooling`` (u), its place in ``POOLERS``.
+    Where the model takes updates, of the widths ``updates``, they are ``update_down`` (u, r, i), ``update_up``
+    (u, 1 + r, o) and ``update_rest`` (u, x), filled up with zeros likewise.
     """
     place: dict[Domain, int] = {}
     domain = np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(rows))
@@ -249,7 +253,19 @@ def feed(rows: Sequence[Domain]) -> dict[str, NDArray[Any]]:
         "trained_cls": np.array([one.cls is not None for one in distinct]),
         "cls": np.stack([no_cls if one.cls is None else one.cls for one in distinct]),
         "pooling": np.array([POOLERS.index(one.facts.pooler) for one in distinct]),
+        **(_updates(distinct, updates) if updates else {}),
     }
+
+
+def _updates(distinct: Sequence[Domain], widths: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
+    shapes = update_shapes(widths, max(1, *(one.rank for one in distinct)))
+    found = {name: np.zeros((len(distinct), *shape), np.float32) for name, shape in shapes.items()}
+    for place, domain in enumerate(distinct):
+        for name, tensors in found.items():
+            own = getattr(domain, name)
+            if own is not None:
+                tensors[place, : len(own)] = own
+    return found
 
 
 def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:

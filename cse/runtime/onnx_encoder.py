@@ -107,6 +107,7 @@ class OnnxEncoder(Compatible):
         self._through = run_bound if attached.provider == "cuda" else run
         self._output = [attached.session.get_outputs()[0].name]
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
+        self._updates: dict[str, int] = {} if self.bank is None else self.bank.manifest.updates
         self._inputs = {value.name for value in self._session.get_inputs()}
         self._check_graph()
         try:
@@ -298,7 +299,7 @@ class OnnxEncoder(Compatible):
         self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> dict[str, NDArray[Any]]:
         """Return tokens and prompts of a batch; a graph without prompts takes none."""
-        prompts = feed(rows) if rows and self._inputs.intersection(INPUTS) else {}
+        prompts = feed(rows, self._updates) if rows and self._inputs.intersection(INPUTS) else {}
         return {"input_ids": ids, "attention_mask": mask, **prompts}
 
     def _complete(self, given: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -335,7 +336,7 @@ class OnnxEncoder(Compatible):
         """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
         prompted = self.bank is not None or (self.query_side is not None and self.query_side.prompted)
-        needed = {*_GIVEN, *INPUTS} if prompted else {*_GIVEN}
+        needed = {*_GIVEN, *INPUTS, *self._updates} if prompted else {*_GIVEN}
         unknown = self._inputs - needed - {"token_type_ids"}
         if unknown:
             raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")

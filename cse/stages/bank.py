@@ -41,7 +41,7 @@ def create(model: str, bank: Path, settings: Settings) -> None:
 
 
 def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
-    difference = create_bank(encoder, bank, tolerance=settings.export.tolerance)
+    difference = create_bank(encoder, bank, tolerance=settings.export.tolerance, adapters=settings.bank.adapters)
     name = encoder.backbone.files.name
     return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 
@@ -169,7 +169,13 @@ def _domain_of(
     if data is not None and onnx.bank is not None:
         centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
     return make_domain(
-        encoder, name, normalize=settings.export.normalize, metrics=metrics, checkpoint=checkpoint, centres=centres
+        encoder,
+        name,
+        normalize=settings.export.normalize,
+        metrics=metrics,
+        checkpoint=checkpoint,
+        centres=centres,
+        bank=None if onnx.bank is None else onnx.bank.manifest,
     )
 
 

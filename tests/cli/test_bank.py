@@ -9,11 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy import embed as consumer
-from tests.export.banks import make_bank, make_encoder
+from tests.export.banks import make_adapted, make_bank, make_encoder
 from tests.tiny import make_backbone_folder
 
 TEXTS = ["the cat sits", "a small dog", "two friends"]
@@ -77,6 +79,30 @@ def test_list_replace_remove_check(cse, project):
     (project / "bank/domains/foreign.safetensors").unlink()
     assert cse("bank", "remove", "bank", "hidden").code == 0
     assert cse("bank", "check", "bank").out == "bank: 1 of 1 domains are whole\n"
+
+
+@pytest.mark.parametrize(
+    ("which", "shown"), [("lora", "key_value x 3 + lora x 2"), ("biases", "key_value x 3 + biases")]
+)
+def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders, which, shown):
+    encoder = make_adapted(tiny_folders["bert"], which, prompt=3, rank=2)
+    with publish_folder(Path("adapted"), Kind.CHECKPOINT) as draft:
+        save_checkpoint(encoder, draft)
+    done = cse("bank", "add", "bank", "adapted", "--name", "own")
+    assert (done.code, done.err.count("\n")) == (2, 1)
+    assert "domain own: it has " in done.err and "the bank takes prompts alone; create a bank with" in done.err
+    assert cse("bank", "create", "wide", str(tiny_folders["bert"]), "-s", "bank.adapters=[all]").code == 0
+    done = cse("bank", "add", "wide", "adapted", "--name", "own", "--data", "data/prepared")
+    assert done.code == 0, done.err
+    assert shown in cse("bank", "list", "wide").out
+    assert cse("bank", "add", "wide", str(tiny_folders["bert"]), "--name", "bare").code == 0
+    Path("mixed.csv").write_text("text,queue\n" + "".join(f"{text},own\n{text},bare\n" for text in TEXTS))
+    assert cse("encode", "wide", "mixed.csv", "--domain-column", "queue", "--out", "mixed.npy").code == 0
+    found = np.load("mixed.npy")
+    np.testing.assert_allclose(found[::2], encoder.encode(TEXTS), atol=1e-5)
+    np.testing.assert_allclose(found[1::2], SentenceEncoder.load(str(tiny_folders["bert"])).encode(TEXTS), atol=1e-5)
+    assert np.abs(found[::2] - found[1::2]).max() > 0.01
+    assert cse("bank", "check", "wide").out == "wide: 2 of 2 domains are whole\n"
 
 
 def test_each_row_names_its_domain(cse, project):

@@ -52,6 +52,28 @@ def make_encoder(folder: Path, name: str, seed: int = 0) -> SentenceEncoder:
     return encoder.eval()
 
 
+def make_adapted(folder: Path, trained: str, *, prompt: int = 0, rank: int = 2, seed: int = 0) -> SentenceEncoder:
+    """An encoder with trained weights in its backbone and, if wanted, a prompt, all far from where they start.
+
+    Args:
+        folder: the backbone.
+        trained: which weights, see ``Encoder``.
+        prompt: length of its prompt; 0: none.
+        rank: of LoRA.
+        seed: of the weights.
+    """
+    backbone = load_backbone(find_backbone(str(folder)))
+    torch.manual_seed(seed)
+    own = new_prompt("key_value", backbone, length=prompt, init_std=0.7) if prompt else None
+    shifted = backbone.family.positions != "rotary"
+    rank = rank if trained == "lora" else 0
+    encoder = sentence_encoder(backbone, own, pooler="mean", trained=trained, lora_rank=rank, position_shift=shifted)
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(0.1 * torch.randn_like(weight))
+    return encoder.eval()
+
+
 def padded(vector: np.ndarray) -> np.ndarray:
     """A vector as an array of several domains holds it."""
     return np.pad(vector, (0, 32 - len(vector)))

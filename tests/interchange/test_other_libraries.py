@@ -9,13 +9,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel
+from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.cache_utils import DynamicCache
 
 from cse.errors import CseError
+from cse.export.bank import create_bank, make_domain
+from cse.export.domains import add_domain
 from cse.interchange.importing import import_model
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.bank import Bank
+from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
 from tests.tiny import make_backbone_folder
@@ -84,10 +88,87 @@ def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, p
     worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
 
 
+def lora_of_peft(folder, target, *, head=False, **options):
+    """A LoRA adapter with random factors that PEFT itself saved, and the means that PEFT computes with it."""
+    peft = pytest.importorskip("peft")
+    torch.manual_seed(7)
+    kind = AutoModelForSequenceClassification if head else AutoModel
+    base = kind.from_pretrained(folder, **({} if head else {"add_pooling_layer": False}))
+    model = peft.get_peft_model(base, peft.LoraConfig(**options)).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if "lora_" in name:
+                weight.normal_(std=0.3)
+    model.save_pretrained(target)
+    body = model.base_model.model.base_model if head else model
+    with torch.no_grad():
+        rows = [torch.from_numpy(ids) for ids in released.rows(folder, TEXTS)]
+        return [body(input_ids=ids).last_hidden_state[0].mean(dim=0).numpy() for ids in rows]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"r": 3, "lora_alpha": 8, "target_modules": ["query", "value"]},
+        {"r": 2, "lora_alpha": 8, "target_modules": ["query", "value"], "use_rslora": True, "layers_to_transform": [1]},
+        {"r": 1, "lora_alpha": 2, "target_modules": r".*encoder\.layer.*(key|dense)", "head": True},
+    ],
+)
+def test_lora_of_peft_gives_its_embeddings_alone_and_in_a_bank(tiny_folders, tmp_path, options, worst):
+    folder = tiny_folders["bert"]
+    expected = lora_of_peft(folder, tmp_path / "adapter", **options)
+    done = import_model(tmp_path / "adapter", "peft", str(folder), tmp_path / "out", pooler="avg")
+    assert done.lines[0].startswith(f"LoRA: rank {options['r']} on ")
+    encoder = SentenceEncoder.load(tmp_path / "out")
+    worst("peft's LoRA", encoder.encode(TEXTS, normalize=False), expected)
+    bare = SentenceEncoder.load(str(folder))
+    assert np.abs(encoder.encode(TEXTS) - bare.encode(TEXTS)).max() > 0.01
+    adapters = ["all"] if "head" in options else options["target_modules"]
+    create_bank(bare, tmp_path / "bank", tolerance=1e-5, adapters=adapters)
+    add_domain(tmp_path / "bank", make_domain(encoder, "it", bank=Bank(tmp_path / "bank").manifest))
+    found = OnnxEncoder(tmp_path / "bank", provider="cpu").encode(TEXTS, domain="it", normalize=False)
+    worst("peft's LoRA in a bank", found, expected)
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"peft_type": "LORA"}, "peft_type is LORA, and only PREFIX_TUNING has prompts that fit here"),
+        ({"use_dora": True}, "use_dora is True, which has no place here; merge the adapter into its model"),
+        ({"bias": "all"}, "bias is 'all', which has no place here"),
+        ({"alpha_pattern": {"query": 4}}, "alpha_pattern is"),
+        ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
+        ({"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
+        ({"modules_to_save": ["classifier"]}, "modules_to_save holds further trained layers"),
+    ],
+)
+def test_lora_that_means_more_than_its_factors_is_refused(tiny_folders, tmp_path, changes, said):
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "none", "target_modules": ["query"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config | changes))
+    save_file({}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(CseError) as error:
+        import_model(tmp_path, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
+    assert said in str(error.value) and "\n" not in str(error.value)
+
+
+def test_lora_of_another_model_is_refused(tiny_folders, tmp_path):
+    config = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "target_modules": ["query"]}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(config))
+    layer = "base_model.model.encoder.layer.0.attention.self.query"
+    for tensors, said in (
+        ({"other": random(2)}, "has no lora_A.weight"),
+        ({f"{layer}.lora_A.weight": random(2, 7), f"{layer}.lora_B.weight": random(WIDTH, 2)}, "has shape"),
+        ({f"{layer}.lora_A.weight": random(2, WIDTH)}, "lacks"),
+        ({"base_model.model.h.0.c_attn.lora_A.weight": random(2, WIDTH)}, "is unknown to LoRA of rank 2"),
+    ):
+        save_file(tensors, tmp_path / "adapter_model.safetensors")
+        with pytest.raises(CseError, match=said):
+            import_model(tmp_path, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"peft_type": "IA3"}, "peft_type is IA3, and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
         ({"peft_type": "PROMPT_TUNING"}, "peft_type is PROMPT_TUNING"),
         ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
         ({"num_layers": 12}, "num_layers is 12, but"),

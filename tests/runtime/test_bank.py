@@ -342,7 +342,7 @@ def test_of_two_who_add_one_name_one_is_refused(bank):
 
 def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
     short, long = make_domain("s", 1.0, length=2), make_domain("l", 2.0, length=5, pooler="cls", position_shift=0)
-    fed = feed([long, short, long])
+    fed = feed([long, short, long], {})
     assert fed["domain"].tolist() == [0, 1, 0]
     assert fed["prompt"].shape == (2 * 2 * LAYERS, HEADS, 5, HEAD_SIZE)
     assert (fed["prompt"][: 2 * LAYERS] == 2).all()
@@ -350,7 +350,16 @@ def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
     assert (fed["prompt"][2 * LAYERS :, :, 2:] == 0).all()
     assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
     assert fed["pooling"].tolist() == [0, 1]
-    assert feed([short, short])["prompt"] is short.prompt, "one domain costs no copy"
+    assert feed([short, short], {})["prompt"] is short.prompt, "one domain costs no copy"
+
+
+def test_a_batchs_updates_are_filled_up_with_zeros():
+    one, other = make_domain("o", 1.0), make_domain("x", 1.0)
+    up = np.arange(6, dtype=np.float32).reshape(3, 2)
+    given = {"update_down": np.ones((2, 4), np.float32), "update_up": up, "update_rest": np.ones(5, np.float32)}
+    fed = feed([one, dataclasses.replace(other, **given)], {"update_down": 4, "update_up": 2, "update_rest": 5})
+    assert fed["update_down"].shape == (2, 2, 4) and fed["update_rest"].sum(axis=1).tolist() == [0, 5]
+    np.testing.assert_array_equal(fed["update_up"], [np.zeros((3, 2)), up])
 
 
 def test_projectors_and_unit_length_are_each_rows_own():

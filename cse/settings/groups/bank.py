@@ -35,6 +35,12 @@ class BankSettings(SettingsGroup):
 
     folder: str = Field("data/bank", description="The bank that `train-bank` adds domains to.")
     at_once: Positive = Field(2, description="Domains that `train-bank` trains side by side, one per Ray worker.")
+    adapters: list[str] | None = Field(
+        None,
+        description="Layers whose LoRA the domains of a new bank may have, by the ends of their names: "
+        "`[query, value]`, or `[all]`. They may have their own biases too; with `[]`, these alone. `null`: prompts "
+        "alone. Every text then costs more, see docs/bank.md.",
+    )
     domains: dict[str, DomainSettings] = Field(
         {},
         description="Domains by name: `tickets: {data: data/raw/tickets, set: {data.view: pairs, train.epochs: 3}}`.",

@@ -1,0 +1,194 @@
+"""A bank whose domains have biases or low-rank updates of their own gives what each domain's own encoder gives."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import torch
+
+from cse.errors import CseError
+from cse.export.bank import create_bank, make_domain
+from cse.export.bank_encoder import BankEncoder
+from cse.export.domains import add_domain
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.trained import linear_layers
+from cse.runtime.bank import Bank
+from cse.runtime.domain import hashes_of
+from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.banks import make_adapted
+from tests.export.systems import SENTENCES
+from tests.export.test_bank_families import with_dense
+from tests.model.families import make_family_folder
+
+# what is trained in the backbone, and beside it
+KINDS = {
+    "lora": ("lora", {}),
+    "prompted-lora": ("lora", {"rank": 3, "prompt": 4}),
+    "biases": ("biases", {}),
+    "prompted-biases": ("biases", {"prompt": 2}),
+    "prompts": ("prompts", {"prompt": 5}),
+    "bare": ("prompts", {}),
+}
+
+
+def make(folder, place, adapters=("all",)):
+    encoders = {
+        name: make_adapted(folder, trained, seed=seed, **more)
+        for seed, (name, (trained, more)) in enumerate(KINDS.items())
+    }
+    assert create_bank(encoders["bare"], place, tolerance=1e-5, adapters=adapters) < 1e-5
+    for name, encoder in encoders.items():
+        add_domain(place, make_domain(encoder, name, bank=Bank(place).manifest))
+    return encoders
+
+
+@pytest.mark.parametrize(
+    "family",
+    [
+        "bert",
+        pytest.param("bert, dense", marks=pytest.mark.slow),
+        pytest.param("albert", marks=pytest.mark.slow),
+        pytest.param("electra", marks=pytest.mark.slow),
+        "modernbert",
+        pytest.param("llama", marks=pytest.mark.slow),
+    ],
+)
+def test_mixed_rows_equal_each_domains_own_encoder(family, tmp_path):
+    folder = make_family_folder(tmp_path / "model", family.removesuffix(", dense"))
+    if family.endswith("dense"):
+        with_dense(folder)
+    encoders = make(folder, tmp_path / "bank")
+    texts = [text for text in SENTENCES for _ in encoders]
+    names = list(encoders) * len(SENTENCES)
+    expected = np.stack([encoders[name].encode(text) for text, name in zip(texts, names, strict=True)])
+    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
+    for batch in (1, 4, 64):
+        np.testing.assert_allclose(onnx.encode(texts, batch, domain=names), expected, atol=1e-5)
+    own = BankEncoder(load_backbone(find_backbone(str(folder))), onnx.bank)
+    np.testing.assert_allclose(own.encode(texts, domain=names), expected, atol=1e-5)
+    for name, encoder in encoders.items():
+        np.testing.assert_allclose(onnx.encode(SENTENCES, domain=name), encoder.encode(SENTENCES), atol=1e-5)
+        if name != "bare" and not (name == "biases" and family in ("modernbert", "llama")):  # they have none
+            assert np.abs(encoder.encode(SENTENCES) - encoders["bare"].encode(SENTENCES)).max() > 0.01, name
+
+
+@pytest.fixture(scope="module")
+def made(tiny_folders, tmp_path_factory):
+    """A bank whose domains may have LoRA of two layers and biases, and its encoders; do not change it."""
+    place = tmp_path_factory.mktemp("adapters") / "bank"
+    encoders = {name: make_adapted(tiny_folders["bert"], KINDS[name][0]) for name in ("biases", "bare")}
+    encoders["lora"] = lora_of(tiny_folders["bert"], "query", "value")
+    create_bank(encoders["bare"], place, tolerance=1e-5, adapters=["query", "value"])
+    for name, encoder in encoders.items():
+        add_domain(place, make_domain(encoder, name, bank=Bank(place).manifest))
+    return place, encoders
+
+
+def lora_of(folder, *names):
+    """An encoder with LoRA of the named layers alone, as one that PEFT trained."""
+    encoder = make_adapted(folder, "lora")
+    with torch.no_grad():
+        for layer, path in linear_layers(encoder.backbone).items():
+            if not path.endswith(names):
+                layer.parametrizations.weight[0].up.zero_()
+    return encoder
+
+
+def test_lora_of_some_layers_and_biases_of_all(made):
+    place, encoders = made
+    texts, names = SENTENCES * 3, [name for name in encoders for _ in SENTENCES]
+    expected = np.concatenate([encoder.encode(SENTENCES) for encoder in encoders.values()])
+    np.testing.assert_allclose(OnnxEncoder(place, provider="cpu").encode(texts, 5, domain=names), expected, atol=1e-5)
+    widths = Bank(place).manifest.updates  # two layers of 32 inputs and outputs in each of the blocks
+    assert widths["update_down"] == widths["update_up"] == 2 * 32 * Bank(place).manifest.layers
+
+
+@pytest.mark.parametrize("kind", ["lora", "prompted-lora", "biases"])
+def test_a_bank_of_prompts_alone_never_answers_for_an_adapter(kind, tiny_folders, empty_banks, made, tmp_path):
+    """Neither from a checkpoint nor from another bank's file: base vectors in its name would be wrong silently."""
+    bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
+    encoder = make_adapted(tiny_folders["bert"], KINDS[kind][0], **KINDS[kind][1])
+    with pytest.raises(CseError, match=r"domain it: it has .* the bank takes prompts alone; create .*bank\.adapters"):
+        make_domain(encoder, "it", bank=Bank(bank).manifest)
+    with pytest.raises(CseError, match="the bank takes prompts alone"):
+        make_domain(encoder, "it")
+    domain = Bank(made[0]).domain("biases" if kind == "biases" else "lora")
+    with pytest.raises(CseError, match=r"biases or low-rank updates .* and this one takes prompts alone; add"):
+        add_domain(bank, domain)
+    shutil.copy(made[0] / "domains" / f"{domain.name}.safetensors", bank / "domains")
+    with pytest.raises(CseError, match="this one takes prompts alone"):
+        OnnxEncoder(bank, provider="cpu").encode(["the cat"], domain=domain.name)
+
+
+def test_a_bank_refuses_updates_of_layers_that_it_does_not_take(made, tiny_folders, tmp_path):
+    place, encoders = made
+    with pytest.raises(CseError, match=r"domain it: layer attention.self.key has .* takes those of query, value alone"):
+        make_domain(lora_of(tiny_folders["bert"], "query", "key"), "it", bank=Bank(place).manifest)
+    other = tmp_path / "other"  # of as many numbers, but of other layers
+    create_bank(encoders["bare"], other, tolerance=1e-5, adapters=["query", "key"])
+    assert Bank(other).manifest.updates == Bank(place).manifest.updates
+    with pytest.raises(CseError, match=r"bank with adapters \(query, value\), and this one takes query, key; add"):
+        add_domain(other, Bank(place).domain("lora"))
+
+
+@pytest.mark.parametrize("trained", ["norms", "full"])
+def test_weights_that_no_bank_takes_are_refused(trained, made, tiny_folders):
+    encoder = make_adapted(tiny_folders["bert"], trained)
+    with pytest.raises(CseError, match=f"domain it: .* were trained \\({trained}\\), .*; export it as a bundle"):
+        make_domain(encoder, "it", bank=Bank(made[0]).manifest)
+
+
+def test_a_layer_that_the_backbone_lacks_is_named(tiny_folders, tmp_path):
+    bare = make_adapted(tiny_folders["bert"], "prompts")
+    with pytest.raises(
+        CseError, match=r"bank\.adapters: no layer of .* 'querry'; did you mean 'query'\?; it has query"
+    ):
+        create_bank(bare, tmp_path / "bank", tolerance=1e-5, adapters=["querry"])
+    with pytest.raises(CseError, match="a bank begins with one that was not"):
+        create_bank(make_adapted(tiny_folders["bert"], "lora"), tmp_path / "bank", tolerance=1e-5, adapters=["all"])
+
+
+def test_a_damaged_update_is_refused(made, tmp_path):
+    place = shutil.copytree(made[0], tmp_path / "bank")
+    file = place / "domains/lora.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-9] ^= 64
+    file.write_bytes(content)
+    with pytest.raises(CseError, match="SHA-256 differs"):
+        OnnxEncoder(place, provider="cpu").encode(["the cat"], domain="lora")
+    domain = Bank(made[0]).domain("lora")
+    facts = dataclasses.replace(
+        domain.facts, hashes={key: one for key, one in domain.facts.hashes.items() if key != "update_rest"}
+    )
+    with pytest.raises(CseError, match="not those it was written with"):
+        add_domain(place, dataclasses.replace(domain, facts=facts, update_rest=None), replace=True)
+
+
+def test_threads_that_share_a_backbone_in_torch_do_not_share_updates(made, tiny_folders):
+    place, encoders = made
+    own = BankEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), Bank(place))
+    expected = {name: encoder.encode(SENTENCES) for name, encoder in encoders.items()}
+    names = list(encoders) * 8
+    with ThreadPoolExecutor(4) as threads:
+        for name, found in zip(names, threads.map(lambda name: own.encode(SENTENCES, domain=name), names), strict=True):
+            np.testing.assert_allclose(found, expected[name], atol=1e-5)
+    alone = SentenceEncoder.load(str(tiny_folders["bert"]))
+    np.testing.assert_allclose(own.bare.encode(SENTENCES), alone.encode(SENTENCES), atol=1e-6)
+
+
+def test_an_update_alone_changes_its_vectors_and_its_identity(made):
+    domain = Bank(made[0]).domain("lora")
+    other = {"update_up": np.ascontiguousarray(domain.update_up * 1.5)}
+    changed = dataclasses.replace(
+        domain, facts=dataclasses.replace(domain.facts, hashes=hashes_of(domain.tensors() | other)), **other
+    )
+    onnx = OnnxEncoder(made[0], provider="cpu")
+    assert changed.identity() != domain.identity()
+    assert np.abs(onnx.encode(SENTENCES, domain=changed) - onnx.encode(SENTENCES, domain=domain)).max() > 1e-3
+    assert (domain.rank, domain.prompted, Bank(made[0]).domain("biases").rank) == (2, True, 0)
