@@ -96,6 +96,17 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
     assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
 
 
+def test_scoring_shows_its_progress_on_a_terminal_alone(settings, data, tmp_path, monkeypatch, capsys):
+    training = open_training(
+        settings(), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path / "scratch"
+    )
+    training.score(training.dev)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    training.score(training.dev)
+    assert "encode: 100%" in capsys.readouterr().err
+
+
 # ---- what is published --------------------------------------------------------------------------------------------
 
 
