@@ -80,9 +80,9 @@ def task(count=60):
 def test_the_loss_of_score_is_printed_and_recorded(capsys):
     found = check_score(Fixed(0.0), Fixed(0.1), [task()], 50.0)
     assert 0 < found["score_loss"] < 50
-    assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss {found['score_loss']:.2f}" in (
-        capsys.readouterr().out
-    )
+    said = capsys.readouterr()
+    assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss {found['score_loss']:.2f}" in said.out
+    assert said.err == "scoring torch and the bundle on 120 texts of the evaluation\n"
     assert check_score(Fixed(0.0), Fixed(0.0), [task()], 0.0) == {"score_loss": 0.0}
 
 
