@@ -69,6 +69,7 @@ def export_stage(
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
         texts = training_sentences(data, SKETCHED) or sentences
+        click.echo(f"sketching the vectors of {len(texts):,} texts, to notice drift by", err=True)
         draft.sketch = vectors_sketched(onnx, texts)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
@@ -128,7 +129,8 @@ def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) ->
 
     A model with task texts is asked with that of queries, so its training texts are read with it too.
     """
-    found = sketch_of(onnx.encode(texts, normalize=True, role=role_for("query", getattr(onnx, "texts", {}))))
+    role = role_for("query", getattr(onnx, "texts", {}))
+    found = sketch_of(onnx.encode(texts, normalize=True, show_progress_bar=sys.stderr.isatty(), role=role))
     return found if found.usable else None
 
 
