@@ -133,7 +133,10 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
     assert not list((tmp_path / "scratch/resume").iterdir())
     assert not list((tmp_path / "scratch/locks").iterdir())
     assert not leftovers(tmp_path)
-    assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "trained 16 steps, dev Spearman" in said.out
+    share = 100 * 768 / weights["backbone"]
+    assert f": training 768 weights ({share:.2f} % of the backbone's {weights['backbone']:,}), pooler cls" in said.err
 
 
 @pytest.mark.parametrize(
