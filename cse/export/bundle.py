@@ -9,11 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cse.choices import Precision
 from cse.export.as_domain import as_domain
 from cse.export.graph import write_bank_graph, write_graph
 from cse.export.half import halve
-from cse.export.int8 import quantize
+from cse.export.int8 import SAMPLE, quantize
 from cse.export.versions import versions
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
@@ -31,7 +34,9 @@ from cse.runtime.bundle import (
     documents_identity,
 )
 from cse.runtime.domain import SUFFIX
+from cse.runtime.mixed import feed
 from cse.runtime.sketch import SKETCH, Moments, write_sketch
+from cse.runtime.tokens import Tokenizers, pad, tokenize
 from cse.runtime.uses import QUERY
 
 
@@ -79,8 +84,10 @@ def write_bundle(
             facts["backbone"] |= _write_sides(encoder, folder, normalize=normalize, checkpoint=checkpoint)
         else:
             write_graph(encoder, folder / MODEL)
-        if precision != "fp32":
-            {"fp16": halve, "int8": quantize}[precision](folder / MODEL)
+        if precision == "fp16":
+            halve(folder / MODEL)
+        elif precision == "int8":
+            quantize(folder / MODEL, _given(encoder))
         # the tokenizer's own save does not raise OSError on a full disk
         (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
         manifest = Bundle(
@@ -111,6 +118,17 @@ def write_bundle(
         added = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, *manifest.files}
         files = manifest.files | describe_files(folder, added)
         Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)
+
+
+def _given(encoder: SentenceEncoder) -> dict[str, NDArray[Any]]:
+    """Return the inputs of a bundle's graph for a few texts, those of a query side's graph included."""
+    limits = [encoder.max_length] * len(SAMPLE)
+    tokens = tokenize(SAMPLE, limits, Tokenizers(encoder.tokenizer))
+    ids, mask = pad([tokens.row(index) for index in range(len(SAMPLE))], encoder.backbone.pad_id)
+    given = {"input_ids": ids, "attention_mask": mask, "token_type_ids": np.zeros_like(ids)}
+    if encoder.side == QUERY:
+        given |= feed([as_domain(encoder, QUERY_SIDE.removesuffix(SUFFIX), normalize=True)] * len(SAMPLE))
+    return given
 
 
 def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, checkpoint: str) -> dict[str, int]:

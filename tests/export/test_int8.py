@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import re
 
 import numpy as np
 import onnx
 import pytest
+import torch
 
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
+from cse.export import int8
 from cse.export.bundle import write_bundle
 from cse.runtime.bundle import MODEL, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -52,6 +55,26 @@ def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_
     if beside:
         assert data.stat().st_mode & 0o777 == (tmp_path / "int8" / MODEL).stat().st_mode & 0o777
         assert data.stat().st_size < 0.7 * (tmp_path / "fp32" / f"{MODEL}.data").stat().st_size
+
+
+def test_a_product_whose_activations_one_scale_does_not_fit_stays_in_float32(bert, tmp_path, monkeypatch):
+    """A few huge activations, as in every model of BERT-base's size, that the next layer hardly reads."""
+    backbone = copy.deepcopy(bert)
+    with torch.no_grad():
+        for layer in (backbone.model.encoder.layer[1], backbone.model.encoder.layer[2]):
+            layer.intermediate.dense.bias[3] = 500.0
+            layer.output.dense.weight[:, 3] = 0.0
+    encoder = sentence_encoder(backbone, None, pooler="mean")
+    cosines = []
+    for name, most in (("kept", int8.MOST_LOST), ("rounded", np.inf)):
+        monkeypatch.setattr(int8, "MOST_LOST", most)
+        with write_bundle(encoder, tmp_path / name, normalize=True, metrics={}, precision="int8"):
+            pass
+        found = OnnxEncoder(tmp_path / name, provider="cpu").encode(SENTENCES)
+        cosines.append((found * encoder.encode(SENTENCES)).sum(axis=1).mean())
+    assert cosines[0] > 0.999 > cosines[1]
+    kinds = [node.op_type for node in onnx.load(tmp_path / "kept" / MODEL).graph.node]
+    assert (kinds.count("MatMul"), kinds.count("MatMulInteger")) == (2, 6 * backbone.layers - 2)
 
 
 class Fixed:
