@@ -2,7 +2,6 @@
 
     python -m benchmarks.adapters                                # MiniLM, generated sentences, batches of 64
     python -m benchmarks.adapters --triplets nli_for_simcse.csv  # the sentences of your own triplets
-    python -m benchmarks.adapters --int8                         # weights of 8 bits, which no bank has yet
 
 Each row of a batch is of another domain, with numbers drawn at random: speed does not depend on them. Each kind of
 domain is in a bank that takes it and no more. Contestants alternate, on one core, so that other load slows all alike;
@@ -29,9 +28,7 @@ from benchmarks.rounds import interleave, ratio
 from benchmarks.texts import add_texts, sentences_of
 from cse import OnnxEncoder, SentenceEncoder
 from cse.export.bank import create_bank
-from cse.export.int8 import quantize
 from cse.runtime.bank import DOMAINS, read_bank_manifest
-from cse.runtime.bundle import MODEL, describe_files
 from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of, update_shapes
 
 # layers whose low-rank updates the bank takes (None: no adapters), and the rank and prompt vectors of its domains
@@ -46,14 +43,10 @@ KINDS: dict[str, tuple[list[str] | None, int, int]] = {
 }
 
 
-def bank_of(folder: Path, encoder: SentenceEncoder, adapters: list[str] | None, int8: bool) -> Path:
+def bank_of(folder: Path, encoder: SentenceEncoder, adapters: list[str] | None) -> Path:
     """Create an empty bank, unless it is there."""
     if not folder.exists():
         create_bank(encoder, folder, tolerance=1e-5, adapters=adapters)
-        if int8:
-            quantize(folder / MODEL)
-            manifest = read_bank_manifest(folder)
-            dataclasses.replace(manifest, files=describe_files(folder, list(manifest.files))).write(folder)
     return folder
 
 
@@ -87,7 +80,6 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=64, help="rows of a batch, each of another domain; default: 64")
     parser.add_argument("--sentences", type=int, default=512, help="default: 512")
     parser.add_argument("--rounds", type=int, default=9, help="default: 9")
-    parser.add_argument("--int8", action="store_true", help="round the weights of the backbone to 8 bits")
     parser.add_argument("--only", nargs="+", choices=KINDS, metavar="KIND", help="of the table; bare is always there")
     add_texts(parser)
     options = parser.parse_args()
@@ -99,7 +91,7 @@ def main() -> None:
         for kind, (adapters, *_) in KINDS.items():
             if kind not in {"bare", *(options.only or KINDS)}:
                 continue
-            bank = bank_of(Path(place) / "-".join(adapters or [str(adapters)]), encoder, adapters, options.int8)
+            bank = bank_of(Path(place) / "-".join(adapters or [str(adapters)]), encoder, adapters)
             opened.setdefault(bank, OnnxEncoder(bank, provider="cpu", threads=1, kept_bytes=2**31))
             names = fill(bank, kind, options.batch)
             domains = [names[row % len(names)] for row in range(len(texts))]

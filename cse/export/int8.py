@@ -146,7 +146,10 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> None:
 
 
 def _factors(seen: Sequence[_Seen], weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
-    """Return the factors (in) whose rounded products of the watched rows are nearest to the exact ones."""
+    """Return the factors (in) whose rounded products of the watched rows are nearest to the exact ones.
+
+    Each row counts by its own size: some models have a token that is a hundred times as large as the others.
+    """
     low, high = np.min([one.low for one in seen], axis=0), np.max([one.high for one in seen], axis=0)
     rows = np.concatenate([one.rows for one in seen])
     exact = [rows @ matrix for matrix in weights]
@@ -160,7 +163,8 @@ def _factors(seen: Sequence[_Seen], weights: Sequence[NDArray[np.float32]]) -> N
         for matrix, wanted in zip(weights, exact, strict=True):
             levelled = matrix * factors[:, None]
             steps = np.abs(levelled).max(axis=0).clip(_TINY) / 64
-            total += float(np.square(rounded @ (np.round(levelled / steps) * steps) - wanted).sum())
+            wrong = rounded @ (np.round(levelled / steps) * steps) - wanted
+            total += float((np.square(wrong).sum(axis=1) / np.square(wanted).sum(axis=1).clip(_TINY)).mean())
         return total
 
     tried = [np.ones_like(loud)]

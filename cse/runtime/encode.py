@@ -308,4 +308,4 @@ def _run_all(
 def _progress(total: int) -> Any:
     from tqdm import tqdm
 
-    return tqdm(total=total, unit="sentence", desc="encode")
+    return tqdm(total=total, unit="sentence", desc="encode", leave=None)  # None: below another bar it goes away

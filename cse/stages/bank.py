@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,7 +168,9 @@ def _domain_of(
         checkpoint = identity_of(model)
         metrics = dev_facts_in(read_config(model)["facts"], DEV)
     if data is not None and onnx.bank is not None:
-        centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), training_sentences(data, _TEXTS))
+        texts = training_sentences(data, _TEXTS)
+        click.echo(f"encoding {len(texts):,} training texts of {name} for its centres and its sketch", err=True)
+        centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), texts)
     return make_domain(
         encoder,
         name,
@@ -189,7 +192,7 @@ def centres_of(bare: DomainEncoder, sentences: Sequence[str]) -> NDArray[np.floa
     """Return the centres (c, d) of a domain's text: k-means over the bare backbone's vectors, scaled to unit length."""
     from sklearn.cluster import KMeans
 
-    vectors = bare.encode(sentences, batch_size=_BATCH, normalize=True)
+    vectors = bare.encode(sentences, batch_size=_BATCH, normalize=True, show_progress_bar=sys.stderr.isatty())
     found = KMeans(min(CENTRES, len(np.unique(vectors, axis=0))), n_init=4, random_state=0).fit(vectors)
     centres = found.cluster_centers_
     return (centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,7 @@ def export_stage(
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
+        click.echo(f"sketching the vectors of {len(training):,} texts, to notice drift by", err=True)
         draft.sketch = vectors_sketched(onnx, training)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
@@ -101,11 +103,13 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     if not tasks:
         click.echo("nothing to score in the evaluation data: rounding is judged by the vectors alone", err=True)
         return {}
-    click.echo("scoring torch and the bundle on the evaluation tasks", err=True)
+    texts, bar = len({text for task in tasks for text in all_texts(task)}), sys.stderr.isatty()
+    click.echo(f"scoring torch and the bundle on {texts:,} texts of the evaluation", err=True)
     if pairs := of_kind(tasks, ScoredPairs):
-        name, scores = "STS", [evaluate_sts(model, pairs).average() or 0.0 for model in (encoder, onnx)]
+        name = "STS"
+        scores = [evaluate_sts(model, pairs, progress=bar).average() or 0.0 for model in (encoder, onnx)]
     else:
-        found = [score_dev(model, tasks[0]) for model in (encoder, onnx)]
+        found = [score_dev(model, tasks[0], progress=bar) for model in (encoder, onnx)]
         name, scores = f"{tasks[0].name} {found[0].measure}", [score.value for score in found]
         most = max(most, 100 * _ITEMS / len(tasks[0]))
     loss = round(scores[0] - scores[1], 2)
@@ -130,7 +134,8 @@ def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) ->
 
     A model with task texts is asked with that of queries, so its training texts are read with it too.
     """
-    found = sketch_of(onnx.encode(texts, normalize=True, role=role_for("query", getattr(onnx, "texts", {}))))
+    role = role_for("query", getattr(onnx, "texts", {}))
+    found = sketch_of(onnx.encode(texts, normalize=True, show_progress_bar=sys.stderr.isatty(), role=role))
     return found if found.usable else None
 
 

@@ -259,9 +259,10 @@ def _announce(training: Training) -> None:
     encoder = training.encoder
     counts = count_parameters(encoder)
     click.echo(
-        f"{encoder.backbone.files.name}: training {counts.trained:,} weights on top of {counts.backbone:,} "
-        f"({100 * counts.trained / max(counts.backbone, 1):.2f} %), pooler {encoder.pooler}, "
-        f"{rows_in_words(_rows(training))}, {training.device.type} {'bf16' if training.bf16 else 'fp32'}",
+        f"{encoder.backbone.files.name}: training {counts.trained:,} weights "
+        f"({100 * counts.trained / max(counts.backbone, 1):.2f} % of the backbone's {counts.backbone:,}), "
+        f"pooler {encoder.pooler}, {rows_in_words(_rows(training))}, "
+        f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
 

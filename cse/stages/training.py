@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -154,7 +155,7 @@ class Training:
         dev = self._in_roles(dev)
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
-            return score_dev(self.encoder, dev, DEV_BATCH, self.measure).value
+            return self._score(dev).value
 
     @property
     def chooses_otherwise(self) -> bool:
@@ -171,7 +172,10 @@ class Training:
 
     def score_at_inference(self) -> DevScore | None:
         """Return the reported dev score, read as by ``cse evaluate`` and the gate; None without a dev task."""
-        return None if self.dev is None else score_dev(self.encoder, self.dev, DEV_BATCH, self.measure)
+        return None if self.dev is None else self._score(self.dev)
+
+    def _score(self, dev: Task) -> DevScore:
+        return score_dev(self.encoder, dev, DEV_BATCH, self.measure, progress=sys.stderr.isatty())
 
     def take_over(self, state: RunState | None) -> RunState:
         """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it.

@@ -105,6 +105,10 @@ class ProgressBar(Observer):
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """Print the dev score on its own line."""
         when = f"step {step}" if step else "before training"
+        if not step:  # the time left is that of steps
+            self.started = time.monotonic()
+            if self.bar is not None:
+                self.bar.unpause()
         self._say(f"{when}: {DevScore(score, self.measure)}{' (best so far)' if best and step else ''}")
 
     def close(self) -> None:

@@ -19,8 +19,7 @@ from tests.tiny import WORDS
 
 _RANDOM = np.random.default_rng(2)
 SENTENCES = [" ".join(_RANDOM.choice(WORDS, int(count))) for count in _RANDOM.integers(3, 15, 60)]
-MANY = [" ".join(_RANDOM.choice(WORDS, int(count))) for count in _RANDOM.integers(3, 15, 1000)]  # rounding evens out
-OWN_ERROR = {"fp32": 1e-6, "fp16": 2e-3, "int8": 0.035}  # of a vector of unit length; weights take 7 bits
+OWN_ERROR = {"fp32": 1e-6, "fp16": 2e-3, "int8": 0.03}  # of a vector of unit length
 
 
 def export(encoder, folder, precision):
@@ -60,13 +59,17 @@ def test_the_bare_backbones_bundle_is_not_the_checkpoints(bare, tmp_path, step, 
     change = sizes(expected - plain.encode(SENTENCES)).max()
     assert least < change < most, "these prompts move the vectors a little"
     right = export(encoder, tmp_path / "right", precision)
+    if precision == "int8" and step:
+        with pytest.raises(CseError, match=r"int8 moves vectors \d+\.\d times as far as training|hold -?\d+ %"):
+            check_parity(encoder, right, SENTENCES, tolerance=1e-5, precision=precision)
+        return
     assert sizes(right.encode(SENTENCES) - expected).max() < OWN_ERROR[precision]
-    found = check_parity(encoder, right, MANY, tolerance=1e-5, precision=precision)
+    found = check_parity(encoder, right, SENTENCES, tolerance=1e-5, precision=precision)
     assert found["of_training"] == pytest.approx(1, abs=0.25)
     if precision == "int8":
         assert (wrong.encode(SENTENCES) * expected).sum(axis=1).mean() > 0.99, "cosines alone would let it pass"
     with pytest.raises(CseError, match=r"differs from torch by|hold -?\d+ % of what training changed"):
-        check_parity(encoder, wrong, MANY, tolerance=1e-5, precision=precision)
+        check_parity(encoder, wrong, SENTENCES, tolerance=1e-5, precision=precision)
 
 
 def test_a_head_is_held_in_every_precision_and_one_of_less_shrinkage_is_not(bare, tmp_path):

@@ -18,7 +18,9 @@ from cse.stages.export import export_stage, training_sentences
 
 
 @pytest.mark.parametrize("most", [2000, 10])
-def test_the_sketch_is_of_the_first_column_of_the_training_text(models, data, settings, tmp_path, monkeypatch, most):
+def test_the_sketch_is_of_the_first_column_of_the_training_text(
+    models, data, settings, tmp_path, monkeypatch, capsys, most
+):
     monkeypatch.setattr(export, "SKETCHED", most)
     folder, prepared = tmp_path / "bundle", PreparedData(data["triplets"])
     export_stage(settings(), model=models["bert"], prepared=data["triplets"], metrics=(), bundle=folder)
@@ -29,6 +31,7 @@ def test_the_sketch_is_of_the_first_column_of_the_training_text(models, data, se
     vectors = OnnxEncoder(folder, provider="cpu").encode(texts, normalize=True)
     np.testing.assert_allclose(found.mean, vectors.mean(axis=0), atol=1e-6)
     assert found.count == len(texts)
+    assert f"sketching the vectors of {len(texts)} texts" in capsys.readouterr().err
     assert distance(sketch_of(vectors), found) == 0
 
 
@@ -44,7 +47,7 @@ def test_the_sketch_has_the_task_text_of_queries(models, data, settings, tmp_pat
     assert distance(sketch_of(onnx.encode(texts)), reference) > 0.05
 
 
-def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path):
+def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path, capsys):
     made, folder = settings(), tmp_path / "bank"
     bank.create(str(models["bert"]), folder, made)
     bank.add(str(models["bert"]), folder, "told", made, data=data["sentences"], replace=False)
@@ -54,6 +57,7 @@ def test_a_domain_that_is_added_with_its_text(models, data, settings, tmp_path):
     vectors = OnnxEncoder(folder, provider="cpu").encode(texts, domain="told")
     np.testing.assert_allclose(domains["told"].sketch_mean, vectors.mean(axis=0), atol=1e-6)
     assert domains["told"].sketch_count.tolist() == [len(texts)]
+    assert capsys.readouterr().err.count(f"encoding {len(texts)} training texts of told for its centres") == 1
     assert domains["untold"].sketch_mean is None
 
 

@@ -96,6 +96,17 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
     assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
 
 
+def test_scoring_shows_its_progress_on_a_terminal_alone(settings, data, tmp_path, monkeypatch, capsys):
+    training = open_training(
+        settings(), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path / "scratch"
+    )
+    training.score(training.dev)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    training.score(training.dev)
+    assert "encode: 100%" in capsys.readouterr().err
+
+
 # ---- what is published --------------------------------------------------------------------------------------------
 
 
@@ -122,7 +133,10 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
     assert not list((tmp_path / "scratch/resume").iterdir())
     assert not list((tmp_path / "scratch/locks").iterdir())
     assert not leftovers(tmp_path)
-    assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
+    said = capsys.readouterr()
+    assert "trained 16 steps, dev Spearman" in said.out
+    share = 100 * 768 / weights["backbone"]
+    assert f": training 768 weights ({share:.2f} % of the backbone's {weights['backbone']:,}), pooler cls" in said.err
 
 
 @pytest.mark.parametrize(

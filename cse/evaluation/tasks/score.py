@@ -103,7 +103,14 @@ def score_task(
     return Score(values, setting, {"kind": kind, "main": MEASURES[kind][0]}, items)
 
 
-def score_dev(encoder: TextEncoder, task: Task, batch_size: int | None = None, measure: str | None = None) -> DevScore:
+def score_dev(
+    encoder: TextEncoder,
+    task: Task,
+    batch_size: int | None = None,
+    measure: str | None = None,
+    *,
+    progress: bool = False,
+) -> DevScore:
     """Score an encoder on a dev task: the score that selects checkpoints.
 
     Args:
@@ -111,6 +118,7 @@ def score_dev(encoder: TextEncoder, task: Task, batch_size: int | None = None, m
         task: the dev task.
         batch_size: texts per forward pass; None: the encoder's own.
         measure: one of the task's measures; None: its main measure.
+        progress: whether the encoder shows its progress bar.
 
     Raises:
         CseError: the task has no such measure.
@@ -119,7 +127,8 @@ def score_dev(encoder: TextEncoder, task: Task, batch_size: int | None = None, m
     """
     name = dev_measure(task, measure, "train.dev_measure")
     plain = name.removesuffix(PROXY)
-    return DevScore(score_task(encoder, task, batch_size=batch_size, measures=(plain,)).values[plain], name)
+    found = score_task(encoder, task, batch_size=batch_size, progress=progress, measures=(plain,))
+    return DevScore(found.values[plain], name)
 
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
