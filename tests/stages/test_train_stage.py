@@ -227,7 +227,7 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
 
 def scores(monkeypatch, values):
     left = iter(values)
-    monkeypatch.setattr("cse.stages.training.score_dev", lambda *_: DevScore(next(left)))
+    monkeypatch.setattr("cse.stages.training.score_dev", lambda *_, **__: DevScore(next(left)))
 
 
 def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
