@@ -359,7 +359,7 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
     corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
     alive = []
 
-    def count(*arguments):
+    def count(*_, **__):
         gc.collect()
         alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
         return DevScore(len(alive))  # the last weights are the best
