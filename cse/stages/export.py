@@ -35,7 +35,7 @@ from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
-_ITEMS = 2  # of a small task that rounding may turn over
+_ITEMS = 2  # of a small task of one's own that rounding may turn over
 SKETCHED = 2000  # training texts that the sketch of a bundle is made of
 
 
@@ -91,7 +91,7 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
         encoder: in torch.
         onnx: the bundle.
         tasks: see ``_scored_tasks``.
-        most: points that it may lose; of few items, two of them.
+        most: points that it may lose.
 
     Returns:
         ``score_loss``: points of Spearman * 100, on average over scored pairs, or of one's own task; nothing if there
@@ -108,12 +108,10 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     if pairs := of_kind(tasks, ScoredPairs):
         name = "STS"
         scores = [evaluate_sts(model, pairs, progress=bar).average() or 0.0 for model in (encoder, onnx)]
-        count = sum(map(len, pairs))
     else:
         found = [score_dev(model, tasks[0], progress=bar) for model in (encoder, onnx)]
         name, scores = f"{tasks[0].name} {found[0].measure}", [score.value for score in found]
-        count = len(tasks[0])
-    most = max(most, 100 * _ITEMS / count)
+        most = max(most, 100 * _ITEMS / len(tasks[0]))
     loss = round(scores[0] - scores[1], 2)
     click.echo(f"{name}: torch {scores[0]:.2f}, bundle {scores[1]:.2f}, loss {loss:.2f}")
     if loss > most:

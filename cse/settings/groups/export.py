@@ -27,8 +27,7 @@ class ExportSettings(SettingsGroup):
         0.3,
         ge=0.0,
         description="`fp16` and `int8`: points of Spearman * 100, on average over the evaluation tasks, that the "
-        "bundle may lose to torch; without scored pairs, points of your own task's main measure. Of few items, two of "
-        "them.",
+        "bundle may lose to torch; without scored pairs, points of your own task's main measure, or two of its items.",
     )
     normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
     sentences: Positive = Field(256, description="Evaluation sentences used in the parity check.")
