@@ -27,8 +27,11 @@ def test_a_peer_gives_the_vectors_of_the_same_model_in_the_same_order(texts):
         with EncoderProcess(sys.executable, "torch-fp32", folder, texts, "cpu") as peer:
             seconds = peer.seconds()
             vectors = peer.vectors()
-            assert str(peer.facts["batch_size"]) in peer.facts["texts_per_s_of_batch_sizes"]
+            assert str(peer.facts["batch_size"]) in peer.facts["texts_per_s"][peer.facts["way"]]
+            others, alone = peer.encode(TEXTS[::-1]), peer.encode(TEXTS[:2], alone=True)
     assert seconds > 0
+    np.testing.assert_allclose(others, expected[::-1], atol=1e-5)
+    np.testing.assert_allclose(alone, expected[:2], atol=1e-5)
     assert np.abs(expected[0] - expected[1]).max() > 1e-3  # texts are told apart
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
