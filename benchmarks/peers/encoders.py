@@ -125,7 +125,7 @@ def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
     cores = len(os.sched_getaffinity(0))
 
     def load(compiled: bool = True, **settings: Any) -> Any:
-        options = {"file_name": name, "ov_config": {"INFERENCE_PRECISION_HINT": precision, **settings}}
+        options: dict[str, Any] = {"file_name": name, "ov_config": {"INFERENCE_PRECISION_HINT": precision, **settings}}
         options |= {} if compiled else {"compile": False}
         return library.SentenceTransformer(str(place), device="cpu", backend="openvino", model_kwargs=options)
 
