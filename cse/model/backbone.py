@@ -64,15 +64,23 @@ class Backbone(Transformer):
         Raises:
             CseError: the tokenizer does not add two tokens around a text, or has no mask token.
         """
-        around = plain_copy(self.tokenizer).encode("").ids
+        first, last = self.around
         masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>", "<|mask|>")]
         found = [mask for mask in masks if mask is not None]
-        if len(around) != 2 or not found:
+        if (len(first), len(last)) != (1, 1) or not found:
             raise CseError(
                 f"backbone.name: the tokenizer of {self.files.name} ({self.family.name}) has no begin, end and mask "
-                "token, which templates, masked words and a trained [CLS] need; use a BERT or RoBERTa model"
+                "token, which templates with a mask, masked words and a trained [CLS] need; use a BERT or RoBERTa model"
             )
-        return {"cls": around[0], "sep": around[1], "mask": found[0]}
+        return {"cls": first[0], "sep": last[0], "mask": found[0]}
+
+    @cached_property
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Return the ids that the tokenizer puts before and behind a text; decoders often have none."""
+        tokenizer = plain_copy(self.tokenizer)
+        bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
+        start = next(place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
+        return tuple(whole[:start]), tuple(whole[start + len(bare) :])
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Return which tokens count in pooling; for a transformer, all real ones."""

@@ -1,4 +1,4 @@
-"""Templates: fixed or trained words around a sentence, pooled at the mask (PromptBERT, SCPCSE).
+"""Templates: words around a sentence, read at the mask (PromptBERT, SCPCSE) or at the last token (PromptEOL).
 
 A template is part of the tokenizer's post-processor, so training, evaluation, export and a service without torch apply
 it identically, and truncation cuts the sentence, never the template.
@@ -24,13 +24,14 @@ _NO_PERIOD = r"(?<=[^\s.?\"'])\s*\z"
 
 @dataclass(frozen=True)
 class Template:
-    """A template as token ids: ``[CLS] before SENTENCE middle [MASK] after [SEP]``.
+    """A template as token ids: ``first before SENTENCE middle mask after last``.
 
     Attributes:
         text: the template as written by the user.
         before, middle, after: ids of its words; ids of trained pieces start at the vocabulary's size.
         words: original ids of the trained pieces, in order; () if the template is fixed.
-        specials: ids of ``cls``, ``sep`` and ``mask``.
+        first, last: ids that the tokenizer puts around every text: ``[CLS]`` and ``[SEP]``, or a decoder's, if any.
+        mask: id of the mask; () if the last token is read.
         end_with_period: whether the tokenizer appends a period to sentences without one.
     """
 
@@ -39,50 +40,49 @@ class Template:
     middle: tuple[int, ...]
     after: tuple[int, ...]
     words: tuple[int, ...]
-    specials: dict[str, int]
+    first: tuple[int, ...]
+    mask: tuple[int, ...]
+    last: tuple[int, ...]
     end_with_period: bool = False
 
     @property
     def ids(self) -> tuple[int, ...]:
         """The template without a sentence, including special tokens."""
-        s = self.specials
-        return (s["cls"], *self.before, *self.middle, s["mask"], *self.after, s["sep"])
+        return (*self.first, *self.before, *self.middle, *self.mask, *self.after, *self.last)
 
     @property
     def start(self) -> int:
         """Index at which the sentence starts."""
-        return 1 + len(self.before)
+        return len(self.first) + len(self.before)
 
     @property
     def tail(self) -> int:
         """Number of tokens after the mask, including ``[SEP]``: the mask's index from the end of a row."""
-        return len(self.after) + 1
+        return len(self.after) + len(self.last)
 
     def tokenizer(self, base: Tokenizer, *, training: bool = False) -> Tokenizer:
         """Return a copy of a tokenizer that wraps every text in the template."""
         tokenizer = plain_copy(base)
         if self.text.split(SENTENCE)[0].endswith(" "):
             tokenizer = _with_blank_before(tokenizer)
-        s = self.specials
-        pieces: list[tuple[str, tuple[int, ...]]] = [
-            ("[CLS]", (s["cls"],)),
-            ("before", self.before),
-            ("middle", self.middle),
-            ("[MASK]", (s["mask"],)),
-            ("after", self.after),
-            ("[SEP]", (s["sep"],)),
-        ]
-        names = [name for name, ids in pieces if ids]
-        names.insert(names.index("before") + 1 if self.before else 1, "$A")
+        pieces = {
+            name: ids
+            for name, ids in (
+                ("first", self.first),
+                ("before", self.before),
+                ("$A", ()),
+                ("middle", self.middle),
+                ("mask", self.mask),
+                ("after", self.after),
+                ("last", self.last),
+            )
+            if ids or name == "$A"
+        }
         tokenizer.post_processor = TemplateProcessing(
-            single=" ".join(name if name.startswith(("[", "$")) else f"[{name}]" for name in names),
+            single=" ".join(name if name == "$A" else f"[{name}]" for name in pieces),
             special_tokens=[
-                {
-                    "id": name if name.startswith("[") else f"[{name}]",
-                    "ids": list(ids),
-                    "tokens": [f"{name}{i}" for i in range(len(ids))],
-                }
-                for name, ids in pieces
+                {"id": f"[{name}]", "ids": list(ids), "tokens": [f"{name}{i}" for i in range(len(ids))]}
+                for name, ids in pieces.items()
                 if ids
             ],
         )
@@ -107,18 +107,19 @@ def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_peri
     """Tokenise a template.
 
     Args:
-        text: words with ``{sentence}`` and, after it, ``{mask}``.
+        text: words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
         backbone: provides the tokenizer and special tokens.
         trained: whether each piece gets its own trained vector (ids starting at the vocabulary's size).
         end_with_period: whether to add a period at inference to sentences that do not end in one.
 
     Raises:
-        CseError: ``{sentence}`` or ``{mask}`` is missing, repeated or out of order.
+        CseError: ``{sentence}`` is missing, or it or ``{mask}`` is repeated or out of order, or there is no mask token.
     """
-    if text.count(SENTENCE) != 1 or text.count(MASK) != 1 or text.index(MASK) < text.index(SENTENCE):
-        raise CseError(f"template.text: needs {SENTENCE} followed by {MASK}, each once; found {text!r}")
+    masked = MASK in text
+    if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):
+        raise CseError(f"template.text: needs {SENTENCE} once and, after it, {MASK} at most once; found {text!r}")
     before, rest = text.split(SENTENCE)
-    middle, after = rest.split(MASK)
+    middle, after = rest.split(MASK) if masked else (rest, "")
     tokenizer = plain_copy(backbone.tokenizer)
     cut = [tuple(tokenizer.encode(part.rstrip(), add_special_tokens=False).ids) for part in (before, middle, after)]
     words: tuple[int, ...] = ()
@@ -127,7 +128,9 @@ def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_peri
         own = iter(range(backbone.vocabulary, backbone.vocabulary + len(words)))
         cut = [tuple(next(own) for _ in part) for part in cut]
     before_ids, middle_ids, after_ids = cut
-    return Template(text, before_ids, middle_ids, after_ids, words, backbone.special_ids, end_with_period)
+    first, last = backbone.around
+    mask = (backbone.special_ids["mask"],) if masked else ()
+    return Template(text, before_ids, middle_ids, after_ids, words, first, mask, last, end_with_period)
 
 
 def _with_blank_before(tokenizer: Tokenizer) -> Tokenizer:

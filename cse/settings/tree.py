@@ -137,8 +137,12 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
     pooler, template, augment = settings.pooler, settings.template, settings.augment
     return [
         (
-            (pooler.kind == "mask") != (template.text is not None),
-            "pooler.kind: 'mask' and template.text require each other; give both or neither",
+            (pooler.kind == "mask") != template.masked,
+            "pooler.kind: 'mask' and a template.text with {mask} require each other; give both or neither",
+        ),
+        (
+            template.text is not None and not template.masked and pooler.kind != "last",
+            "pooler.kind: a template.text without {mask} is read at the last token; set it to last",
         ),
         (
             pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"),

@@ -10,8 +10,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from cse.export.optimize import attention_nodes
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MODEL, TOKENIZER, verify
-from tests.export.systems import SENTENCES
+from tests.export.exports import export
+from tests.export.systems import SENTENCES, make_encoder
+from tests.model.families import make_family_folder
 
 
 def test_embeddings_equal_torch(exported_part):
@@ -65,4 +71,19 @@ def test_the_template_travels_in_the_tokenizer(exports, row):
     template = exported.encoder.templates[0]
     ids = Tokenizer.from_file(str(exported.folder / TOKENIZER)).encode("a dog").ids
     assert len(ids) >= len(template.ids) + 2
-    assert ids[-1 - template.tail] == template.specials["mask"]
+    assert (ids[-1 - template.tail],) == template.mask
+
+
+def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
+    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path / "backbone", "llama"))))
+    template = {"text": "the man reads {sentence} near the"}
+    encoder = make_encoder(backbone, "key_value", pooler="last", template=template)
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    loaded = SentenceEncoder.load(tmp_path / "checkpoint")
+    bundle = export(loaded, tmp_path / "bundle").open()
+    expected = encoder.encode(SENTENCES, normalize=False)
+    for found in (loaded, bundle):
+        np.testing.assert_allclose(found.encode(SENTENCES, normalize=False), expected, atol=1e-5)
+    without = make_encoder(backbone, "key_value", pooler="last").encode(SENTENCES, normalize=False)
+    assert np.abs(expected - without).max() > 0.1

@@ -1,4 +1,4 @@
-"""A template stands around every sentence, survives truncation, is read out at its mask and can be trained."""
+"""A template stands around every sentence, survives truncation, is read at mask or last token and can be trained."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import AutoModel
 
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
+from tests.model.families import make_family_folder
 from tests.model.test_prompts import numpy_weights
 from tests.parts import embed, new_prompt, new_template, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
@@ -51,8 +53,8 @@ def test_pieces_may_be_empty(backbone, text):
     before, middle, after = (
         ids_of(backbone, part) for part in text.replace("{mask}", "{sentence}").split("{sentence}")
     )
-    expected = [template.specials["cls"], *before, *ids_of(backbone, "dog"), *middle, template.specials["mask"], *after]
-    assert template.tokenizer(backbone.tokenizer).encode("dog").ids == [*expected, template.specials["sep"]]
+    expected = [*template.first, *before, *ids_of(backbone, "dog"), *middle, *template.mask, *after]
+    assert template.tokenizer(backbone.tokenizer).encode("dog").ids == [*expected, *template.last]
 
 
 def test_truncation_cuts_the_sentence_and_never_the_template(backbone):
@@ -149,10 +151,45 @@ def test_a_blank_before_the_period_is_another_token_to_byte_pairs(pieces_backbon
     assert tokenizer.encode(" dog.").ids != tokenizer.encode(" dog .").ids
 
 
-@pytest.mark.parametrize("text", ["no slots", "{sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"])
-def test_a_template_needs_both_slots_in_order(bert, text):
-    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} followed by \{mask\}, each once; found"):
+@pytest.mark.parametrize(
+    "text", ["no slots", "{sentence} {sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"]
+)
+def test_a_template_needs_its_slots_in_order(bert, text):
+    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} once and, after it, \{mask\} at most once"):
         new_template(text, bert)
+
+
+# ---- decoders: no mask, the last token is read (PromptEOL) --------------------------------------------------------
+
+DECODERS = {"llama": 1, "llama, wide heads, no added tokens": 0, "gemma3": 1}  # tokens behind a text
+LAST = "the man reads {sentence} near"
+
+
+@pytest.fixture(params=list(DECODERS))
+def decoder(request, tmp_path):
+    return load_backbone(find_backbone(str(make_family_folder(tmp_path, request.param)))), request.param
+
+
+def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
+    backbone, name = decoder
+    library = AutoModel.from_pretrained(tmp_path).eval()
+    encoder = sentence_encoder(backbone, None, pooler="last", templates=[new_template(LAST, backbone)])
+    sentences = ["two small birds", "dog", ""]
+    first, last = [2] if name == "gemma3" else [], [3] * DECODERS[name]
+    for sentence in sentences:
+        words = ids_of(backbone, f"the man reads {sentence} near")
+        assert encoder.tokenizer.encode(sentence).ids == [*first, *words, *last]
+        with torch.no_grad():
+            last_LD = library(input_ids=torch.tensor([[*first, *words, *last]])).last_hidden_state[0]
+        np.testing.assert_allclose(encoder.encode(sentence, normalize=False), last_LD[-1], atol=1e-5)
+    alone = [encoder.encode(sentence, normalize=False) for sentence in sentences]
+    np.testing.assert_allclose(encoder.encode(sentences, normalize=False), np.stack(alone), atol=1e-5)
+
+
+def test_a_decoder_has_no_mask_for_a_template(tmp_path):
+    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path, "llama"))))
+    with pytest.raises(CseError, match="has no begin, end and mask token, which templates with a mask"):
+        new_template(TEXT, backbone)
 
 
 # ---- read-out -----------------------------------------------------------------------------------------------------

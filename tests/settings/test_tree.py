@@ -49,6 +49,21 @@ def test_overrides_win_over_the_file(tmp_path):
         ("trian: {epochs: 2}", "trian: unknown key; did you mean 'train'?"),
         ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
         ("pooler: {kind: cnn, kind_in_loss: mean}", "pooler.kind_in_loss: the loss must use 'cnn' too"),
+        ("pooler: {kind: mask}", "pooler.kind: 'mask' and a template.text with {mask} require each other"),
+        ("template: {text: 'so {sentence} is {mask}'}", "pooler.kind: 'mask' and a template.text with {mask} require"),
+        (
+            "template: {text: 'so {sentence} is'}",
+            "pooler.kind: a template.text without {mask} is read at the last token",
+        ),
+        ("template: {text: 'so'}", "template.text: needs {sentence} once and {mask} at most once, found 'so'"),
+        (
+            "template: {text: '{sentence} is', second: '{sentence} {mask}'}",
+            "template.second: both templates need {mask}, or neither",
+        ),
+        (
+            "template: {text: '{sentence} is', denoise: always}",
+            "template.denoise: needs a template with {mask}; give template.text",
+        ),
         ("augment: {shuffle_special: true}", "augment.shuffle_special: has no effect without augment.shuffle_tokens"),
         (
             "augment: {dropout: false, attention_dropout: 0.3}",

@@ -59,10 +59,11 @@ def test_the_systems_side_by_side_are_presets_that_there_are():
 def test_names_of_the_raw_models_settings_end_in_their_rates():
     runs = runs_of(read_study(ROOT / "benchmarks/raw_model.study.yaml"), "screen", Settings())
     searched = [run for run in runs if run.setting.startswith(("u-", "s-"))]
-    assert len(searched) == 38
+    assert len(searched) == 65  # 13 systems, five rates each
     for run in searched:
         assert run.settings.train.learning_rate == float(run.setting[-4:])
         assert (run.settings.data.view == "sentences") == run.setting.startswith("u-")
+        assert (run.settings.pooler.kind == "mean") == ("-mean-" in run.setting)
         assert (run.settings.objective.energy_hinge.weight > 0) == ("-eh-" in run.setting)
 
 

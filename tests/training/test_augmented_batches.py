@@ -207,7 +207,7 @@ def test_each_copy_has_its_own_template(backbone, denoise):
         expected = [embed_rows(model, table_of(model, 1), ROWS, PLAN).views[0] for model in alone]
     for view, (template, other) in enumerate(zip(templates, expected, strict=True)):
         for row, found in zip(data["sent0"].to_pylist(), rows_of(batch, view), strict=False):
-            words = template.text.format(sentence=row, mask=backbone.tokenizer.id_to_token(template.specials["mask"]))
+            words = template.text.format(sentence=row, mask=backbone.tokenizer.id_to_token(*template.mask))
             assert found == backbone.tokenizer.encode(words).ids
         torch.testing.assert_close(batch.views[view], other, atol=1e-5, rtol=1e-5)
     assert (batch.views[0] - batch.views[1]).abs().max() > 0.1
