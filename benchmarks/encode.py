@@ -1,14 +1,16 @@
-"""Encoding speed against sentence-transformers, OpenVINO, ONNX and fastembed at their best.
+"""Encoding speed against sentence-transformers, OpenVINO, ONNX, fastembed and model2vec at their best.
 
     python -m benchmarks.encode                                      # MiniLM, generated sentences
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
+    python -m benchmarks.encode --senteval SentEval/data/downstream  # and the quality of each
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision``, with prompts and bare, and ``SentenceEncoder``;
-the peers, each in a process of its own with the batch size that is fastest here. All encode the same distinct sentences
-in interleaved rounds. Ratios are to sentence-transformers with torch in fp32, with the least and the most. Vectors of
-unit length are compared with ours in fp32 (with or without prompts). What does not run here is named, with the reason.
-Run it while the machine is idle.
+the peers, each in a process of its own with the way to run and the batch size that are fastest here; int8 is calibrated
+on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are to sentence-transformers
+with torch in fp32, with the least and the most, of seconds and of the processor's seconds. Vectors of unit length are
+compared with ours in fp32 (with or without prompts), and those of texts alone with those of the same texts among all.
+What does not run here is named, with the reason. Run it while the machine is idle.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,7 +41,10 @@ from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import add_texts, lengths_of, sentences_of
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
-from cse.errors import CseError
+from cse.data.suite import read_senteval
+from cse.data.tasks.kinds import ScoredPairs
+from cse.errors import CseError, nearest
+from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.runtime.providers import no_cuda_reason
@@ -51,10 +57,15 @@ BASE = "sentence-transformers torch-fp32"
 OWN_BASE = "SentenceEncoder, fp32, bare"  # without that peer
 PYTHON = Path(__file__).parents[1] / ".venv-peers/bin/python"  # made by `make benchmark`
 # peers by device, and whether their environment is ours; the rest needs one of its own
-OWN = {"cpu": ("torch-fp32", "torch-bf16"), "cuda": ("torch-fp32", "torch-bf16", "torch-fp16", "flash-fp16")}
-APART = {"cpu": ("onnx-fp32", "onnx-int8", "openvino-fp32", "openvino-bf16", "fastembed-fp32"), "cuda": ()}
+OWN = {
+    "cpu": ("torch-fp32", "torch-bf16", "compile-fp32", "compile-bf16"),
+    "cuda": ("torch-fp32", "torch-bf16", "torch-fp16", "flash-fp16"),
+}
+_ONNX, _OPENVINO = ("onnx-fp32", "onnx-int8"), ("openvino-fp32", "openvino-bf16", "openvino-int8")
+APART = {"cpu": (*_ONNX, *_OPENVINO, "fastembed-fp32", "model2vec-static"), "cuda": ()}
 LIMIT = 256  # tokens, sentence-transformers' limit for MiniLM
 WARM_UP = 200  # sentences
+ALONE = 64  # sentences that are encoded one by one, too
 
 
 @dataclass
@@ -63,14 +74,18 @@ class Contestant:
 
     Attributes:
         seconds: encodes all sentences and returns the seconds.
+        cpu_seconds: returns the processor's seconds of the last time.
         vectors: returns the vectors (n, d) of the last time, of unit length.
+        encode: returns those of other texts, if told so of one text per call.
         precision: of its matrix products.
         prompts: whether its vectors are those with prompts.
         facts: what else there is to know of it.
     """
 
     seconds: Callable[[], float]
+    cpu_seconds: Callable[[], float]
     vectors: Callable[[], np.ndarray]
+    encode: Callable[[list[str], bool], np.ndarray]
     precision: str
     prompts: bool = False
     facts: Any = None
@@ -127,11 +142,17 @@ def _in_process(
 ) -> Contestant:
     encode(texts[:WARM_UP])
     last: list[np.ndarray] = []
+    cpu: list[float] = []
 
     def run() -> None:
+        start = time.process_time()
         last[:] = [encode(texts)]
+        cpu[:] = [time.process_time() - start]
 
-    return Contestant(lambda: timed(run), lambda: last[0], precision, prompts)
+    def others(given: list[str], alone: bool) -> np.ndarray:
+        return np.concatenate([encode([text]) for text in given]) if alone else encode(given)
+
+    return Contestant(lambda: timed(run), lambda: cpu[0], lambda: last[0], others, precision, prompts)
 
 
 def peers(
@@ -142,17 +163,24 @@ def peers(
     skipped: dict[str, str] = {}
     for kind in kinds:
         apart = kind in APART[device]
-        software = "" if kind.startswith("fastembed") else "sentence-transformers "
+        software = "" if kind.startswith(("fastembed", "model2vec")) else "sentence-transformers "
         if apart and not PYTHON.is_file():
             skipped[software + kind] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"
             continue
-        print(f"{software}{kind}: loading, trying batch sizes", file=sys.stderr, flush=True)
+        print(f"{software}{kind}: loading, trying ways to run and batch sizes", file=sys.stderr, flush=True)
         try:
             peer = stack.enter_context(EncoderProcess(PYTHON if apart else sys.executable, kind, folder, texts, device))
         except LoadError as error:
             skipped[software + kind] = str(error)
             continue
-        found[software + kind] = Contestant(peer.seconds, peer.vectors, kind.rpartition("-")[2], facts=peer.facts)
+        found[software + kind] = Contestant(
+            peer.seconds,
+            partial(getattr, peer, "cpu_seconds"),
+            peer.vectors,
+            peer.encode,
+            kind.rpartition("-")[2],
+            facts=peer.facts,
+        )
     return found, skipped
 
 
@@ -160,6 +188,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode with everything and return the figures."""
     device = choose_device(options.device)
     texts = sentences_of(options.sentences, options.triplets)
+    tasks = _tasks(options.senteval, options.tasks)
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
         "triplets": options.triplets.name if options.triplets else "generated",
@@ -180,14 +209,26 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         others, left_out = peers(wanted, place / "texts.json", folder, device.type, stack)
         base = BASE if BASE in others else OWN_BASE
         contestants, skipped = found | others, skipped | left_out
-        seconds = interleave({name: each.seconds for name, each in contestants.items()}, options.rounds)
+        cpu: dict[str, list[float]] = {name: [] for name in contestants}
+
+        def timed_twice(name: str) -> float:
+            found = contestants[name].seconds()
+            cpu[name].append(contestants[name].cpu_seconds())
+            return found
+
+        seconds = interleave({name: partial(timed_twice, name) for name in contestants}, options.rounds)
         rates = floor.better(rates, floor.measure(config, device))
         exact = {
             each.prompts: each.vectors() for name, each in found.items() if name.startswith("SentenceEncoder, fp32")
         }
-        likeness = {name: _compared(each.vectors(), exact[each.prompts]) for name, each in contestants.items()}
+        likeness = {name: _compared(each, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
+        if tasks:
+            for name, each in contestants.items():
+                print(f"{name}: STS", file=sys.stderr, flush=True)
+                likeness[name]["sts"] = None if each.prompts else evaluate_sts(_Encoder(each), tasks).average()
     tokens = sum(lengths)
-    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds": seconds}
+    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates}
+    figures |= {"seconds": seconds, "cpu_seconds": cpu, "tasks": [task.name for task in tasks]}
     figures |= {"skipped": skipped, "contestants": {}, "spread": {}, "ratios": {}}
     rows = []
     for name, each in contestants.items():
@@ -203,10 +244,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if name != base:
             figures["spread"][name] = (over.least, over.most)
             figures["ratios"][f"{name} / {base}"] = over.median
-        cells = f"{len(texts) / median:,.0f}", f"{tokens / median:,.0f}", percent(share), str(over)
-        rows.append((name, *cells, *(f"{value:.1e}" for value in likeness[name].values())))
-    head = ("encoding", "sentences/s", "real tokens/s", "share of floor", f"this / {base}")
-    lines = [table((*head, "largest difference", "1 - lowest cosine"), rows)]
+        cells = f"{len(texts) / median:,.0f}", percent(share), str(over), str(ratio(cpu[base], cpu[name]))
+        rows.append((name, *cells, *(_cell(value) for value in likeness[name].values())))
+    head = ("encoding", "sentences/s", "share of floor", f"this / {base}", "of the processor's seconds")
+    lines = [table((*head, *_COMPARED, *(["STS"] if tasks else [])), rows)]
     for precision in get_args(Precision):
         pair = [seconds.get(f"OnnxEncoder, {precision}, {kind}") for kind in ("prompts", "bare")]
         if pair[0] and pair[1]:
@@ -218,12 +259,56 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def _compared(vectors: np.ndarray, exact: np.ndarray) -> dict[str, float]:
-    """Return how far vectors of unit length are from others: numbers, and angles."""
+class _Encoder:
+    """A contestant as evaluation takes it."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self._encode = contestant.encode
+
+    def encode(self, sentences: list[str], **_: object) -> np.ndarray:
+        """Return vectors (n, d) of unit length."""
+        return self._encode(sentences, False)
+
+
+_COMPARED = ("largest difference", "1 - lowest cosine", "alone")
+
+
+def _compared(one: Contestant, exact: np.ndarray, first: list[str]) -> dict[str, float | None]:
+    """Return how far vectors of unit length are from others, in numbers and angles; None: they have other dimensions.
+
+    ``alone`` is how far the first are from those of the same texts alone, in numbers.
+    """
+    vectors = one.vectors()
+    alone = float(np.abs(one.encode(first, True) - vectors[: len(first)]).max())
+    if vectors.shape != exact.shape:
+        return {"largest_difference": None, "one_minus_lowest_cosine": None, "alone": alone}
     return {
         "largest_difference": float(np.abs(vectors - exact).max()),
         "one_minus_lowest_cosine": max(0.0, float(1 - (vectors * exact).sum(axis=1, dtype=np.float64).min())),
+        "alone": alone,
     }
+
+
+def _cell(value: float | None) -> str:
+    """Return a difference, which is small, or a score, which is not, as text."""
+    if value is None:
+        return "-"
+    return f"{value:.2f}" if value >= 2 else f"{value:.1e}"
+
+
+def _tasks(folder: Path | None, names: Sequence[str]) -> list[ScoredPairs]:
+    """Return tasks of a folder of SentEval's by name.
+
+    Raises:
+        CseError: it has no such task.
+    """
+    if folder is None:
+        return []
+    tasks = {task.name: task for task in read_senteval(folder).sts}
+    for name in names:
+        if name not in tasks:
+            raise CseError(f"--tasks: no STS task {name!r}{nearest(name, tasks)}; give some of {', '.join(tasks)}")
+    return [tasks[name] for name in names]
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -234,6 +319,8 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add_backbone(parser)
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream; adds a column of STS")
+    parser.add_argument("--tasks", nargs="+", default=["STS-B"], metavar="TASK", help="of STS; default: STS-B")
     parser.add_argument(
         "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
     )

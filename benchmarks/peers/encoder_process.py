@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.asking import LoadError
+from cse.export.int8 import CALIBRATED
 
 _PROGRAM = Path(__file__).with_name("encoders.py")
 _END_SECONDS = 20.0
@@ -29,7 +30,8 @@ class EncoderProcess:
         device: ``cpu`` or ``cuda``.
 
     Attributes:
-        facts: its batch size, the rates of those that it tried, and its versions.
+        facts: its way to run and batch size, the rates of those that it tried, and its versions.
+        cpu_seconds: the processor's, of the last round.
 
     Raises:
         LoadError: the peer does not run here; the message is its last line.
@@ -38,7 +40,9 @@ class EncoderProcess:
     def __init__(self, python: Path | str, kind: str, model: Path, texts: Path, device: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="peer-")
         self._errors = Path(self._folder.name) / "stderr"
-        command = [str(python), str(_PROGRAM), kind, str(model), "--texts", str(texts), "--device", device]
+        self.cpu_seconds = 0.0
+        given = ["--texts", str(texts), "--device", device, "--calibrated", str(CALIBRATED)]
+        command = [str(python), str(_PROGRAM), kind, str(model), *given]
         environment = os.environ | {"TMPDIR": self._folder.name, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
         environment.pop("PYTHONPATH", None)  # it would put our folders into another environment
         with self._errors.open("w", encoding="utf-8") as errors:
@@ -53,14 +57,20 @@ class EncoderProcess:
 
     def seconds(self) -> float:
         """Encode all texts and return the seconds."""
-        return float(self._ask("go")["seconds"])
+        answer = self._ask(to=str(self._place("round.npy")))
+        self.cpu_seconds = float(answer["cpu_seconds"])
+        return float(answer["seconds"])
 
     def vectors(self) -> np.ndarray:
         """Return the vectors (n, d) of the last round, of unit length."""
-        path = Path(self._folder.name) / "vectors.npy"
-        self._ask(f"save {path}")
-        found = np.load(path)
-        return found / np.linalg.norm(found, axis=1, keepdims=True)
+        return _unit(self._place("round.npy"))
+
+    def encode(self, texts: list[str], alone: bool = False) -> np.ndarray:
+        """Return the vectors (n, d) of other texts, of unit length; ``alone``: of one text per call."""
+        asked, found = self._place("texts.json"), self._place("vectors.npy")
+        asked.write_text(json.dumps(texts), encoding="utf-8")
+        self._ask(texts=str(asked), alone=alone, to=str(found))
+        return _unit(found)
 
     def close(self) -> None:
         """End the process and delete its files."""
@@ -83,10 +93,13 @@ class EncoderProcess:
     ) -> None:
         self.close()
 
-    def _ask(self, line: str) -> dict[str, Any]:
+    def _place(self, name: str) -> Path:
+        return Path(self._folder.name) / name
+
+    def _ask(self, **asked: Any) -> dict[str, Any]:
         if self._process.stdin is None:
             raise AssertionError
-        self._process.stdin.write(line + "\n")
+        self._process.stdin.write(json.dumps(asked) + "\n")
         self._process.stdin.flush()
         return self._answer()
 
@@ -98,3 +111,8 @@ class EncoderProcess:
             said = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
             raise LoadError(said[-1][:200] if said else "it ended without a word")
         return json.loads(line)
+
+
+def _unit(path: Path) -> np.ndarray:
+    found: np.ndarray = np.load(path)
+    return found / np.linalg.norm(found, axis=1, keepdims=True)

@@ -2,9 +2,10 @@
 
     .venv-peers/bin/python benchmarks/peers/encoders.py onnx-fp32 FOLDER --texts texts.json
 
-Loads the model, tries the batch sizes and keeps the fastest, prints a line of JSON, and then answers each line of
-stdin with one: ``go`` encodes all texts and answers the seconds, ``save PATH`` writes the last vectors. It imports
-nothing of this project, which need not be installed here.
+Loads the model, tries the ways to run it and the batch sizes, keeps the fastest, prints a line of JSON, and then
+answers each line of stdin, JSON too, with one. A line names the file that vectors are written ``to``, and may name
+other ``texts``, each of which may be encoded ``alone``; the answer is the seconds, and those of the processor. It
+imports nothing of this project, which need not be installed here.
 """
 
 from __future__ import annotations
@@ -17,39 +18,66 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 BATCH_SIZES = {"cpu": (16, 32, 64, 128, 256), "cuda": (64, 256, 512, 1024)}
-TRIAL = {"cpu": 512, "cuda": 4096}  # texts
+TRIAL = {"cpu": 256, "cuda": 4096}  # texts
 _PACKAGES = (
     "sentence-transformers", "torch", "transformers", "optimum-onnx", "optimum-intel", "onnxruntime", "openvino",
-    "fastembed",
+    "nncf", "fastembed", "model2vec",
 )  # fmt: skip
 Encode = Callable[[list[str], int], np.ndarray]
+Ways = dict[str, Callable[[], Encode]]  # by name; each is loaded when it is tried
+ONE_WAY = "as it is"
 
 
-def _sentence_transformers(folder: str, device: str, **options: Any) -> Encode:
-    from sentence_transformers import SentenceTransformer
+@dataclass(frozen=True)
+class Given:
+    """What a peer is made from.
 
-    model = SentenceTransformer(folder, device=device, **options)
+    Attributes:
+        folder: of a sentence-transformers model.
+        device: ``cpu`` or ``cuda``.
+        calibration: texts that the ranges of activations are read from.
+    """
+
+    folder: str
+    device: str
+    calibration: list[str]
+
+
+def _encode_with(model: Any) -> Encode:
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False)
 
 
-def _torch(folder: str, device: str, dtype: str, attention: str = "sdpa") -> Encode:
+def _torch(given: Given, dtype: str, attention: str = "sdpa", compiled: bool = False) -> Ways:
+    import sentence_transformers
+    import torch
+
     # above float32, its vectors stay in the model's precision unless they are numpy's, which knows no bfloat16
-    return _sentence_transformers(folder, device, model_kwargs={"dtype": dtype, "attn_implementation": attention})
+    settings = {"dtype": dtype, "attn_implementation": attention}
+    model = sentence_transformers.SentenceTransformer(given.folder, device=given.device, model_kwargs=settings)
+    if compiled:
+        # the library calls ``forward``, which nn.Module.compile leaves as it is; frozen weights may be repacked
+        inner: Any = model[0].auto_model
+        inner.forward = torch.compile(inner.forward, dynamic=True, options={"freezing": True})
+    return {ONE_WAY: lambda: _encode_with(model)}
 
 
-def _onnx(folder: str, device: str, quantize: bool = False) -> Encode:
+def _onnx(given: Given, quantize: bool = False) -> Ways:
     """Its ONNX back end: the graph fused (O3), or quantised to int8."""
     import sentence_transformers as library
 
+    device = given.device
     provider = {"provider": "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"}
     place = tempfile.mkdtemp(prefix="peer-onnx-")  # deleted with the process's temporary folder
-    model = library.SentenceTransformer(folder, device=device, backend="onnx", model_kwargs=provider | {"export": True})
+    export = provider | {"export": True}
+    model = library.SentenceTransformer(given.folder, device=device, backend="onnx", model_kwargs=export)
     model.save_pretrained(place)
     if quantize:
         library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", place)
@@ -57,22 +85,93 @@ def _onnx(folder: str, device: str, quantize: bool = False) -> Encode:
     else:
         library.export_optimized_onnx_model(model, "O3", place)
         name = "onnx/model_O3.onnx"
-    return _sentence_transformers(place, device, backend="onnx", model_kwargs=provider | {"file_name": name})
+    named = provider | {"file_name": name}
+    made = library.SentenceTransformer(place, device=device, backend="onnx", model_kwargs=named)
+    return {ONE_WAY: lambda: _encode_with(made)}
 
 
-def _openvino(folder: str, device: str, precision: str) -> Encode:
-    settings = {"export": True, "ov_config": {"INFERENCE_PRECISION_HINT": precision}}
-    return _sentence_transformers(folder, device, backend="openvino", model_kwargs=settings)
+def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
+    """Its OpenVINO back end, with the hint for latency, with that for throughput, and with a stream for each core.
+
+    Args:
+        given: see ``Given``.
+        precision: of what is not int8, ``f32`` or ``bf16``.
+        quantize: whether to round to int8 with scales found for the calibration texts (NNCF).
+    """
+    import sentence_transformers as library
+
+    place = Path(tempfile.mkdtemp(prefix="peer-openvino-"))  # deleted with the process's temporary folder
+    export = {"export": True}
+    model = library.SentenceTransformer(given.folder, device="cpu", backend="openvino", model_kwargs=export)
+    model.save_pretrained(str(place))
+    name = "openvino/openvino_model.xml"
+    if quantize:
+        from optimum.intel import OVQuantizationConfig
+
+        rows = place / "calibration"
+        rows.mkdir()
+        (rows / "train.json").write_text("\n".join(json.dumps({"text": text}) for text in given.calibration))
+        library.export_static_quantized_openvino_model(
+            model,
+            OVQuantizationConfig(num_samples=len(given.calibration)),
+            str(place),
+            dataset_name=str(rows),
+            dataset_config_name="default",
+            dataset_split="train",
+            column_name="text",
+        )
+        name = "openvino/openvino_model_qint8_quantized.xml"
+
+    cores = len(os.sched_getaffinity(0))
+
+    def load(compiled: bool = True, **settings: Any) -> Any:
+        options: dict[str, Any] = {"file_name": name, "ov_config": {"INFERENCE_PRECISION_HINT": precision, **settings}}
+        options |= {} if compiled else {"compile": False}
+        return library.SentenceTransformer(str(place), device="cpu", backend="openvino", model_kwargs=options)
+
+    def streams() -> Encode:
+        # compiled once: of two models with a thread each, both would be pinned to the first core
+        shared = load(NUM_STREAMS=cores, INFERENCE_NUM_THREADS=cores)[0].auto_model
+        shared.compile()
+        copies = [load(compiled=False) for _ in range(cores)]
+        for each in copies:
+            each[0].auto_model.request = shared.request.create_infer_request().infer
+        return side_by_side([_encode_with(each) for each in copies])
+
+    return {
+        "hint for latency": lambda: _encode_with(load(PERFORMANCE_HINT="LATENCY")),
+        "hint for throughput": lambda: _encode_with(load(PERFORMANCE_HINT="THROUGHPUT")),
+        "a stream for each core": streams,
+    }
 
 
-def _fastembed(folder: str, device: str) -> Encode:
+def side_by_side(copies: list[Encode]) -> Encode:
+    """Return an encoder that gives each copy its share of the texts, as many long ones as the others, at once."""
+
+    def encode(texts: list[str], size: int) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        shares = [share for first in range(len(copies)) if (share := order[first :: len(copies)])]
+        with ThreadPoolExecutor(len(shares)) as pool:
+            parts = pool.map(lambda copy, share: copy([texts[at] for at in share], size), copies, shares)
+            return _in_order(np.concatenate(list(parts)), [at for share in shares for at in share])
+
+    return encode
+
+
+def _in_order(vectors: np.ndarray, order: list[int]) -> np.ndarray:
+    found = np.empty_like(vectors)
+    found[order] = vectors
+    return found
+
+
+def _fastembed(given: Given) -> Ways:
     """Fastembed with the same model as ONNX; it does not sort by length, so that is done for it."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
     from sentence_transformers import SentenceTransformer
 
     place = tempfile.mkdtemp(prefix="peer-fastembed-")
-    exported = SentenceTransformer(folder, device="cpu", backend="onnx", model_kwargs={"export": True})
+    exported = SentenceTransformer(given.folder, device="cpu", backend="onnx", model_kwargs={"export": True})
     exported.save_pretrained(place)
     TextEmbedding.add_custom_model(
         model="peer",
@@ -82,41 +181,70 @@ def _fastembed(folder: str, device: str) -> Encode:
         dim=exported.get_sentence_embedding_dimension(),
         model_file="onnx/model.onnx",
     )
-    model = TextEmbedding("peer", specific_model_path=place, cuda=device == "cuda")
+    model = TextEmbedding("peer", specific_model_path=place, cuda=given.device == "cuda")
 
     def encode(texts: list[str], size: int) -> np.ndarray:
         order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
         vectors = np.stack(list(model.embed([texts[at] for at in order], batch_size=size)))
-        found = np.empty_like(vectors)
-        found[order] = vectors
-        return found
+        return _in_order(vectors, order)
 
-    return encode
+    return {ONE_WAY: lambda: encode}
 
 
-KINDS: dict[str, Callable[[str, str], Encode]] = {
-    "torch-fp32": lambda folder, device: _torch(folder, device, "float32"),
-    "torch-bf16": lambda folder, device: _torch(folder, device, "bfloat16"),
-    "torch-fp16": lambda folder, device: _torch(folder, device, "float16"),
-    "flash-fp16": lambda folder, device: _torch(folder, device, "float16", "flash_attention_2"),
+def _model2vec(given: Given) -> Ways:
+    """A table of word pieces distilled from the model, with its defaults: no context, 256 dimensions."""
+    from model2vec.distill import distill
+
+    model = distill(given.folder, device="cpu")
+    return {ONE_WAY: lambda: lambda texts, size: model.encode(texts, batch_size=size)}
+
+
+KINDS: dict[str, Callable[[Given], Ways]] = {
+    "torch-fp32": lambda given: _torch(given, "float32"),
+    "torch-bf16": lambda given: _torch(given, "bfloat16"),
+    "torch-fp16": lambda given: _torch(given, "float16"),
+    "flash-fp16": lambda given: _torch(given, "float16", "flash_attention_2"),
+    "compile-fp32": lambda given: _torch(given, "float32", compiled=True),
+    "compile-bf16": lambda given: _torch(given, "bfloat16", compiled=True),
     "onnx-fp32": _onnx,
-    "onnx-int8": lambda folder, device: _onnx(folder, device, quantize=True),
-    "openvino-fp32": lambda folder, device: _openvino(folder, device, "f32"),
-    "openvino-bf16": lambda folder, device: _openvino(folder, device, "bf16"),
+    "onnx-int8": lambda given: _onnx(given, quantize=True),
+    "openvino-fp32": lambda given: _openvino(given, "f32"),
+    "openvino-bf16": lambda given: _openvino(given, "bf16"),
+    "openvino-int8": lambda given: _openvino(given, "f32", quantize=True),
     "fastembed-fp32": _fastembed,
+    "model2vec-static": _model2vec,
 }
 
 
-def fastest(encode: Encode, texts: list[str], device: str) -> tuple[int, dict[int, float]]:
-    """Return the best batch size, and texts per second by batch size."""
-    encode(texts[:64], 32)
-    rates = {}
+@dataclass(frozen=True)
+class Fastest:
+    """The way and the batch size that are fastest, and texts per second of all by way and batch size."""
+
+    encode: Encode
+    way: str
+    size: int
+    rates: dict[str, dict[int, float]]
+
+
+def fastest(ways: Ways, texts: list[str], device: str) -> Fastest:
+    """Try all ways with all batch sizes; two are loaded at a time, as copies take gigabytes."""
+    found: Fastest | None = None
+    rates: dict[str, dict[int, float]] = {}
     texts = texts[: TRIAL[device]]
-    for size in BATCH_SIZES[device]:
-        start = time.perf_counter()
-        encode(texts, size)
-        rates[size] = len(texts) / (time.perf_counter() - start)
-    return max(rates, key=lambda size: rates[size]), rates
+    for way, load in ways.items():
+        encode = load()
+        encode(texts[:64], 32)
+        rates[way] = {}
+        for size in BATCH_SIZES[device]:
+            start = time.perf_counter()
+            encode(texts, size)
+            rates[way][size] = len(texts) / (time.perf_counter() - start)
+        size = max(rates[way], key=lambda size: rates[way][size])
+        if found is None or rates[way][size] > rates[found.way][found.size]:
+            found = Fastest(encode, way, size, rates)
+    if found is None:
+        raise AssertionError
+    return found
 
 
 def main() -> None:
@@ -126,6 +254,7 @@ def main() -> None:
     parser.add_argument("folder", help="of a sentence-transformers model")
     parser.add_argument("--texts", type=Path, required=True, help="JSON: a list of texts")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--calibrated", type=int, default=256, help="first texts that int8 is calibrated on")
     options = parser.parse_args()
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what libraries print is no answer
@@ -134,19 +263,19 @@ def main() -> None:
         print(json.dumps(values), file=answers, flush=True)
 
     texts = json.loads(options.texts.read_text(encoding="utf-8"))
-    encode = KINDS[options.kind](options.folder, options.device)
-    size, rates = fastest(encode, texts, options.device)
-    say(batch_size=size, texts_per_s_of_batch_sizes=rates, versions=_versions())
-    vectors = np.empty(0)
+    ways = KINDS[options.kind](Given(options.folder, options.device, texts[: options.calibrated]))
+    best = fastest(ways, texts, options.device)
+    encode, size = best.encode, best.size
+    say(way=best.way, batch_size=size, texts_per_s=best.rates, versions=_versions())
     for line in sys.stdin:
-        command, _, path = line.strip().partition(" ")
-        start = time.perf_counter()
-        if command == "go":
-            vectors = encode(texts, size)
-            say(seconds=time.perf_counter() - start)
-        else:
-            np.save(path, vectors.astype(np.float32))
-            say(saved=path)
+        asked = json.loads(line)
+        given = json.loads(Path(asked["texts"]).read_text(encoding="utf-8")) if "texts" in asked else texts
+        start, cpu = time.perf_counter(), time.process_time()
+        alone = asked.get("alone", False)
+        vectors = np.concatenate([encode([text], 1) for text in given]) if alone else encode(given, size)
+        seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
+        np.save(asked["to"], vectors.astype(np.float32))
+        say(**seconds)
 
 
 def _versions() -> dict[str, str]:
