@@ -55,6 +55,7 @@ def test_overrides_win_over_the_file(tmp_path):
             "template: {text: 'so {sentence} is'}",
             "pooler.kind: a template.text without {mask} is read at the last token",
         ),
+        ("template: {second: '{sentence} {mask}'}", "template.second: needs a template; give template.text"),
         ("template: {text: 'so'}", "template.text: needs {sentence} once and {mask} at most once, found 'so'"),
         (
             "template: {text: '{sentence} is', second: '{sentence} {mask}'}",

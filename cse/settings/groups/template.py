@@ -41,7 +41,7 @@ class TemplateSettings(SettingsGroup):
                 raise ValueError(f"{name}: needs {{sentence}} once and {{mask}} at most once, found {template!r}")
             if "{mask}" in template and template.index("{mask}") < template.index("{sentence}"):
                 raise ValueError(f"{name}: {{mask}} must come after {{sentence}}, found {template!r}")
-            if ("{mask}" in template) != self.masked:
+            if self.text is not None and ("{mask}" in template) != self.masked:
                 raise ValueError(f"{name}: both templates need {{mask}}, or neither; found {template!r}")
         if self.text is None:
             for name, value in (("second", self.second is not None), ("trained", self.trained)):
