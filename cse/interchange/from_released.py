@@ -51,15 +51,16 @@ def import_released(
     check_beside(path.parent, backbone)
     lines = _read_model(found, layout, backbone, path)
     table = read_table(found.prefix, backbone, path) if layout.frozen else None
-    encoder = build(
-        backbone,
-        read_out,
-        table=table,
-        projector=_projector_in_use(found, chosen, path) if read_out.projected else None,
-        first_layer=layout.first_layer,
-        templates=templates,
-        frozen=layout.frozen,
-    )
+    with in_terms_of("--template:", "template.text:"):
+        encoder = build(
+            backbone,
+            read_out,
+            table=table,
+            projector=_projector_in_use(found, chosen, path) if read_out.projected else None,
+            first_layer=layout.first_layer,
+            templates=templates,
+            frozen=layout.frozen,
+        )
     if read_out.projected:
         _load_projector(encoder, found, path)
     elif _projector_kind(found, path) is not None:

@@ -111,6 +111,8 @@ class Encoder(nn.Module):
                 f"pooler.kind: {backbone.files.name} has layers of its own behind its pooling, which take "
                 f"{', '.join(OVER_TOKENS)} and no template"
             )
+        if self.pooler == "mask" and not all(template.mask for template in templates):
+            raise CseError("template.text: pooler 'mask' reads the output at {mask}; put it behind {sentence}")
         self.mlp_use = mlp
         self.projector = projector
         choose_trained(backbone, trained, lora_rank)

@@ -211,6 +211,13 @@ def noise(family, folder, model, template, text):
     return at_mask(family, folder, model, empty, pushed)
 
 
+def test_a_template_without_a_mask_is_refused(backbone_folder, family, tmp_path):
+    tensors = training_layout(family, language_model(backbone_folder, tuned=True) | before("pooler.", dense(20)))
+    source = released.save(tmp_path / "released", tensors, backbone_folder)
+    with pytest.raises(CseError, match=r"--template: pooler 'mask' reads the output at \{mask\}"):
+        embeddings_of(source, "promptbert", backbone_folder, tmp_path / "out", pooler="mask", template="a {sentence} .")
+
+
 @pytest.mark.parametrize("template", [None, OWN], ids=["of the paper", "own"])
 def test_promptbert_gives_the_released_embeddings(backbone_folder, family, template, tmp_path, worst):
     model = language_model(backbone_folder, tuned=True)
