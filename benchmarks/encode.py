@@ -5,12 +5,12 @@
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
     python -m benchmarks.encode --senteval SentEval/data/downstream  # and the quality of each
 
-Contestants: ``OnnxEncoder`` in every precision of ``export.precision``, with prompts and bare, and ``SentenceEncoder``;
-the peers, each in a process of its own with the way to run and the batch size that are fastest here; int8 is calibrated
-on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are to sentence-transformers
-with torch in fp32, with the least and the most, of seconds and of the processor's seconds. Vectors of unit length are
-compared with ours in fp32 (with or without prompts), and those of texts alone with those of the same texts among all.
-What does not run here is named, with the reason. Run it while the machine is idle.
+Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
+``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
+here; int8 is calibrated on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are
+to sentence-transformers with torch in fp32, with the least and the most, of seconds and of the processor's seconds.
+Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts alone with those of
+the same texts among all. What does not run here is named, with the reason. Run it while the machine is idle.
 """
 
 from __future__ import annotations
@@ -123,6 +123,17 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
                 found[f"{name}, {kind}"] = _in_process(encoder.encode, texts, precision, kind == "prompts")
         except CseError as error:
             skipped[name] = str(error)
+    if device == "cpu":
+        for kind in models:
+            try:
+                encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")
+            except CseError as error:
+                skipped["OnnxEncoder, openvino"] = str(error)
+                break
+            rounded = "bf16" if "bf16" in encoder.provider_note else "fp32"
+            found[f"OnnxEncoder, openvino {rounded}, {kind}"] = _in_process(
+                encoder.encode, texts, rounded, kind == "prompts"
+            )
     for kind, model in models.items():
         model.to(device)
         precisions: tuple[TorchPrecision, ...] = ("fp32", "bf16") if device == "cpu" else ("fp32", "bf16", "fp16")

@@ -5,11 +5,12 @@
     python -m benchmarks.serve --quick --peers sentence-transformers  # a short try
 
 Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
-bfloat16, ONNX) and sentence-transformers behind FastAPI; first every peer's settings are tried for a few seconds with
-the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each request holds one text of
-1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each started anew; ratios are of
-neighbours, medians over the rounds. A sample of all vectors is compared with the exported model's. Also: the bare
-encoder without a server, one request of 2,048 texts against as many clients, and the time from start to first vector.
+bfloat16, ONNX) and sentence-transformers behind FastAPI; first the settings of each, of ours the providers, are tried
+for a few seconds with the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each
+request holds one text of 1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each
+started anew; ratios are of neighbours, medians over the rounds. A sample of all vectors is compared with the exported
+model's. Also: the bare encoder without a server, one request of 2,048 texts against as many clients, and the time from
+start to first vector.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,8 @@ from cse.model.named import MINILM
 from cse.process import handling
 
 OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
-OUR_PACKAGES = ("cse", "onnxruntime-gpu", "tokenizers", "fastapi", "uvicorn")
+OUR_PACKAGES = ("cse", "tokenizers", "fastapi", "uvicorn")
+RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "openvino")  # those that are installed
 PEERS = ("infinity", "sentence-transformers")
 TRUNCATION = 256  # sentence-transformers' limit for this model; no text is longer, so nobody's limit matters
 LARGE = 2048  # texts of the one large request
@@ -65,6 +68,11 @@ class Bench:
         self.begin = time.monotonic()
         self.faults: list[str] = []
         self.chosen: dict[str, Setting] = {}
+
+    @property
+    def providers(self) -> Sequence[str]:
+        """Of ours, among which the fastest is chosen."""
+        return self.options.providers if self.options.device == "cpu" else ["cuda"]
 
     def say(self, text: str) -> None:
         """Print a line of progress with the time so far."""
@@ -95,11 +103,16 @@ class Bench:
 
     def contestants(self) -> tuple[ServerUnderTest, list[ServerUnderTest]]:
         """Return ours and the peers."""
-        command = self.options.ours.split() if self.options.ours else OURS
+        installed = [name for name in RUNTIMES if any(metadata.distributions(name=name))]
+        ways = {"": tuple(self.options.ours.split())} if self.options.ours else {}
         ours = ServerUnderTest(
             "cse serve",
-            (Setting("", tuple(part.replace("{bundle}", str(self.bundle)) for part in command)),),
-            facts={"versions": peers.versions(sys.executable, OUR_PACKAGES)},
+            tuple(
+                Setting(name, tuple(part.replace("{bundle}", str(self.bundle)) for part in command))
+                for name, command in (ways or {each: (*OURS, "--provider", each) for each in self.providers}).items()
+            ),
+            tolerance=peers.BFLOAT16_TOLERANCE if "openvino" in self.providers else 1e-3,
+            facts={"versions": peers.versions(sys.executable, (*OUR_PACKAGES, *installed))},
         )
         found: list[ServerUnderTest] = []
         original = find_backbone(MINILM).folder
@@ -320,6 +333,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=10.0, help="measured, by server and clients; default: 10")
     parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="default: 2")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+    parser.add_argument(
+        "--providers", nargs="+", choices=["openvino", "cpu"], default=["openvino", "cpu"],
+        help="ways to run ours on a CPU; default: both",
+    )  # fmt: skip
     parser.add_argument("--no-trials", dest="trials", action="store_false", help="take each peer's first setting")
     parser.add_argument("--quick", action="store_true", help="one round of 2 seconds without trials")
     parser.add_argument("--ours", metavar="COMMAND", help="another server instead of cse serve; {bundle}, {port}")

@@ -11,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO, NoReturn, get_args
 
 import numpy as np
 
+from cse.choices import Provider
 from cse.errors import CseError, error_line
 from cse.runtime.onnx_encoder import OnnxEncoder
 
@@ -41,7 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--domain", help="domain of a bank, or auto: the nearest to each line")
     parser.add_argument("--role", help="role of the lines, such as query: its task text, or the query side")
     parser.add_argument("--batch-size", type=int, default=64, help="maximum sentences per batch (default: 64)")
-    parser.add_argument("--provider", default="auto", choices=["auto", "cpu", "cuda"], help="default: auto")
+    parser.add_argument("--provider", default="auto", choices=get_args(Provider), help="default: auto")
     parser.add_argument("--threads", type=int, help="CPU threads; default: one per usable CPU")
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to unit length")
     return parser.parse_args(arguments)

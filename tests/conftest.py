@@ -124,6 +124,14 @@ def forked(forking_python, monkeypatch) -> None:
 
 
 @pytest.fixture
+def openvino_in_float32(monkeypatch) -> None:
+    """OpenVINO as on a processor that does not multiply in bfloat16: exact enough to compare."""
+    import openvino
+
+    monkeypatch.setattr(openvino.Core, "get_property", lambda core, device, name: ["FP32", "INT8"])
+
+
+@pytest.fixture
 def traced_anew(monkeypatch) -> None:
     """Trace every model that this test exports."""
     from cse.export import graph

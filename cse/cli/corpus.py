@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
+from cse.choices import Provider
 from cse.errors import escaped, one_line
 from cse.stages.common import BUNDLE
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from cse.scale.corpus.table import Hit, Mode, SearchTable
 
 _provider_option = click.option(
-    "--provider", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+    "--provider", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
 )
 _EMBED_EXAMPLES = """\b
 Examples:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import click
 
+from cse.choices import Provider
 from cse.cli.missing import naming_extra
 from cse.errors import CseError
 
@@ -28,7 +29,7 @@ from cse.errors import CseError
     "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
 )
 @click.option(
-    "--device", type=click.Choice(["auto", "cpu", "cuda"]), default="auto", show_default=True, help="Where it runs."
+    "--device", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
 )
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 @click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")

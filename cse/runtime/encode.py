@@ -125,6 +125,7 @@ def encode_prepared(
     batch_size: int = 64,
     batch_tokens: int | None = None,
     batch_padding: int | None = None,
+    multiple: int = 1,
     normalize: bool = True,
     show_progress_bar: bool = False,
     workers: int = 1,
@@ -142,7 +143,8 @@ def encode_prepared(
         pad_id: padding token id.
         batch_size: maximum rows per batch.
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
-        batch_padding: maximum padding of a row, in tokens; None: no limit.
+        batch_padding: maximum padding of a row, in tokens, before the next; None: no limit.
+        multiple: of which the padded length of a batch is one, in tokens, as far as the model's limit allows it.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to show a progress bar, which counts distinct sentences.
         workers: number of threads that run batches.
@@ -160,7 +162,7 @@ def encode_prepared(
     embeddings = np.empty((len(texts), dimension), np.float32)
 
     def run(rows: NDArray[np.int64]) -> int:
-        ids, mask = pad([tokens.row(row) for row in rows], pad_id)
+        ids, mask = pad([tokens.row(row) for row in rows], pad_id, multiple, prepared.max_length)
         vectors = embed(ids, mask, [domains[row] for row in rows] if domains else [])
         if vectors.shape != (len(rows), dimension):
             raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
@@ -175,7 +177,7 @@ def encode_prepared(
         return len(rows)
 
     rows_per_batch = min(batch_size, max(1, -(-len(texts) // workers)))
-    batches = list(_batches(tokens.lengths, rows_per_batch, batch_tokens, batch_padding))
+    batches = list(_batches(-(-tokens.lengths // multiple) * multiple, rows_per_batch, batch_tokens, batch_padding))
     _run_all(run, batches, len(texts), workers, show_progress_bar)
 
     if keep is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import ArrayLike, NDArray
 from tokenizers import Tokenizer
 
@@ -31,7 +30,8 @@ from cse.runtime.encode import (
 from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.kept_vectors import kept
 from cse.runtime.mixed import INPUTS, PreparedMixed, encode_mixed, feed, finish, prepare_mixed
-from cse.runtime.providers import open_session, run, run_bound, usable_cpus
+from cse.runtime.openvino_graph import MULTIPLE
+from cse.runtime.providers import Graph, open_graph, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import QUERY, check_dimensions, refuse_uses, text_of
@@ -54,7 +54,8 @@ class OnnxEncoder(Compatible):
 
     Args:
         path: bundle or bank folder; every file is checked against its hash.
-        provider: ``auto``, ``cpu`` or ``cuda`` (which must attach).
+        provider: ``auto``, ``cpu``, ``cuda`` (which must attach) or ``openvino``: the CPU, in bfloat16 where it
+            multiplies in it.
         threads: CPU threads; None: one per usable CPU.
         tf32: whether a GPU may round the inputs of matrix products to TF32, which is faster on NVIDIA Ampere and later
             but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
@@ -69,7 +70,7 @@ class OnnxEncoder(Compatible):
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
         texts: task texts by role; a bank has none.
         widths: numbers of dimensions that vectors may be cut to; a bank has none.
-        provider: the attached provider, ``cpu`` or ``cuda``.
+        provider: the attached provider, ``cpu``, ``cuda`` or ``openvino``.
         provider_note: one line on which provider attached and why.
 
     Raises:
@@ -93,22 +94,24 @@ class OnnxEncoder(Compatible):
         if isinstance(self.manifest, Bundle):
             self.query_side = read_query_side(self.path, self.manifest)
             self.bare = None if self.query_side is None else bare_of(self.query_side, self.manifest)
-        self._kept_as = kept_as(self.manifest)
         self.dimension = self.manifest.dimension
         self.max_length = self.manifest.max_length
         self.pooler = self.manifest.pooler
         self.texts: dict[str, str] = getattr(self.manifest, "texts", {})
         self.widths: list[int] = getattr(self.manifest, "widths", [])
         self.threads = usable_cpus() if threads is None else threads
-        attached = open_session(self.path / MODEL, provider, self.threads, tf32=tf32)
+        if provider == "openvino" and getattr(self.manifest, "precision", "fp32") == "int8":
+            # measured: 1.03 times as fast, but a vector then depends on its batch
+            raise CseError(f"{self.path}: in int8, which onnxruntime runs as fast: use provider cpu, or export in fp32")
+        attached = open_graph(self.path / MODEL, provider, self.threads, tf32=tf32)
         self.provider, self.provider_note = attached.provider, attached.note
         logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
-        self._session = attached.session
-        self._through = run_bound if attached.provider == "cuda" else run
-        self._output = [attached.session.get_outputs()[0].name]
+        self._graph = attached.graph
+        self._multiple = MULTIPLE if self.provider == "openvino" else 1
+        self._kept_as = kept_as(self.manifest) if self.provider != "openvino" else ""  # kept ones are in float32
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
         self._updates: dict[str, int] = {} if self.bank is None else self.bank.manifest.updates
-        self._inputs = {value.name for value in self._session.get_inputs()}
+        self._inputs = self._graph.inputs
         self._check_graph()
         try:
             tokenizer = Tokenizer.from_file(str(self.path / TOKENIZER))
@@ -116,7 +119,7 @@ class OnnxEncoder(Compatible):
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
         self._check_tokenizer(tokenizer)
         self._tokenizers = Tokenizers(tokenizer)
-        self._one_core: ort.InferenceSession | None = None
+        self._one_core: Graph | None = None
         self._opening = threading.Lock()
 
     @in_their_words
@@ -212,15 +215,16 @@ class OnnxEncoder(Compatible):
     ) -> Encoded:
         """Encode what ``prepare`` returned, see ``encode_counting``."""
         few = prepared.single or len(prepared) < 4 * self.threads
-        on_cpu = self.provider == "cpu"
+        on_cpu = self.provider != "cuda"
         shared_out = on_cpu and self.threads > 1 and not few
-        session = self._open_one_core() if shared_out else self._session
+        graph = self._open_one_core() if shared_out else self._graph
         options: dict[str, Any] = {
             "dimension": self.dimension,
             "pad_id": self.manifest.pad_id,
             "batch_size": (_CPU_ROWS if on_cpu else GPU_BATCH_TOKENS) if batch_size is None else batch_size,
             "batch_tokens": CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
             "batch_padding": CPU_PADDING if on_cpu else None,
+            "multiple": self._multiple,
             "show_progress_bar": show_progress_bar,
             "workers": self.threads if shared_out else 1,
         }
@@ -228,13 +232,13 @@ class OnnxEncoder(Compatible):
         if isinstance(prepared, PreparedMixed):
 
             def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-                return self._run(session, given)
+                return self._run(graph, given)
 
             refuse_uses(None, dimensions)
             return encode_mixed(prepared, run, normalize=normalize, **options)
 
         def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
-            return self._embed(session, ids, mask, rows)
+            return self._embed(graph, ids, mask, rows)
 
         if normalize is None:
             normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
@@ -276,13 +280,13 @@ class OnnxEncoder(Compatible):
             one_core: whether to use one CPU core only, so that other batches run beside this one.
 
         Raises:
-            CseError: onnxruntime failed.
+            CseError: the runtime failed.
         """
-        ids, mask = pad(rows, self.manifest.pad_id)
-        session = self._open_one_core() if one_core and self.provider == "cpu" else self._session
+        ids, mask = pad(rows, self.manifest.pad_id, self._multiple, self.max_length)
+        graph = self._open_one_core() if one_core and self.provider != "cuda" else self._graph
         if self.bare is not None and self.bank is None and not domains:
             domains = [self.bare] * len(rows)
-        return self._embed(session, ids, mask, domains)
+        return self._embed(graph, ids, mask, domains)
 
     @of_the_same_kind
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
@@ -308,12 +312,12 @@ class OnnxEncoder(Compatible):
         return {name: given[name] for name in self._inputs}
 
     def _embed(
-        self, session: ort.InferenceSession, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
+        self, graph: Graph, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> NDArray[np.float32]:
         """Return vectors (b, d) of a batch, not scaled."""
 
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-            vectors = self._run(session, self._given(ids, mask, rows[: len(ids)]))
+            vectors = self._run(graph, self._given(ids, mask, rows[: len(ids)]))
             return finish(vectors, rows[: len(ids)], normalize=False) if rows else vectors
 
         keeping = kept()
@@ -321,11 +325,11 @@ class OnnxEncoder(Compatible):
             return compute(ids, mask)
         return keeping.embed(self._kept_as, self.dimension, ids, mask, compute)
 
-    def _run(self, session: ort.InferenceSession, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
+    def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its output (b, d)."""
         try:
-            return self._through(session, self._complete(given), self._output[0])
-        except Exception as error:  # onnxruntime's exceptions share no base class
+            return graph.run(self._complete(given))
+        except Exception as error:  # the exceptions of a runtime share no base class
             rows, length = given["input_ids"].shape
             raise CseError(
                 f"{self.path / MODEL}: failed on {rows} rows of {length} tokens: {error_line(error)[:200]}; give a "
@@ -343,8 +347,8 @@ class OnnxEncoder(Compatible):
         missing = needed - self._inputs
         if missing:
             raise CseError(f"{path}: has no input {min(missing)!r}, so it is not a sentence encoder; export again")
-        shape = self._session.get_outputs()[0].shape
-        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] != self.dimension):
+        shape = self._graph.shape
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] not in (-1, self.dimension)):
             raise CseError(
                 f"{path}: returns {' x '.join(map(str, shape))}, but {self._manifest.name} says one vector of "
                 f"{self.dimension} numbers per sentence; export again"
@@ -360,10 +364,10 @@ class OnnxEncoder(Compatible):
         if tokenizer.id_to_token(self.manifest.pad_id) is None:
             raise CseError(f"{self._manifest}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again")
 
-    def _open_one_core(self) -> ort.InferenceSession:
+    def _open_one_core(self) -> Graph:
         with self._opening:
             if self._one_core is None:
-                self._one_core = open_session(self.path / MODEL, "cpu", 1).session
+                self._one_core = open_graph(self.path / MODEL, self.provider, self.threads, at_once=self.threads).graph
             return self._one_core
 
     def _vectors(self, values: Sequence[str] | ArrayLike) -> ArrayLike:

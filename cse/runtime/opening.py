@@ -19,7 +19,7 @@ def open_onnx(
 
     Args:
         model: path given by the user.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
 
     Raises:

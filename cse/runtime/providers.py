@@ -1,4 +1,4 @@
-"""Choose an onnxruntime execution provider and verify that it attached."""
+"""Choose what runs a graph, onnxruntime's execution providers or OpenVINO, and verify that it attached."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import ctypes
 import io
 import math
 import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
+from cse.choices import Provider
 from cse.errors import CseError, error_line, nearest
+from cse.runtime.openvino_graph import OpenvinoGraph
 
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _FATAL, _WARNING = 4, 2
@@ -26,62 +29,96 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]
 
 
 @dataclass(frozen=True)
-class Attached:
-    """A session, its provider (``cpu`` or ``cuda``), and a line on why it was chosen."""
+class OnnxruntimeGraph:
+    """A graph in onnxruntime.
+
+    Attributes:
+        session: that runs it.
+        device: whose memory inputs and output are bound to, which takes one copy each way; None: no binding.
+    """
 
     session: ort.InferenceSession
+    device: str | None = None
+
+    @property
+    def inputs(self) -> set[str]:
+        """Names of what it is given."""
+        return {value.name for value in self.session.get_inputs()}
+
+    @property
+    def shape(self) -> Sequence[int | str]:
+        """Shape of its output; a size that may vary is a name."""
+        return self.session.get_outputs()[0].shape
+
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Return the output for inputs by name."""
+        output = self.session.get_outputs()[0].name
+        if self.device is None:
+            return self.session.run([output], dict(given))[0]
+        binding = self.session.io_binding()
+        for name, array in given.items():
+            value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
+            binding.bind_ortvalue_input(name, value)
+        binding.bind_output(output, self.device)
+        self.session.run_with_iobinding(binding)
+        return binding.copy_outputs_to_cpu()[0]
+
+
+Graph = OnnxruntimeGraph | OpenvinoGraph
+
+
+@dataclass(frozen=True)
+class Attached:
+    """A graph, its provider (``cpu``, ``cuda`` or ``openvino``), and a line on why it was chosen."""
+
+    graph: Graph
     provider: str
     note: str
 
 
-def open_session(path: Path, provider: str = "auto", threads: int | None = None, *, tf32: bool = False) -> Attached:
+def open_graph(
+    path: Path,
+    provider: str = "auto",
+    threads: int | None = None,
+    *,
+    at_once: int = 1,
+    tf32: bool = False,
+) -> Attached:
     """Load a graph on the requested provider.
 
     Args:
         path: an ONNX file.
-        provider: ``cpu``, ``cuda`` (which must attach) or ``auto`` (CUDA if it attaches, else the CPU).
-        threads: threads inside one operator on the CPU; None: one per usable CPU.
+        provider: ``cpu``, ``cuda`` (which must attach), ``auto`` (CUDA if it attaches, else the CPU) or ``openvino``.
+        threads: CPU threads; None: one per usable CPU.
+        at_once: batches that run side by side on the CPU, each on its share of the threads.
         tf32: whether CUDA may multiply in TF32, onnxruntime's default on NVIDIA Ampere and later.
 
     Raises:
-        CseError: the provider is unknown, requested CUDA did not attach, or onnxruntime cannot load the file.
+        CseError: the provider is unknown, requested CUDA did not attach, or what runs the file cannot load it.
     """
-    if provider not in ("auto", "cpu", "cuda"):
-        raise CseError(
-            f"provider: {provider!r} is not one of auto, cpu, cuda{nearest(provider, ['auto', 'cpu', 'cuda'])}"
-        )
+    names = get_args(Provider)
+    if provider not in names:
+        raise CseError(f"provider: {provider!r} is not one of {', '.join(names)}{nearest(provider, names)}")
     threads = usable_cpus() if threads is None else threads
     if threads < 1:
         raise CseError(f"threads: {threads} is too few; give 1 or more, or leave it out")
+    on_threads = f"{threads} thread{'s' if threads > 1 else ''}"
+    if provider == "openvino":
+        graph = OpenvinoGraph(path, threads, at_once)
+        return Attached(graph, "openvino", f"running on openvino ({graph.precision}; {on_threads})")
     reason = "requested" if provider == "cpu" else no_cuda_reason()
     if provider != "cpu" and not reason:
         with contextlib.redirect_stdout(io.StringIO()):
             ort.preload_dlls()
         session = _session(path, [(_CUDA, {"use_tf32": "1" if tf32 else "0"}), _CPU], threads)
         if session.get_providers()[0] == _CUDA:
-            return Attached(session, "cuda", f"running on cuda{' in TF32' if tf32 else ''}" + _clash())
+            note = f"running on cuda{' in TF32' if tf32 else ''}{_clash()}"
+            return Attached(OnnxruntimeGraph(session, "cuda"), "cuda", note)
         reason = "the GPU is there, but onnxruntime could not load its CUDA libraries (CUDA 12 or 13 and cuDNN 9)"
     if provider == "cuda":
         raise CseError(f"provider cuda did not attach: {reason}; fix that or set provider: cpu{_clash()}")
-    note = f"running on cpu ({reason}; {threads} thread{'s' if threads > 1 else ''}){_clash()}"
-    return Attached(_session(path, [_CPU], threads), "cpu", note)
-
-
-def run(session: ort.InferenceSession, given: dict[str, NDArray[Any]], output: str) -> NDArray[np.float32]:
-    """Return an output of a graph for inputs by name."""
-    return session.run([output], given)[0]
-
-
-def run_bound(
-    session: ort.InferenceSession, given: dict[str, NDArray[Any]], output: str, device: str = "cuda"
-) -> NDArray[np.float32]:
-    """Return an output like ``run``, with inputs and output bound to memory of the device: one copy each way."""
-    binding = session.io_binding()
-    for name, array in given.items():
-        binding.bind_ortvalue_input(name, ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), device, 0))
-    binding.bind_output(output, device)
-    session.run_with_iobinding(binding)
-    return binding.copy_outputs_to_cpu()[0]
+    session = _session(path, [_CPU], max(1, threads // at_once))
+    return Attached(OnnxruntimeGraph(session), "cpu", f"running on cpu ({reason}; {on_threads}){_clash()}")
 
 
 def no_cuda_reason() -> str:

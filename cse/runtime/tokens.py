@@ -152,10 +152,20 @@ def wrap(rows: Sequence[Sequence[int]], limits: Sequence[int], tokenizers: Token
     return Tokens.of(found, truncated)
 
 
-def pad(rows: Sequence[NDArray[np.int32]], pad_id: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return ids and mask (b, l) of a batch of rows; a batch without any tokens gets one masked column."""
+def pad(
+    rows: Sequence[NDArray[np.int32]], pad_id: int, multiple: int = 1, most: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return ids and mask (b, l) of a batch of rows; a batch without any tokens is all masked.
+
+    Args:
+        rows: token ids of each row (b).
+        pad_id: padding token id.
+        multiple: of which ``l`` is one, unless that is beyond ``most``.
+        most: the longest ``l`` that the model takes.
+    """
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
-    mask = np.arange(max(1, int(lengths.max()))) < lengths[:, None]
+    longest = max(1, int(lengths.max()))
+    mask = np.arange(max(longest, min(-(-longest // multiple) * multiple, most))) < lengths[:, None]
     ids = np.full(mask.shape, pad_id, np.int64)
     ids[mask] = np.concatenate(rows)
     return ids, mask.astype(np.int64)

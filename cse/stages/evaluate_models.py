@@ -108,7 +108,7 @@ def evaluate_models(
         models: checkpoint, bundle or backbone by printed name.
         data: evaluation data.
         measures: a subset of ``cse.evaluation.suite.MEASURES``.
-        device: ``auto``, ``cpu`` or ``cuda``.
+        device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether to show progress bars.
         fast: use SentEval's fast settings for the transfer tasks.

@@ -41,7 +41,7 @@ def open_model(
 
     Args:
         model: path or name given by the user, or the backbone of a model.
-        device: ``auto``, ``cpu`` or ``cuda``; for a bundle, the execution provider.
+        device: ``auto``, ``cpu``, ``cuda`` or ``openvino``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
 
     Raises:

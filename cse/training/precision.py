@@ -8,12 +8,16 @@ from cse.errors import CseError
 
 
 def choose_device(wish: str) -> torch.device:
-    """Return the device for ``auto``, ``cpu`` or ``cuda``; raise ``CseError`` for ``cuda`` without a GPU."""
+    """Return the device of torch for a ``Provider``, the CPU beside OpenVINO.
+
+    Raises:
+        CseError: ``cuda`` without a GPU.
+    """
     if wish == "cuda" and not torch.cuda.is_available():
         raise CseError("device: cuda was requested, but torch sees no GPU; install a CUDA build or choose auto or cpu")
     if wish == "auto":
         wish = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device(wish)
+    return torch.device("cpu" if wish == "openvino" else wish)
 
 
 def choose_bf16(wish: str, device: torch.device) -> bool:

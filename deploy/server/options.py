@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cse.choices import Provider
 from cse.runtime.file_cache import KEPT_BYTES
 
 
@@ -17,7 +17,7 @@ class Options(BaseModel):
 
     model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
     name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
-    provider: Literal["auto", "cpu", "cuda"] = Field("auto", description="Where to run.")
+    provider: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: one per usable CPU.")
     max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
     max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")

@@ -56,6 +56,12 @@ def test_embeddings_equal_torch_in_padded_batches(exported):
             np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
 
 
+@pytest.mark.usefixtures("openvino_in_float32")
+def test_openvino_gives_the_same(exported):
+    found = OnnxEncoder(exported.folder, provider="openvino", threads=1)
+    np.testing.assert_allclose(found.encode(SENTENCES), exported.open().encode(SENTENCES), atol=1e-5, rtol=0)
+
+
 @pytest.mark.parametrize("text", ["", "dog", SENTENCES[3], "cat " * 100])
 def test_one_sentence_equals_torch(exported, text):
     found = exported.open().encode(text, normalize=False)
@@ -108,7 +114,7 @@ def test_prompts_are_constants_and_not_inputs(exported):
 
 
 def test_batch_and_length_are_free(exported):
-    session = exported.open()._session
+    session = exported.open()._graph.session
     shapes = {value.name: value.shape for value in [*session.get_inputs(), *session.get_outputs()]}
     for name in ("input_ids", "attention_mask"):
         assert all(isinstance(size, str) for size in shapes[name]), "a fixed size was traced into the graph"

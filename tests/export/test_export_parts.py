@@ -15,6 +15,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MODEL, TOKENIZER, verify
+from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.exports import export
 from tests.export.systems import SENTENCES, make_encoder
 from tests.model.families import make_family_folder
@@ -28,6 +29,12 @@ def test_embeddings_equal_torch(exported_part):
             found = onnx_encoder.encode(SENTENCES, batch_size=batch_size, normalize=normalize)
             np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     assert expected.shape == (len(SENTENCES), encoder.dimension)
+
+
+@pytest.mark.usefixtures("openvino_in_float32")
+def test_openvino_gives_the_same(exported_part):
+    found = OnnxEncoder(exported_part.folder, provider="openvino", threads=1)
+    np.testing.assert_allclose(found.encode(SENTENCES), exported_part.open().encode(SENTENCES), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("text", ["", "dog", "cat " * 100])

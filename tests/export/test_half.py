@@ -11,7 +11,7 @@ import pytest
 from cse.export.bundle import write_bundle
 from cse.runtime.bundle import read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.providers import run_bound
+from cse.runtime.providers import OnnxruntimeGraph
 from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
@@ -44,7 +44,7 @@ def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
         pass
     onnx_encoder = OnnxEncoder(tmp_path / "bundle", provider="cpu")
     expected = onnx_encoder.encode(SENTENCES)
-    onnx_encoder._through = lambda *given: run_bound(*given, device="cpu")  # as on a GPU, whose memory is not here
+    onnx_encoder._graph = OnnxruntimeGraph(onnx_encoder._graph.session, "cpu")  # as on a GPU, whose memory is not here
     found: dict[int, np.ndarray] = {}
     threads = [threading.Thread(target=lambda i=i: found.update({i: onnx_encoder.encode(SENTENCES)})) for i in range(4)]
     for thread in threads:

@@ -206,6 +206,7 @@ SENTENCES = ["the cat sits on the mat", "", "red " * 30, "a small bird", "two fr
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("openvino_in_float32")
 def test_exported_bundle_equals_torch(distinct, tmp_path):
     torch.manual_seed(3)
     backbone = load(distinct)
@@ -219,6 +220,8 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
     np.testing.assert_allclose(onnx.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
     alone = np.stack([onnx.encode(text) for text in SENTENCES])
     np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
+    openvino = OnnxEncoder(tmp_path / "bundle", provider="openvino")
+    np.testing.assert_allclose(openvino.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
 
 
 def train_a_little(folder, place):

@@ -6,26 +6,26 @@ from cse.errors import CseError
 from cse.runtime import onnx_encoder, providers
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.providers import no_cuda_reason, open_session, usable_cpus
+from cse.runtime.providers import no_cuda_reason, open_graph, usable_cpus
 
 NO_GPU = bool(no_cuda_reason())
 
 
 def test_cpu_attaches_and_says_how_many_threads(bundle):
-    attached = open_session(bundle / MODEL, "cpu", 1)
+    attached = open_graph(bundle / MODEL, "cpu", 1)
     assert attached.provider == "cpu"
-    assert attached.session.get_providers() == ["CPUExecutionProvider"]
+    assert attached.graph.session.get_providers() == ["CPUExecutionProvider"]
     assert attached.note == "running on cpu (requested; 1 thread)"
-    assert f"{usable_cpus()} thread" in open_session(bundle / MODEL, "cpu").note
+    assert f"{usable_cpus()} thread" in open_graph(bundle / MODEL, "cpu").note
 
 
 @pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
 def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, capfd, reason):
     monkeypatch.setattr(providers, "no_cuda_reason", lambda: reason)
-    attached = open_session(bundle / MODEL, "auto", 2)
+    attached = open_graph(bundle / MODEL, "auto", 2)
     assert (attached.provider, attached.note) == ("cpu", f"running on cpu ({reason}; 2 threads)")
     with pytest.raises(CseError, match=r"^provider cuda did not attach: .*set provider: cpu$") as caught:
-        open_session(bundle / MODEL, "cuda")
+        open_graph(bundle / MODEL, "cuda")
     assert reason in str(caught.value)
     assert capfd.readouterr() == ("", ""), "onnxruntime must not print its own errors"
 
@@ -35,8 +35,8 @@ def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, mon
     monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
     monkeypatch.setattr(providers, "_CUDA", "CUDAExecutionProvider" if NO_GPU else "NoSuchExecutionProvider")
     with pytest.raises(CseError, match="could not load its CUDA libraries"):
-        open_session(bundle / MODEL, "cuda")
-    assert open_session(bundle / MODEL, "auto").provider == "cpu"
+        open_graph(bundle / MODEL, "cuda")
+    assert open_graph(bundle / MODEL, "auto").provider == "cpu"
     assert capfd.readouterr() == ("", "")
 
 
@@ -56,7 +56,7 @@ def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, cho
     monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
     monkeypatch.setattr(providers.ort, "preload_dlls", lambda: None)
     monkeypatch.setattr(providers.ort, "InferenceSession", Session)
-    attached = open_session(bundle / MODEL, "auto", 1, **choice)
+    attached = open_graph(bundle / MODEL, "auto", 1, **choice)
     assert attached.provider == "cuda"
     assert ("TF32" in attached.note) == bool(choice)
     assert asked == [[("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]]
@@ -67,7 +67,7 @@ def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
     """Parity and the gate open it without a choice."""
     asked = []
     monkeypatch.setattr(
-        onnx_encoder, "open_session", lambda *given, **named: asked.append(named) or open_session(*given, **named)
+        onnx_encoder, "open_graph", lambda *given, **named: asked.append(named) or open_graph(*given, **named)
     )
     OnnxEncoder(bundle, provider="cpu", **choice)
     assert asked == [{"tf32": bool(choice)}]
@@ -76,16 +76,16 @@ def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
 def test_this_machine_as_it_is(bundle):
     """With a GPU both must attach, without one `auto` says why not."""
     if NO_GPU:
-        assert no_cuda_reason() in open_session(bundle / MODEL, "auto").note
+        assert no_cuda_reason() in open_graph(bundle / MODEL, "auto").note
         with pytest.raises(CseError, match="did not attach"):
-            open_session(bundle / MODEL, "cuda")
+            open_graph(bundle / MODEL, "cuda")
     else:
-        assert open_session(bundle / MODEL, "auto").provider == open_session(bundle / MODEL, "cuda").provider == "cuda"
+        assert open_graph(bundle / MODEL, "auto").provider == open_graph(bundle / MODEL, "cuda").provider == "cuda"
 
 
 def test_both_distributions_are_reported(bundle, monkeypatch):
     monkeypatch.setattr(providers.metadata, "version", lambda name: "1.0")
-    assert "uninstall one" in open_session(bundle / MODEL, "cpu").note
+    assert "uninstall one" in open_graph(bundle / MODEL, "cpu").note
 
     def only_gpu(name):
         if name == "onnxruntime":
@@ -98,13 +98,13 @@ def test_both_distributions_are_reported(bundle, monkeypatch):
 
 def test_mistakes_are_one_line(bundle, tmp_path, capfd):
     with pytest.raises(CseError, match="did you mean 'cuda'"):
-        open_session(bundle / MODEL, "cuda0")
+        open_graph(bundle / MODEL, "cuda0")
     with pytest.raises(CseError, match="threads: 0"):
-        open_session(bundle / MODEL, "cpu", 0)
+        open_graph(bundle / MODEL, "cpu", 0)
     broken = tmp_path / "broken.onnx"
     broken.write_bytes((bundle / MODEL).read_bytes()[:100])
     with pytest.raises(CseError, match=r"broken\.onnx: onnxruntime cannot load it") as caught:
-        open_session(broken, "cpu")
+        open_graph(broken, "cpu")
     assert "\n" not in str(caught.value)
     assert capfd.readouterr() == ("", "")
 

@@ -27,7 +27,7 @@ def running_ray(workers: int | None, provider: str) -> Iterator[tuple[Any, Crew]
 
     Args:
         workers: actors; None: one per core or GPU.
-        provider: ``cpu`` or ``cuda``.
+        provider: ``cpu``, ``cuda`` or ``openvino``.
 
     Raises:
         CseError: the cluster does not answer, or has no place for so many workers.

@@ -13,7 +13,7 @@ from cse.data.tables import TABLES
 from cse.errors import CseError, Interrupted
 from cse.process import handling
 from cse.runtime.bundle import MODEL
-from cse.runtime.providers import no_cuda_reason, open_session
+from cse.runtime.providers import no_cuda_reason, open_graph
 from cse.scale.corpus.cluster import check_workers, running_ray
 from cse.scale.corpus.model import find_model
 from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan
@@ -127,7 +127,7 @@ def _provider(asked: str, bundle: str) -> str:
     """Resolve ``auto`` once: vectors from a GPU and a CPU differ in the last digits."""
     if asked != "auto":
         return asked
-    return "cpu" if no_cuda_reason() else open_session(Path(bundle) / MODEL, "auto", 1).provider
+    return "cpu" if no_cuda_reason() else open_graph(Path(bundle) / MODEL, "auto", 1).provider
 
 
 def _make(

@@ -32,7 +32,7 @@ class Choices:
         shard_rows: maximum rows of a shard.
         batch_size: maximum rows of a forward pass; None: what the encoder takes.
         normalize: whether vectors have unit length.
-        provider: ``cpu`` or ``cuda``.
+        provider: ``cpu``, ``cuda`` or ``openvino``.
         role: whose task text goes before each row; None: no text.
         task_text: that text, if there is a role.
     """

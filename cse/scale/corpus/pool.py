@@ -15,7 +15,7 @@ from cse.scale.side_by_side import Crew, share_out
 
 TRIES = 5  # of a piece whose process dies
 # of an actor: one is encoded, the other is written, fetched or tokenised. On a GPU these may take longer than encoding.
-_PIECES_AT_ONCE = {"cpu": 2, "cuda": 3}
+_PIECES_AT_ONCE = {"cpu": 2, "openvino": 2, "cuda": 3}
 
 
 class PieceActor:

@@ -28,7 +28,7 @@ def open_encoder(table: SearchTable, model: str | None = None, provider: str = "
     Args:
         table: the index to search.
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
-        provider: ``auto``, ``cpu`` or ``cuda``.
+        provider: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
 
     Raises:
         CseError: the model is missing or not the one that made the vectors, or no domain is named where each row has

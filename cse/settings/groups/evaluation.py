@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from cse.choices import Provider
 from cse.settings.groups.group import Positive, SettingsGroup
 
 
@@ -18,7 +19,9 @@ class EvaluationSettings(SettingsGroup):
         description="What to measure, if the data for it exist: `sts`, `cxc` (CxC-STS), `transfer` (SentEval tasks), "
         "`retrieval`, `space` (alignment and uniformity), `tasks` (your own, `data.task_path`).",
     )
-    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="`auto`: the GPU if there is one, else the CPU.")
+    device: Provider = Field(
+        "auto", description="`auto`: the GPU if there is one, else the CPU; `openvino`: that for bundles, else the CPU."
+    )
     batch_size: Positive | None = Field(
         None, description="Sentences per forward pass; null: 64, or on a GPU as many as hold 16,384 tokens."
     )

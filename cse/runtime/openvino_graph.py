@@ -1,0 +1,71 @@
+"""Run a graph with OpenVINO, which multiplies in bfloat16 on processors that can."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cse.errors import CseError, error_line
+
+MULTIPLE = 4  # of tokens: a new shape takes OpenVINO up to five times as long, and odd lengths are slower
+
+
+class OpenvinoGraph:
+    """A graph that several threads may run at once, each batch on its share of the CPUs.
+
+    Args:
+        path: an ONNX file.
+        threads: CPU threads.
+        at_once: batches that run side by side.
+
+    Attributes:
+        inputs: names of what the graph is given.
+        shape: of its output; a size that may vary is -1.
+        precision: of matrix products, ``bf16``, or ``fp32`` on a CPU that does not multiply in it.
+
+    Raises:
+        CseError: OpenVINO is not installed or cannot load the file.
+    """
+
+    def __init__(self, path: Path, threads: int, at_once: int = 1) -> None:
+        try:
+            import openvino
+        except ModuleNotFoundError:
+            raise CseError("provider openvino: OpenVINO is not installed: pip install 'cse[cpu,openvino]'") from None
+        core: Any = openvino.Core()
+        half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        self.precision = "bf16" if half else "fp32"
+        options = {
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": at_once,
+            "ENABLE_CPU_PINNING": False,  # every process would pin its threads to the same CPUs
+        }
+        try:
+            self._compiled = core.compile_model(core.read_model(os.fspath(path)), "CPU", options)
+        except Exception as error:  # its exceptions are RuntimeErrors with a stack
+            raise CseError(
+                f"{path}: OpenVINO cannot load it: {error_line(error)[:300]}; use provider: cpu, or export again"
+            ) from None
+        self.inputs = {each.get_any_name() for each in self._compiled.inputs}
+        self.shape = [
+            size.get_length() if size.is_static else -1 for size in self._compiled.outputs[0].get_partial_shape()
+        ]
+        self._idle: deque[Any] = deque()
+
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
+        """Return the output (b, d) for inputs by name."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        try:
+            return request.infer(dict(given), share_inputs=True)[0]
+        finally:
+            self._idle.append(request)

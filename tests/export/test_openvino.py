@@ -1,0 +1,129 @@
+"""``provider: openvino``: the same vectors as onnxruntime's, to what bfloat16 rounds where the processor has it."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from cse.errors import CseError
+from cse.export.bundle import write_bundle
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.runtime.bundle import MODEL
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.openvino_graph import MULTIPLE, OpenvinoGraph
+from cse.runtime.providers import open_graph
+from cse.training.precision import choose_device
+from tests.export.banks import make_bank, make_encoders
+from tests.export.systems import SENTENCES
+from tests.parts import new_prompt, sentence_encoder
+from tests.tiny import WORDS
+
+TEXTS = [*SENTENCES, "", "red bird", *(" ".join(WORDS[start : start + 1 + start % 7]) for start in range(20))]
+
+
+def tolerance(encoder: OnnxEncoder) -> float:
+    """What its precision may change in a number of a vector of unit length; tiny widths round more than MiniLM's."""
+    return 2e-2 if "bf16" in encoder.provider_note else 1e-5
+
+
+@pytest.fixture(scope="module")
+def bundle(tiny_folders, tmp_path_factory):
+    bert = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.7), pooler="mean")
+    folder = tmp_path_factory.mktemp("openvino")
+    for precision in ("fp32", "int8"):
+        with write_bundle(encoder, folder / precision, normalize=True, metrics={}, precision=precision, texts=TEXTS):
+            pass
+    return folder / "fp32"
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_vectors_are_those_of_onnxruntime(bundle, threads):
+    found = OnnxEncoder(bundle, provider="openvino", threads=threads)
+    assert found.provider == "openvino"
+    expected = OnnxEncoder(bundle, provider="cpu", threads=1).encode(TEXTS)
+    np.testing.assert_allclose(found.encode(TEXTS), expected, atol=tolerance(found))
+    alone = np.stack([found.encode(text) for text in TEXTS])
+    np.testing.assert_allclose(alone, expected, atol=tolerance(found))
+    assert found.encode([]).shape == (0, found.dimension)
+
+
+def test_the_note_says_in_which_precision(bundle):
+    attached = open_graph(bundle / MODEL, "openvino", 2)
+    assert isinstance(attached.graph, OpenvinoGraph)
+    assert attached.note == f"running on openvino ({attached.graph.precision}; 2 threads)"
+
+
+@pytest.mark.usefixtures("openvino_in_float32")
+def test_float32_where_the_processor_has_no_bfloat16(bundle):
+    found = OnnxEncoder(bundle, provider="openvino", threads=1)
+    assert found.provider_note == "running on openvino (fp32; 1 thread)"
+    expected = OnnxEncoder(bundle, provider="cpu", threads=1).encode(TEXTS)
+    np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
+
+
+def test_several_threads_ask_at_once(bundle):
+    encoder = OnnxEncoder(bundle, provider="openvino", threads=2)
+    rows = [encoder.tokenize([text]).row(0) for text in TEXTS]
+    expected = encoder.embed_rows(rows, one_core=True)
+    found: dict[int, np.ndarray] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: found.update({i: encoder.embed_rows(rows, one_core=i % 2 == 0)}))
+        for i in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 8
+    for vectors in found.values():
+        np.testing.assert_allclose(vectors, expected, rtol=tolerance(encoder), atol=tolerance(encoder))
+
+
+def test_padded_lengths_are_few(bundle, monkeypatch):
+    """A shape that OpenVINO has not met takes it several times as long."""
+    encoder, shapes = OnnxEncoder(bundle, provider="openvino", threads=1), []
+    run = encoder._run
+    monkeypatch.setattr(
+        encoder, "_run", lambda graph, given: shapes.append(given["input_ids"].shape) or run(graph, given)
+    )
+    encoder.encode(TEXTS)
+    encoder.embed_rows([encoder.tokenize(["red bird"]).row(0)])
+    assert len({length for _, length in shapes}) > 1
+    assert all(length % MULTIPLE == 0 or length == encoder.max_length for _, length in shapes)
+    assert max(length for _, length in shapes) == encoder.max_length, "37 positions are not a multiple of 4"
+
+
+def test_a_bank_and_its_domains(tiny_folders, empty_banks, tmp_path):
+    encoders = make_encoders(tiny_folders["bert"])
+    bank = make_bank(tmp_path / "bank", empty_banks("bert"), encoders)
+    names = [list(encoders)[row % len(encoders)] for row in range(len(TEXTS))]
+    found = OnnxEncoder(bank, provider="openvino", threads=2)
+    expected = OnnxEncoder(bank, provider="cpu", threads=2).encode(TEXTS, domain=names)
+    vectors = found.encode(TEXTS, domain=names)
+    assert (vectors * expected).sum(axis=1).min() > (0.999 if "bf16" in found.provider_note else 1 - 1e-5)
+    bare = found.encode(TEXTS, domain="bare")
+    assert np.abs(vectors - bare).max() > 0.1, "domains must differ for a mix-up to show"
+
+
+def test_what_openvino_does_not_run_is_one_line(bundle, tmp_path, monkeypatch, capfd):
+    with pytest.raises(CseError, match=r"int8: in int8, which onnxruntime runs as fast: use provider cpu"):
+        OnnxEncoder(bundle.parent / "int8", provider="openvino")
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes((bundle / MODEL).read_bytes()[:100])
+    with pytest.raises(CseError, match=r"broken\.onnx: OpenVINO cannot load it") as caught:
+        open_graph(broken, "openvino", 1)
+    assert "\n" not in str(caught.value)
+    monkeypatch.setitem(sys.modules, "openvino", None)
+    with pytest.raises(CseError, match=r"not installed: pip install 'cse\[cpu,openvino\]'"):
+        open_graph(bundle / MODEL, "openvino", 1)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_torch_beside_it_runs_on_the_cpu():
+    """``cse evaluate BUNDLE -s evaluation.device=openvino`` also scores the bare backbone."""
+    assert choose_device("openvino").type == "cpu"
