@@ -170,7 +170,7 @@ print("MODULES", json.dumps([sorted(found), cse]))
     beside = {name for name in found if not name.startswith("_")} - wanted - {"cse"}
     assert beside == set(), f"not in cse[cpu]: {beside}"
     assert {"numpy", "tokenizers", "onnxruntime", "safetensors"} <= set(found)
-    assert all(name in ("cse", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
+    assert all(name in ("cse", "cse.choices", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
 
 
 def test_options_that_its_pages_name_exist():
