@@ -46,6 +46,7 @@ from cse.process import handling
 
 OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
 OUR_PACKAGES = ("cse", "tokenizers", "fastapi", "uvicorn")
+OPENVINO_TOLERANCE = 3e-3  # of products in bfloat16, whose sums are in float32
 RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "openvino")  # those that are installed
 PEERS = ("infinity", "sentence-transformers")
 TRUNCATION = 256  # sentence-transformers' limit for this model; no text is longer, so nobody's limit matters
@@ -73,6 +74,10 @@ class Bench:
     def providers(self) -> Sequence[str]:
         """Of ours, among which the fastest is chosen."""
         return self.options.providers if self.options.device == "cpu" else ["cuda"]
+
+    def tolerance(self, contestant: ServerUnderTest) -> float:
+        """Return how far a number of a vector may be from the reference, in the chosen setting."""
+        return self.chosen[contestant.name].tolerance or contestant.tolerance
 
     def say(self, text: str) -> None:
         """Print a line of progress with the time so far."""
@@ -104,14 +109,19 @@ class Bench:
     def contestants(self) -> tuple[ServerUnderTest, list[ServerUnderTest]]:
         """Return ours and the peers."""
         installed = [name for name in RUNTIMES if any(metadata.distributions(name=name))]
-        ways = {"": tuple(self.options.ours.split())} if self.options.ours else {}
+        ways = {each: (*OURS, "--provider", each) for each in self.providers}
+        if self.options.ours:
+            ways = {"": tuple(self.options.ours.split())}
         ours = ServerUnderTest(
             "cse serve",
             tuple(
-                Setting(name, tuple(part.replace("{bundle}", str(self.bundle)) for part in command))
-                for name, command in (ways or {each: (*OURS, "--provider", each) for each in self.providers}).items()
+                Setting(
+                    name,
+                    tuple(part.replace("{bundle}", str(self.bundle)) for part in command),
+                    tolerance=OPENVINO_TOLERANCE if name == "openvino" else None,
+                )
+                for name, command in ways.items()
             ),
-            tolerance=peers.BFLOAT16_TOLERANCE if "openvino" in self.providers else 1e-3,
             facts={"versions": peers.versions(sys.executable, (*OUR_PACKAGES, *installed))},
         )
         found: list[ServerUnderTest] = []
@@ -133,7 +143,7 @@ class Bench:
             "seconds": self.options.seconds,
             "warm-up": self.options.warm_up,
             "references": self.references,
-            "tolerance": contestant.tolerance,
+            "tolerance": self.tolerance(contestant),
             "json": out,
         } | changes
         command = [sys.executable, "-m", "benchmarks.load", server.url]
@@ -165,6 +175,7 @@ class Bench:
         rates: dict[str, float] = {}
         failed: dict[str, str] = {}
         for setting in contestant.settings:
+            self.chosen[contestant.name] = setting
             try:
                 with running(contestant, setting) as server:
                     figures = self.load(contestant, server, max(self.options.clients), seconds=TRIAL_SECONDS)
@@ -222,7 +233,7 @@ class Bench:
                 "setting": self.chosen[one.name].name,
                 "command": [_without_paths(part, self.folder) for part in self.chosen[one.name].command],
                 "environment": self.chosen[one.name].environment,
-                "tolerance": one.tolerance,
+                "tolerance": self.tolerance(one),
                 "trials": trials[one.name],
                 **one.facts,
             }

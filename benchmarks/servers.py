@@ -33,11 +33,13 @@ class Setting:
         name: what is special about it.
         command: program and arguments; ``{port}`` is replaced.
         environment: variables to add.
+        tolerance: of its vectors, in place of the server's.
     """
 
     name: str
     command: tuple[str, ...]
     environment: dict[str, str] = field(default_factory=dict)
+    tolerance: float | None = None
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ def _open(model: str, device: str) -> Any:
     onnx = open_onnx(model, device=device)
     if onnx is not None:
         return onnx
+    if device == "openvino":
+        raise CseError(f"--device openvino: {model} is no bundle or bank; make one with `cse export` and give that")
     with naming_extra(f"{model}: not a bundle or a bank's domain; any other model"):
         from cse.stages.open_model import open_model
     return open_model(model, device=device)

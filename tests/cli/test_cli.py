@@ -132,6 +132,10 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["encode", "data/bundle"], "--out"),
         (["encode", "data/bundle", "nowhere.txt", "--out", "x.npy"], "nowhere.txt"),
         (["encode", "data/bundle", "--out", "x.npy", "--batch-size", "0"], "--batch-size"),
+        (
+            ["encode", "data/checkpoint", "--out", "x.npy", "--device", "openvino"],
+            "--device openvino: data/checkpoint is no bundle or bank; make one with `cse export`",
+        ),
         (["evaluate", "data/bundle", "--data", "nowhere"], "--data nowhere: no such file or folder"),
         (["evaluate", "data/bundle", "--format", "html"], "--format"),
         (["evaluate", "data/bundle", "data/nowhere"], "data/nowhere: no such folder"),
