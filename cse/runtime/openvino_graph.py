@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,20 @@ from numpy.typing import NDArray
 from cse.errors import CseError, error_line
 
 MULTIPLE = 4  # of tokens: a new shape takes OpenVINO up to five times as long, and odd lengths are slower
+
+
+@cache
+def _core() -> Any:
+    """Return OpenVINO's core, one for the process.
+
+    On its first use it gives the thread a stack for signals of its own, and a core that ends takes it away without
+    giving back the one before (2026.4): Python's next signal would end the process without a word.
+    """
+    try:
+        import openvino
+    except ModuleNotFoundError:
+        raise CseError("provider openvino: OpenVINO is not installed: pip install 'cse[cpu,openvino]'") from None
+    return openvino.Core()
 
 
 class OpenvinoGraph:
@@ -34,11 +49,7 @@ class OpenvinoGraph:
     """
 
     def __init__(self, path: Path, threads: int, at_once: int = 1) -> None:
-        try:
-            import openvino
-        except ModuleNotFoundError:
-            raise CseError("provider openvino: OpenVINO is not installed: pip install 'cse[cpu,openvino]'") from None
-        core: Any = openvino.Core()
+        core = _core()
         half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         self.precision = "bf16" if half else "fp32"
         options = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 
@@ -12,6 +13,7 @@ from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.runtime import openvino_graph
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.openvino_graph import MULTIPLE, OpenvinoGraph
@@ -119,9 +121,27 @@ def test_what_openvino_does_not_run_is_one_line(bundle, tmp_path, monkeypatch, c
         open_graph(broken, "openvino", 1)
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "openvino", None)
+    monkeypatch.setattr(openvino_graph, "_core", openvino_graph._core.__wrapped__)
     with pytest.raises(CseError, match=r"not installed: pip install 'cse\[cpu,openvino\]'"):
         open_graph(bundle / MODEL, "openvino", 1)
     assert capfd.readouterr() == ("", "")
+
+
+SIGNAL = """
+import faulthandler, gc, signal, sys
+faulthandler.enable()  # as pytest and Ray do: it gives the thread a stack for signals
+from cse import OnnxEncoder
+for _ in range(3):
+    OnnxEncoder(sys.argv[1], provider="openvino", threads=2).encode(["red bird"] * 20)
+    gc.collect()
+signal.signal(signal.SIGTERM, lambda *_: print("stopping"))
+signal.raise_signal(signal.SIGTERM)
+"""
+
+
+def test_a_process_that_used_openvino_still_gets_its_signals(bundle):
+    done = subprocess.run([sys.executable, "-c", SIGNAL, bundle], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
 
 
 def test_torch_beside_it_runs_on_the_cpu():
