@@ -46,7 +46,7 @@ def test_the_flow_takes_what_the_command_takes():
     rows = properties["shard_rows"]
     assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
     assert rows["description"] == command["shard_rows"].help
-    assert properties["provider"]["enum"] == ["auto", "cpu", "cuda"]
+    assert properties["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
 
 
 @pytest.mark.parametrize(
