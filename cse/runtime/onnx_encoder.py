@@ -30,7 +30,6 @@ from cse.runtime.encode import (
 from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.kept_vectors import kept
 from cse.runtime.mixed import INPUTS, PreparedMixed, encode_mixed, feed, finish, prepare_mixed
-from cse.runtime.openvino_graph import MULTIPLE
 from cse.runtime.providers import Graph, open_graph, usable_cpus
 from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
@@ -107,7 +106,6 @@ class OnnxEncoder(Compatible):
         self.provider, self.provider_note = attached.provider, attached.note
         logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
-        self._multiple = MULTIPLE if self.provider == "openvino" else 1
         self._kept_as = kept_as(self.manifest) if self.provider != "openvino" else ""  # kept ones are in float32
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
         self._updates: dict[str, int] = {} if self.bank is None else self.bank.manifest.updates
@@ -224,7 +222,7 @@ class OnnxEncoder(Compatible):
             "batch_size": (_CPU_ROWS if on_cpu else GPU_BATCH_TOKENS) if batch_size is None else batch_size,
             "batch_tokens": CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
             "batch_padding": CPU_PADDING if on_cpu else None,
-            "multiple": self._multiple,
+            "multiple": graph.multiple,
             "show_progress_bar": show_progress_bar,
             "workers": self.threads if shared_out else 1,
         }
@@ -282,8 +280,8 @@ class OnnxEncoder(Compatible):
         Raises:
             CseError: the runtime failed.
         """
-        ids, mask = pad(rows, self.manifest.pad_id, self._multiple, self.max_length)
         graph = self._open_one_core() if one_core and self.provider != "cuda" else self._graph
+        ids, mask = pad(rows, self.manifest.pad_id, graph.multiple, self.max_length)
         if self.bare is not None and self.bank is None and not domains:
             domains = [self.bare] * len(rows)
         return self._embed(graph, ids, mask, domains)

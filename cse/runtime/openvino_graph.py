@@ -7,14 +7,12 @@ from collections import deque
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError, error_line
-
-MULTIPLE = 4  # of tokens: a new shape takes OpenVINO up to five times as long, and odd lengths are slower
 
 
 @cache
@@ -47,6 +45,9 @@ class OpenvinoGraph:
     Raises:
         CseError: OpenVINO is not installed or cannot load the file.
     """
+
+    # of tokens, to which batches are padded: a new shape takes up to five times as long, and odd lengths are slower
+    multiple: ClassVar[int] = 4
 
     def __init__(self, path: Path, threads: int, at_once: int = 1) -> None:
         core = _core()

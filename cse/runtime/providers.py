@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import onnxruntime as ort
@@ -36,6 +36,8 @@ class OnnxruntimeGraph:
         session: that runs it.
         device: whose memory inputs and output are bound to, which takes one copy each way; None: no binding.
     """
+
+    multiple: ClassVar[int] = 1  # of tokens, to which batches are padded
 
     session: ort.InferenceSession
     device: str | None = None

@@ -16,7 +16,7 @@ from cse.model.backbone_files import find_backbone
 from cse.runtime import openvino_graph
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.openvino_graph import MULTIPLE, OpenvinoGraph
+from cse.runtime.openvino_graph import OpenvinoGraph
 from cse.runtime.providers import open_graph
 from cse.training.precision import choose_device
 from tests.export.banks import make_bank, make_encoders
@@ -96,7 +96,7 @@ def test_padded_lengths_are_few(bundle, monkeypatch):
     encoder.encode(TEXTS)
     encoder.embed_rows([encoder.tokenize(["red bird"]).row(0)])
     assert len({length for _, length in shapes}) > 1
-    assert all(length % MULTIPLE == 0 or length == encoder.max_length for _, length in shapes)
+    assert all(length % OpenvinoGraph.multiple == 0 or length == encoder.max_length for _, length in shapes)
     assert max(length for _, length in shapes) == encoder.max_length, "37 positions are not a multiple of 4"
 
 

@@ -51,6 +51,13 @@ def run(cse, bundle, monkeypatch):  # noqa: F811
 # ---- what is written ----------------------------------------------------------------------------------------------
 
 
+def test_openvino_makes_the_vectors_where_it_is_chosen(run, corpus, tmp_path, bundle):  # noqa: F811
+    assert run(corpus, tmp_path / "vectors", "--provider", "openvino", "--keep-text").code == 0
+    assert json.loads((tmp_path / "vectors/plan.json").read_text())["facts"]["provider"] == "openvino"
+    expected = OnnxEncoder(bundle, provider="openvino", threads=1).encode(TEXTS)
+    np.testing.assert_allclose(read_vectors(tmp_path / "vectors")[1], expected, atol=1e-6)
+
+
 def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noqa: F811
     done = run(corpus, tmp_path / "vectors", "--keep-text")
     assert done.code == 0
