@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,7 @@ class RoundRuns:
         """Do one run, and return why it failed; that is on record too, unless it is the bare backbone's."""
         run, place = self.runs[name], self.folders.run(self.round_name, name)
         depends = facts_of(run, self.round_name, self.folders.captions)  # as it begins: a file may change until it ends
+        self._take_over(name, place, depends)
         ended = Ledger(place.folder).run(
             RUN,
             lambda: self._bare(run) if name == BARE else self._train(run, place, depends),
@@ -116,6 +118,19 @@ class RoundRuns:
             fails=lambda error: name != BARE,
         )
         return ended.reason
+
+    def _take_over(self, name: str, place: Place, depends: Mapping[str, Any]) -> None:
+        """Copy a training that another round already did with the same settings, seed and files."""
+        if name == BARE or self.how.snapshots or Ledger(place.folder).read(RUN) is not None:
+            return
+        for folder in sorted((self.folders.folder / "runs").glob(f"*/{name}")):
+            record = Ledger(folder).read(RUN)
+            if record is None or record.reason or record.result["snapshots"]:
+                continue
+            if record.changed({**depends, "round": record.of["round"]}) is None:
+                shutil.copytree(folder, place.folder, ignore=lambda *_: [f"{RUN}.json"], dirs_exist_ok=True)
+                Ledger(place.folder).write(RUN, replace(record, of=depends))
+                return
 
     def _train(self, run: Run, place: Place, depends: Mapping[str, Any]) -> dict[str, Any]:
         data = prepare_once(self.folders, run.settings)

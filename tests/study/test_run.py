@@ -86,6 +86,25 @@ def test_a_checkpoint_of_other_rows_is_not_measured_after_a_failure(plan, monkey
     assert ledger.read("run").of == facts_of(run, "screen", place.captions)
 
 
+def test_a_round_takes_over_what_another_one_trained_alike(plan):
+    place, trained = Folders(Path("out"), Path("cxc")), []
+
+    def do(round_name, run):
+        worker = RunWorker(RoundRuns(place, round_name, plan.rounds["screen"], {run.name: run}).do, 1)
+        assert worker.run(run.name) == ""
+        folder = place.run(round_name, run.name).folder
+        trained.append((folder / "checkpoint/checkpoint.json").stat().st_mtime_ns)
+        return Ledger(folder).read("run")
+
+    run = run_of(plan)
+    screened, whole = do("screen", run), do("whole", run)
+    assert whole.result == screened.result and trained[1] == trained[0]
+    assert whole.of == facts_of(run, "whole", place.captions)
+    assert do("whole", run) == whole
+    other = run_of(plan, **{"train.learning_rate": 0.3})
+    assert do("path", other).result != screened.result, "another rate under the same name is trained"
+
+
 def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     run, place = (
         run_of(plan, **{"backbone.texts": {"query": "find: "}, "backbone.max_length": 20}),
