@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import deque
 from collections.abc import Mapping
 from functools import cache
@@ -14,18 +15,22 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError, error_line
 
+_OPENING = threading.Lock()
+
 
 @cache
 def _core() -> Any:
     """Return OpenVINO's core, one for the process.
 
     On its first use it gives the thread a stack for signals of its own, and a core that ends takes it away without
-    giving back the one before (2026.4): Python's next signal would end the process without a word.
+    giving back the one before (2026.4): Python's next signal would end the process without a word. Its table of numpy's
+    types is made here, by one thread: two that want it at the same moment wait for each other for ever (2026.4).
     """
     try:
         import openvino
     except ModuleNotFoundError:
         raise CseError("provider openvino: OpenVINO is not installed: pip install 'cse[cpu,openvino]'") from None
+    openvino.Type.i64.to_dtype()
     return openvino.Core()
 
 
@@ -50,7 +55,8 @@ class OpenvinoGraph:
     multiple: ClassVar[int] = 4
 
     def __init__(self, path: Path, threads: int, at_once: int = 1) -> None:
-        core = _core()
+        with _OPENING:
+            core = _core()
         half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
         self.precision = "bf16" if half else "fp32"
         options = {

@@ -144,6 +144,32 @@ def test_a_process_that_used_openvino_still_gets_its_signals(bundle):
     assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
 
 
+AT_ONCE = """
+import sys, threading
+from pathlib import Path
+import openvino
+from cse.runtime.openvino_graph import OpenvinoGraph
+graph = OpenvinoGraph(Path(sys.argv[1]), threads=2, at_once=2)
+start = threading.Barrier(8)
+sys.setswitchinterval(1e-6)
+def look_up():  # as each request does
+    start.wait()
+    openvino.Type.i64.to_dtype()
+threads = [threading.Thread(target=look_up, daemon=True) for _ in range(8)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print("answered")
+"""
+
+
+def test_the_first_requests_of_a_process_may_come_at_once(bundle):
+    """OpenVINO fills a table on first use; two threads that do so waited for each other for ever."""
+    done = subprocess.run([sys.executable, "-c", AT_ONCE, bundle / MODEL], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
+
+
 def test_torch_beside_it_runs_on_the_cpu():
     """``cse evaluate BUNDLE -s evaluation.device=openvino`` also scores the bare backbone."""
     assert choose_device("openvino").type == "cpu"
