@@ -33,7 +33,7 @@ from cse.stages.training import Training
 from cse.study.facts import facts_of
 from cse.study.measures import apart, columns, dev_suite
 from cse.study.plan import BARE, Round, Run
-from cse.study.table import write_table
+from cse.study.table import RECORD, write_table
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 
@@ -123,12 +123,13 @@ class RoundRuns:
         """Copy a training that another round already did with the same settings, seed and files."""
         if name == BARE or self.how.snapshots or Ledger(place.folder).read(RUN) is not None:
             return
+        left_behind = shutil.ignore_patterns(f"{RUN}.json", RECORD)  # the record comes last, test scores not at all
         for folder in sorted((self.folders.folder / "runs").glob(f"*/{name}")):
             record = Ledger(folder).read(RUN)
             if record is None or record.reason or record.result["snapshots"]:
                 continue
             if record.changed({**depends, "round": record.of["round"]}) is None:
-                shutil.copytree(folder, place.folder, ignore=lambda *_: [f"{RUN}.json"], dirs_exist_ok=True)
+                shutil.copytree(folder, place.folder, ignore=left_behind, dirs_exist_ok=True)
                 Ledger(place.folder).write(RUN, replace(record, of=depends))
                 return
 
