@@ -13,7 +13,6 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from tests.flows.drift_server import drift_server
 from tests.flows.prefect_server import (
     PrefectServer,
     prefect_server,
@@ -60,10 +59,10 @@ def test_what_is_deployed(project, server):
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
         "train-cse/local", "train-cse/gpu", "train-bank/local", "adapt-cse/local", "evaluate-cse/local",
-        "export-cse/local", "embed-cse/local", "watch-data/local", "watch-drift/local",
+        "export-cse/local", "embed-cse/local", "watch-data/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
-    assert len(schedules) == 5
+    assert len(schedules) == 4
     assert not any(schedule["active"] for schedule in schedules)
     gpu = named["train-cse/gpu"]
     assert gpu["tags"] == ["cse", "gpu"]
@@ -181,23 +180,6 @@ def test_changed_data_retrain_through_the_automation(project, server, first_run)
     assert "sentence-encoder@v1.0.0" in project.run("git", "tag"), "the trigger asks for a version"
     assert "unchanged since the last run" in server.run("watch-data/local", "watched-again")["state"]["message"]
     project.commit()
-
-
-def test_drift_retrains_through_the_automation(project, server, first_run):
-    before = {run["id"] for run in server.flow_runs()}
-    one = {"model": "bundle", "version": "v1", "distance": 0.31, "texts": 1200, "reference_texts": 9, "reason": None}
-    with drift_server(models=[one]) as url:
-        message = server.run("watch-drift/local", "drifted", url=url)["state"]["message"]
-        assert "drifted: bundle v1, distance 0.310" in message
-
-        def started() -> list[dict]:
-            flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
-            runs = [run for run in server.flow_runs() if run["id"] not in before]
-            return [run for run in runs if flows[run["flow_id"]] == "train-cse"]
-
-        run = server.finished(wait_for(started, 60, server.log)[0]["name"])
-        assert run["state_type"] == "COMPLETED"
-    assert len(started()) == 1
 
 
 def test_the_other_flows(project, server, first_run, tmp_path):
