@@ -40,7 +40,7 @@ def project(tmp_path_factory, server) -> Workspace:
     workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
     workspace.environment |= server.environment
     output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
-    assert output.count("successfully created") == 8, output
+    assert output.count("successfully created") == 7, output
     server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
     return workspace
 
@@ -78,7 +78,7 @@ def test_what_is_deployed(project, server):
 def test_deploying_again_changes_what_is_there(project, server):
     output = project.run("prefect", "--no-prompt", "deploy", "--all")
     assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 9
+    assert len(server.post("deployments/filter")) == 7
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run):
