@@ -14,6 +14,7 @@ from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
+from cse.model.packing import Packed
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
@@ -169,6 +170,11 @@ class Encoder(nn.Module):
         """Return a deep prompt's keys and values, the same for all rows unless training with prompt dropout."""
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
+    def packs(self, device: torch.device, longest: int) -> bool:
+        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.packing``."""
+        packs = isinstance(self.backbone, Backbone) and self.backbone.packs(device, longest)
+        return packs and (self.prompt is None or self.prompt.deep)
+
     def constants(self) -> Constants:
         """Return the values that do not depend on the sentence at inference."""
         return Constants(self.prefix(), self.noise(self.max_length + 1) if self.denoise == "always" else None)
@@ -193,18 +199,21 @@ class Encoder(nn.Module):
         shortest = min(len(table) for table in noise)
         return torch.stack([table[:shortest] for table in noise])
 
-    def embed(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants) -> torch.Tensor:
+    def embed(
+        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants, packed: Packed | None = None
+    ) -> torch.Tensor:
         """Embed tokenised rows as at inference.
 
         Args:
             ids_BL: token ids ``(B, L)``.
             mask_BL: 1 for real tokens, 0 for padding ``(B, L)``.
             constants: from ``constants``.
+            packed: see ``Transformer.run``; only if the encoder ``packs``.
 
         Returns:
             ``(B, D)``, after the projector if it is used at inference, and after post-processing.
         """
-        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler)
+        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler, packed=packed)
         embedding_BD = self.finish(tokens.pooled_BD, tokens.noise_BD)
         return embedding_BD if self.post is None else self.post(embedding_BD)
 
@@ -216,6 +225,7 @@ class Encoder(nn.Module):
         alter: Alteration | None = None,
         *,
         every: bool = False,
+        packed: Packed | None = None,
     ) -> list[torch.Tensor]:
         """Return token states, each ``(B, L, D)``: the last layer's, or all of them with ``every``."""
         positions_BL = self.backbone.positions(mask_BL, self.shift)
@@ -225,7 +235,8 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
+            more = {} if packed is None else {"packed": packed}  # word vectors know of none
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, **more)
         prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
@@ -241,6 +252,7 @@ class Encoder(nn.Module):
         template_B: torch.Tensor | None = None,
         alter: Alteration | None = None,
         pooler: str | None = None,
+        packed: Packed | None = None,
     ) -> TokenBatch:
         """Run the backbone and pool, by default with the loss's pooler.
 
@@ -251,9 +263,11 @@ class Encoder(nn.Module):
             template_B: template number of each row; None: the first.
             alter: augmentation of the input.
             pooler: one of ``POOLERS``; None: ``loss_pooler``.
+            packed: see ``Transformer.run``.
         """
         pooler = pooler or self.loss_pooler
-        states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=pooler in NEEDS_ALL_LAYERS)
+        every = pooler in NEEDS_ALL_LAYERS
+        states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=every, packed=packed)
         local_BLD, noise_BD = states[-1], None
         if self.cnn is not None:
             local_BLD = self.cnn(states[-1], mask_BL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import time
@@ -14,10 +15,12 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
+from cse.model.on_device import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.training.average import WeightAverage, copy_into
-from cse.training.batch import Augmentation, Batch, encode_batch
+from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
+from cse.training.capture import Captured, why_not
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.mixture import Mixture
@@ -26,6 +29,7 @@ from cse.training.slices import Cut
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
 
+_log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
 STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
 _NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
@@ -128,6 +132,26 @@ def train(
             with average.in_place():
                 _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
+    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
+        twice = plan.cut.mini_batch_size is not None
+        batch = encode_staged(encoder, staged, tensors, augmentation=plan.augmentation, bf16=plan.bf16, twice=twice)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
+            terms = losses(batch)
+        optimizer.zero_grad()
+        terms["loss"].backward()
+        group.average_gradients(weights)
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+        if staged.step == 0:
+            _check_first(batch, terms, norm, group)
+        optimizer.step()
+        losses.after_update(batch)
+        return terms
+
+    reason = why_not(encoder, losses, plan, device, group)
+    captured = None if reason else Captured(update, optimizer, device)
+    if reason and device.type == "cuda":
+        _log.info("train: steps launch their kernels one by one instead of as one graph, because of %s", reason)
+
     received: list[int] = []
     with handling(received.append, signal.SIGTERM, signal.SIGINT):
         try:
@@ -142,7 +166,7 @@ def train(
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
 
-                batch = encode_batch(
+                staged = stage_batch(
                     encoder,
                     tables[source],
                     rows,
@@ -152,26 +176,16 @@ def train(
                     step=step,
                     epoch=epoch,
                     device=device,
-                    bf16=plan.bf16,
                     group=group,
                     source=source,
+                    alike=captured is not None,
                 )
-                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
-                    terms = losses(batch)
-                optimizer.zero_grad()
-                terms["loss"].backward()
-                group.average_gradients(weights)
-                norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
-                if step == 0:
-                    _check_first(batch, terms, norm, group)
-                optimizer.step()
-                losses.after_update(batch)
+                terms = update(staged, on_device(staged.arrays, device)) if captured is None else captured(staged)
                 average.update(step + 1)
 
                 state.step = step + 1
                 sentences += len(rows) * len(tables[source].columns)
-                tokens += batch.real_tokens
-                del batch
+                tokens += staged.real_tokens
                 last = state.step == steps
                 reports = state.step % REPORT_EVERY == 0 or last
                 due = group.rank == 0 and time.monotonic() - saved >= plan.save_seconds

@@ -25,6 +25,8 @@ class OfViews(Term):
         values: the equation's constants.
     """
 
+    from_tensors = True
+
     def __init__(
         self, encoder: SentenceEncoder, equation: Callable[..., torch.Tensor], *, weight: float, **values: Any
     ) -> None:

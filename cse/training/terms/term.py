@@ -17,7 +17,13 @@ class Term(nn.Module, ABC):
     Args:
         encoder: the encoder being trained; its weights do not belong to the term.
         weight: weight of this term in the loss.
+
+    Attributes:
+        from_tensors: whether the term follows from the embeddings and labels of a batch alone, by fixed operations, and
+            keeps nothing from step to step; see ``Captured``.
     """
+
+    from_tensors = False
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float) -> None:
         super().__init__()
