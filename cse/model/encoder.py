@@ -199,21 +199,18 @@ class Encoder(nn.Module):
         shortest = min(len(table) for table in noise)
         return torch.stack([table[:shortest] for table in noise])
 
-    def embed(
-        self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants, packed: Packed | None = None
-    ) -> torch.Tensor:
+    def embed(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants) -> torch.Tensor:
         """Embed tokenised rows as at inference.
 
         Args:
             ids_BL: token ids ``(B, L)``.
             mask_BL: 1 for real tokens, 0 for padding ``(B, L)``.
             constants: from ``constants``.
-            packed: see ``Transformer.run``; only if the encoder ``packs``.
 
         Returns:
             ``(B, D)``, after the projector if it is used at inference, and after post-processing.
         """
-        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler, packed=packed)
+        tokens = self.pooled(ids_BL, mask_BL, constants, pooler=self.pooler)
         embedding_BD = self.finish(tokens.pooled_BD, tokens.noise_BD)
         return embedding_BD if self.post is None else self.post(embedding_BD)
 

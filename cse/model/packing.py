@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 from shutil import which
+from sysconfig import get_path
 
 import numpy as np
 import torch
 
-WIDTHS = (32, 64, 128)  # of a head: what the kernel was tried with
-LONGEST = 128  # tokens of a row, for its scores to fit into registers
+WIDTHS = (32, 64)  # of a head: what the kernel was tried with
+LONGEST = 64  # tokens of a row, for its scores to fit into registers
 
 
 @dataclass(frozen=True)
@@ -61,5 +63,6 @@ def pack_rows(mask_BL: np.ndarray, multiple: int = 1) -> list[np.ndarray]:
 
 @cache
 def has_kernel() -> bool:
-    """Return whether Triton is there and can compile, which takes a C compiler."""
-    return torch.cuda.is_available() and find_spec("triton") is not None and bool(which("cc") or which("gcc"))
+    """Return whether Triton is there and can compile, which takes a C compiler and Python's headers."""
+    headers = Path(get_path("include"), "Python.h").is_file()
+    return find_spec("triton") is not None and headers and any(which(name) for name in ("cc", "gcc", "clang"))

@@ -19,8 +19,6 @@ from cse.model.checkpoint_config import WEIGHTS_FILE, WORDS, read_config
 from cse.model.declared import Declared
 from cse.model.encoder import Encoder
 from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
-from cse.model.on_device import on_device
-from cse.model.packing import Packed, pack_rows
 from cse.model.post import build_post
 from cse.model.prompts import Prompt
 from cse.model.side import check_side
@@ -135,11 +133,8 @@ class SentenceEncoder(Compatible, Encoder):
             ids = torch.from_numpy(ids_BL).to(device)
             mask = torch.from_numpy(mask_BL).to(device)
             exact = nullcontext() if self.cnn is None else _exact_convolutions()
-            packed = None
-            if self.packs(device, mask_BL.shape[1]):
-                packed = Packed(*on_device(pack_rows(mask_BL), device), mask_BL.shape[1])
             with torch.no_grad(), self._products(device), exact:
-                return self.embed(ids, mask, constants, packed).float().cpu().numpy()
+                return self.embed(ids, mask, constants).float().cpu().numpy()
 
         keeping = kept() if self.bare else None
         of = f"{self.backbone.files.sha256} {self.pooler} {self.precision}"

@@ -130,11 +130,11 @@ class Transformer(nn.Module):
         return states
 
     def packs(self, device: torch.device, longest: int) -> bool:
-        """Return whether the kernel for packed rows computes this model's attention, see ``cse.model.packing``."""
-        config, weight = self.model.config, next(iter(self.parameters()))
+        """Return whether the kernel for packed rows computes this model's attention in 16 bits."""
+        config = self.model.config
         whole = set(layer_types(config)) == {FULL} and not self.family.is_causal(config) and not self.family.relative
         fits = longest <= LONGEST and self.head_size in WIDTHS and self.heads == config.num_attention_heads
-        return device.type == "cuda" and whole and fits and weight.dtype != torch.float64 and has_kernel()
+        return device.type == "cuda" and whole and fits and has_kernel()
 
     def _layers(self, device: torch.device) -> tuple[list[Any], AbstractContextManager[Any]]:
         """Return the layers to run and the context to run them in.

@@ -204,14 +204,14 @@ def stage_batch(
     step: int,
     epoch: int,
     device: torch.device,
+    bf16: bool,
     group: Group = ALONE,
     source: int = 0,
     alike: bool = False,
 ) -> Staged:
     """Pad all views of a batch; the arguments are those of ``encode_batch``.
 
-    Args:
-        alike: whether to pad to few shapes, for ``Captured``; the rows are packed if the encoder ``packs``.
+    ``alike`` batches are of few shapes, for ``Captured``, and in bf16 their rows are packed if the encoder ``packs``.
     """
     change = augmentation.change_ids(rng)
     if alike:
@@ -230,7 +230,7 @@ def stage_batch(
     arrays = [order_of(places), order_of(anchors)]
     arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
     arrays += [] if table.labels is None else [table.labels[rows]]
-    packed = alike and len(own) == 1 and encoder.packs(device, longest)
+    packed = alike and bf16 and len(own) == 1 and encoder.packs(device, longest)
     arrays += pack_rows(own[0].mask_BL, _ALIKE_TOKENS) if packed else []
     tokens = sum(int(part.mask_BL.sum()) for part in padded)
     sizes = [len(part) for part in places], [len(part) for part in anchors]
@@ -247,10 +247,8 @@ def encode_staged(
     bf16: bool,
     twice: bool = False,
 ) -> Batch:
-    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; see ``encode_batch``.
-
-    Args:
-        twice: see ``Slice``.
+    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; see ``encode_batch``, and ``Slice`` for
+    ``twice``.
     """
     order, anchor_order, *moved = tensors
     labels_B = moved[4 * len(staged.own)] if staged.labelled else None
@@ -320,7 +318,7 @@ def encode_batch(
     """
     staged = stage_batch(
         encoder, table, rows, cut=cut, augmentation=augmentation, rng=rng, step=step, epoch=epoch, device=device,
-        group=group, source=source,
+        bf16=bf16, group=group, source=source,
     )  # fmt: skip
     tensors = on_device(staged.arrays, device)
     twice = cut.mini_batch_size is not None

@@ -1,15 +1,14 @@
 """A step on a GPU as one captured graph of its kernels: replaying it costs a launch instead of thousands.
 
 A graph computes on the memory and the shapes that it was captured with. So batches are padded to few shapes
-(``stage``), each shape has a graph, and all graphs share one pool of memory. Dropout follows from torch's generator,
-whose seed a replay reads: a replayed step draws what the same step would draw without a graph.
+(``stage_batch``), each shape has a graph, and all graphs share one pool of memory. Dropout follows from torch's
+generator, whose seed a replay reads: a replayed step draws what the same step would draw without a graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,8 +30,8 @@ class Captured:
     """Runs a step's part on the device: as it is for the first batch of a shape, then as a graph.
 
     Args:
-        update: takes a staged batch and its tensors, updates the weights and returns the loss and its terms. Whatever it
-            does on the host, such as a check of its first batch, it does for the first batch of a shape alone.
+        update: takes a staged batch and its tensors, updates the weights and returns the loss and its terms. What it
+            does on the host, it does twice for each shape, and no more.
         optimizer: AdamW, fused.
         device: the GPU.
     """
@@ -46,6 +45,7 @@ class Captured:
 
     def __call__(self, staged: Staged) -> Terms:
         """Run a step and return the loss and its terms, which the next step overwrites."""
+        # the first makes what a graph must not: workspaces, kernels, the optimiser's state
         if staged.shape not in self.graphs:
             self.graphs[staged.shape] = None
             self.stream.wait_stream(torch.cuda.current_stream())
@@ -53,7 +53,9 @@ class Captured:
                 terms = self.update(staged, on_device(staged.arrays, self.device))
             torch.cuda.current_stream().wait_stream(self.stream)
             return terms
-        graph, given, terms = self.graphs[staged.shape] or self._capture(staged)
+        found = self.graphs[staged.shape] or self._capture(staged)
+        self.graphs[staged.shape] = found
+        graph, given, terms = found
         given.copy_(in_one(staged.arrays), non_blocking=True)
         for rate, weighted in zip(self.rates, self.optimizer.param_groups, strict=True):
             rate.fill_(weighted["lr"])
@@ -61,12 +63,11 @@ class Captured:
         return terms
 
     def _capture(self, staged: Staged) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Terms]:
-        given = in_one(staged.arrays).to(self.device)
-        graph = torch.cuda.CUDAGraph()
+        given, graph = in_one(staged.arrays).to(self.device), torch.cuda.CUDAGraph()
+        tensors = as_parts(given, staged.arrays)
         torch.cuda.empty_cache()  # what steps without a graph have left
         with self._rates_on_device(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-            terms = {name: value.detach() for name, value in self.update(staged, as_parts(given, staged.arrays)).items()}
-        self.graphs[staged.shape] = graph, given, terms
+            terms = {name: value.detach() for name, value in self.update(staged, tensors).items()}
         return graph, given, terms
 
     @contextmanager
@@ -83,13 +84,20 @@ class Captured:
 
 
 def why_not(encoder: SentenceEncoder, losses: Losses, plan: Plan, device: torch.device, group: Group) -> str:
-    """Return the setting or the part for which a training's steps cannot be captured, or an empty string."""
-    fixed = (
-        (device.type == "cuda", "no GPU"),
-        (group.size == 1, "train.workers"),  # they wait for each other
-        (plan.optimizer == "adamw", "train.optimizer"),
-        (plan.cut.mini_batch_size is None, "train.mini_batch_size"),  # it replays random states from the host
-        (encoder.denoise == "none", "template.denoise"),
-        *((term.from_tensors, f"objective.{name}") for name, term in losses.named_terms()),
-    )
-    return next((name for possible, name in fixed if not possible), "")
+    """Return the setting for which a training's steps are not captured, or an empty string.
+
+    A graph can hold neither what depends on numbers of the host nor what waits for the device; of all else, what was
+    not tried is left out.
+    """
+    prompt, augmentation = encoder.prompt, plan.augmentation
+    fixed = {
+        "train.device": device.type == "cuda",
+        "train.workers": group.size == 1,
+        "train.optimizer": plan.optimizer == "adamw",
+        "train.mini_batch_size": plan.cut.mini_batch_size is None,
+        "train.parameters": encoder.frozen,
+        "prompt.reparametrize": prompt is None or prompt.network is None,
+        "augment": not augmentation.shuffle and augmentation.cut_share == 0.0,
+        "template.denoise": encoder.denoise == "none",
+    } | {f"objective.{name}": term.from_tensors for name, term in losses.named_terms()}
+    return next((name for name, possible in fixed.items() if not possible), "")

@@ -20,7 +20,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.training.average import WeightAverage, copy_into
 from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
-from cse.training.capture import Captured, why_not
+from cse.training.capture import Captured, Terms, why_not
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.mixture import Mixture
@@ -132,25 +132,7 @@ def train(
             with average.in_place():
                 _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
-    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> dict[str, torch.Tensor]:
-        twice = plan.cut.mini_batch_size is not None
-        batch = encode_staged(encoder, staged, tensors, augmentation=plan.augmentation, bf16=plan.bf16, twice=twice)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
-            terms = losses(batch)
-        optimizer.zero_grad()
-        terms["loss"].backward()
-        group.average_gradients(weights)
-        norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
-        if staged.step == 0:
-            _check_first(batch, terms, norm, group)
-        optimizer.step()
-        losses.after_update(batch)
-        return terms
-
-    reason = why_not(encoder, losses, plan, device, group)
-    captured = None if reason else Captured(update, optimizer, device)
-    if reason and device.type == "cuda":
-        _log.info("train: steps launch their kernels one by one instead of as one graph, because of %s", reason)
+    run, alike = _runner(encoder, losses, optimizer, weights, plan, device, group)
 
     received: list[int] = []
     with handling(received.append, signal.SIGTERM, signal.SIGINT):
@@ -178,9 +160,10 @@ def train(
                     device=device,
                     group=group,
                     source=source,
-                    alike=captured is not None,
+                    bf16=plan.bf16,
+                    alike=alike,
                 )
-                terms = update(staged, on_device(staged.arrays, device)) if captured is None else captured(staged)
+                terms = run(staged)
                 average.update(step + 1)
 
                 state.step = step + 1
@@ -220,6 +203,40 @@ def train(
             folder.wait()
     take_best(encoder, state)
     return state
+
+
+def _runner(
+    encoder: SentenceEncoder,
+    losses: Losses,
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, torch.nn.Parameter],
+    plan: Plan,
+    device: torch.device,
+    group: Group,
+) -> tuple[Callable[[Staged], Terms], bool]:
+    """Return what runs a step and returns the loss and its terms, and whether batches are to be of few shapes."""
+
+    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> Terms:
+        twice = plan.cut.mini_batch_size is not None
+        batch = encode_staged(encoder, staged, tensors, augmentation=plan.augmentation, bf16=plan.bf16, twice=twice)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
+            terms = losses(batch)
+        optimizer.zero_grad()
+        terms["loss"].backward()
+        group.average_gradients(weights)
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+        if staged.step == 0:
+            _check_first(batch, terms, norm, group)
+        optimizer.step()
+        losses.after_update(batch)
+        return terms
+
+    reason = why_not(encoder, losses, plan, device, group)
+    if not reason:
+        return Captured(update, optimizer, device), True
+    if device.type == "cuda":
+        _log.info("train: kernels are launched one by one, not as a captured graph: %s", reason)
+    return lambda staged: update(staged, on_device(staged.arrays, device)), False
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:

@@ -48,9 +48,8 @@ class Losses(nn.Module):
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each weight that has its own, by name."""
-        return {
-            f"loss.terms.{name}.{part}": rate for name, term in self.named_terms() for part, rate in term.rates().items()
-        }
+        terms = self.named_terms()
+        return {f"loss.terms.{name}.{part}": rate for name, term in terms for part, rate in term.rates().items()}
 
     def memory(self) -> dict[str, torch.Tensor]:
         """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""

@@ -73,8 +73,14 @@ class PaddedRows:
 
 
 def pad_in_groups(
-    table: TokenTable, rows: np.ndarray, groups: int | None, change: ChangeIds | None = None, *, cost: float = 0.0,
-    multiple: int = 1, most: int = 0
+    table: TokenTable,
+    rows: np.ndarray,
+    groups: int | None,
+    change: ChangeIds | None = None,
+    *,
+    cost: float = 0.0,
+    multiple: int = 1,
+    most: int = 0,
 ) -> list[PaddedRows]:
     """Concatenate all views of a batch, sort them by length and cut them into padded slices.
 
