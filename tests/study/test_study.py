@@ -165,13 +165,6 @@ def test_a_setting_that_fails_costs_no_other_and_is_tried_again(cse, place):  # 
     assert dev_of("screen")["wrong-42"]
 
 
-def test_a_setting_that_changed_after_its_training_is_refused(cse, place):  # noqa: F811
-    settings = {"train.learning_rate": 0.5, "gone.with": "a version"}
-    put_on_record("backbone")
-    put_on_record("screen/fast-42", settings)
-    assert "setting fast: train.learning_rate was 0.5 and is 0.1 now; " in cse(*RUN, "screen").refused()
-
-
 @pytest.mark.parametrize(
     ("changed", "refused"),
     [
@@ -194,19 +187,3 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("one,more,row\n")
     assert refused in cse(*RUN, "screen", "--only", "taught").refused()
-
-
-def test_test_files_that_changed_after_the_trainings_are_refused(cse, place):  # noqa: F811
-    """Records of the old items would be printed as if they were of the new ones."""
-    put_on_record("backbone")
-    put_on_record("screen/plain-42")
-    for run in ("backbone", "screen/plain-42"):
-        (OUT / "runs" / run / "record").mkdir()
-    assert cse("study", "choose", "tiny.study.yaml", "screen", "plain").code == 0
-    refused = cse("study", "test", "tiny.study.yaml").refused()
-    assert "the files or settings of its data changed since round screen was trained; undo that, or give" in refused
-
-
-def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811
-    assert "nothing was trained yet" in cse("study", "show", "tiny.study.yaml").refused()
-    assert "not trained in round whole" in cse("study", "choose", "tiny.study.yaml", "whole", "plain").refused()
