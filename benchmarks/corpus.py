@@ -1,0 +1,245 @@
+"""`cse embed` against a bare loop around ``OnnxEncoder.encode``, and its memory as the corpus grows.
+
+    python -m benchmarks.corpus --model data/bundle
+
+Throughput: one single-threaded process per worker runs the bare loop over the same sentences in the same portions, so
+that both load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse embed` (Python,
+Ray, loading the model in each actor, shutdown) is its time for one line per worker. On a busy machine, look at the CPU
+time: that of all processes of `cse embed`, including Ray's, minus that of its start-up.
+Memory: the resident set of the command and its actors, sampled while it embeds corpora of growing size with a small
+random model of the usual width; resident sets count shared pages once per process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import multiprocessing
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import psutil
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from cse.data.sample import sample_rows
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.providers import usable_cpus
+
+WIDTH, WORDS = 384, 5000
+_SAMPLE_SECONDS = 0.25
+
+
+def sentences(count: int) -> Iterator[str]:
+    """Yield generated sentences, nearly all distinct."""
+    return islice((text for row in sample_rows("triplets", count // 3 + 1, seed=1) for text in row), count)
+
+
+def bare_loop(model: str, texts: list[str], portion: int, barrier: Any, seconds: Any) -> None:
+    """Encode portions one by one on one thread; put wall and CPU seconds into a queue."""
+    encoder = OnnxEncoder(model, provider="cpu", threads=1)
+    encoder.encode(texts[:200])
+    barrier.wait()
+    start, cpu = time.perf_counter(), time.process_time()
+    for first in range(0, len(texts), portion):
+        encoder.encode(texts[first : first + portion])
+    seconds.put((time.perf_counter() - start, time.process_time() - cpu))
+
+
+def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple[float, float]:
+    """Return the total rows per second of bare loops in ``workers`` processes, and their CPU seconds per row."""
+    context = multiprocessing.get_context("spawn")
+    barrier, seconds = context.Barrier(workers), context.Queue()
+    share = len(texts) // workers
+    processes = [
+        context.Process(target=bare_loop, args=(model, texts[n * share : (n + 1) * share], portion, barrier, seconds))
+        for n in range(workers)
+    ]
+    for process in processes:
+        process.start()
+    took = [seconds.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return sum(share / wall for wall, _ in took), sum(cpu for _, cpu in took) / (share * workers)
+
+
+@dataclass
+class EmbedRun:
+    """Cost of a run of `cse embed`: seconds, CPU seconds of all its processes, peak memory in MB."""
+
+    seconds: float = 0.0
+    cpu: dict[int, float] = field(default_factory=dict)
+    driver: float = 0.0
+    with_actors: float = 0.0
+
+    def sample(self, pid: int) -> None:
+        """Sample the processes of a command."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            driver = psutil.Process(pid)
+            resident = self._look(driver)
+            self.driver = max(self.driver, resident)
+            for child in driver.children(recursive=True):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    own = self._look(child)
+                    resident += own if "PieceActor" in " ".join(child.cmdline()) else 0
+            self.with_actors = max(self.with_actors, resident)
+
+    def _look(self, process: psutil.Process) -> float:
+        times = process.cpu_times()
+        self.cpu[process.pid] = times.user + times.system
+        return float(process.memory_info().rss / 1e6)
+
+
+def embed(corpus: Path, out: Path, model: str, *options: str) -> EmbedRun:
+    """Run `cse embed` and measure it."""
+    command = [sys.executable, "-m", "cse.cli", "embed", str(corpus), "--out", str(out), "--model", model]
+    start, run = time.perf_counter(), EmbedRun()
+    process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
+    while process.poll() is None:
+        run.sample(process.pid)
+        time.sleep(_SAMPLE_SECONDS)
+    run.seconds = time.perf_counter() - start
+    if process.returncode:
+        raise SystemExit(process.stderr.read() if process.stderr else "cse embed failed")
+    return run
+
+
+def small_model(folder: Path) -> Path:
+    """Write a bundle that averages random word vectors: fast, and as wide as MiniLM."""
+    vocabulary = {"[UNK]": 0, **{f"w{n}": n for n in range(1, WORDS)}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    return averaging_model(folder, tokenizer, np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32))
+
+
+def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float32]) -> Path:
+    """Write a bundle that averages the vectors of a text's tokens.
+
+    Args:
+        folder: of the bundle.
+        tokenizer: without padding.
+        table: vectors of the tokens ``(tokens, D)``.
+    """
+    folder.mkdir()
+    tokenizer.save(str(folder / TOKENIZER))
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
+        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
+        helper.make_node("Mul", ["tokens", "column"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "one"], ["sentence_embedding"], keepdims=0),
+    ]
+    width = table.shape[1]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")]
+    outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])]
+    constants = [
+        numpy_helper.from_array(table, "table"),
+        numpy_helper.from_array(np.array([1]), "one"),
+        numpy_helper.from_array(np.array([-1]), "last"),
+    ]
+    graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
+    Bundle(FORMAT, width, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder
+
+
+def write_words(path: Path, rows: int) -> Path:
+    """Write lines of twelve random words."""
+    rng = np.random.default_rng(1)
+    with path.open("w", encoding="utf-8") as stream:
+        for first in range(0, rows, 10_000):
+            for line in rng.integers(1, WORDS, (min(10_000, rows - first), 12)):
+                stream.write(" ".join(f"w{n}" for n in line) + "\n")
+    return path
+
+
+def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Measure the bare loop and `cse embed` alternately."""
+    texts = list(sentences(options.rows))
+    corpus, few = work / "corpus.txt", work / "few.txt"
+    corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
+    few.write_text("a line\n" * options.workers, encoding="utf-8")
+    workers = ["--workers", str(options.workers)]
+    bare, whole, start = [], [], []
+    for round_ in range(options.rounds):
+        bare.append(bare_rate(options.model, texts, options.shard_rows, options.workers))
+        start.append(embed(few, work / f"few-{round_}", options.model, *workers, "--shard-rows", "1"))
+        shard_rows = ["--shard-rows", str(options.shard_rows)]
+        whole.append(embed(corpus, work / f"out-{round_}", options.model, *workers, *shard_rows))
+        print(
+            f"round {round_ + 1}: bare {bare[-1][0]:.1f} rows/s, start-up {start[-1].seconds:.1f} s, "
+            f"whole {whole[-1].seconds:.1f} s",
+            flush=True,
+        )
+    rates = [options.rows / (run.seconds - up.seconds) for run, up in zip(whole, start, strict=True)]
+    cpu = [(sum(run.cpu.values()) - sum(up.cpu.values())) / options.rows for run, up in zip(whole, start, strict=True)]
+    return {
+        "bare loop, rows/s per core": statistics.median(rate for rate, _ in bare) / options.workers,
+        "cse embed, rows/s per core, after start-up": statistics.median(rates) / options.workers,
+        "ratio after start-up": statistics.median(rate / one for rate, (one, _) in zip(rates, bare, strict=True)),
+        "start-up and end, s": statistics.median(run.seconds for run in start),
+        "ratio with start-up": statistics.median(
+            options.rows / run.seconds / one for run, (one, _) in zip(whole, bare, strict=True)
+        ),
+        "bare loop, rows per CPU second": statistics.median(1 / one for _, one in bare),
+        "cse embed, rows per CPU second": statistics.median(1 / own for own in cpu),
+        "ratio of rows per CPU second": statistics.median(one / own for own, (_, one) in zip(cpu, bare, strict=True)),
+    }
+
+
+def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
+    """Measure peak memory for corpora of growing size."""
+    model = str(small_model(work / "small"))
+    figures: dict[str, float] = {}
+    for rows in options.sizes:
+        corpus = write_words(work / f"{rows}.txt", rows)
+        sizes = ["--workers", str(options.workers), "--shard-rows", str(options.shard_rows)]
+        run = embed(corpus, work / f"memory-{rows}", model, *sizes)
+        figures |= {
+            f"{rows:,} rows: driver, MB": run.driver,
+            f"{rows:,} rows: driver and actors, MB": run.with_actors,
+            f"{rows:,} rows: seconds": run.seconds,
+        }
+        print(f"{rows:,} rows: {run.seconds:.1f} s, {run.driver:.0f} MB, with actors {run.with_actors:.0f}", flush=True)
+    return figures
+
+
+def main() -> None:
+    """Measure and print; ``--json`` also writes the figures."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="data/bundle", help="bundle for the throughput test")
+    parser.add_argument("--workers", type=int, default=usable_cpus())
+    parser.add_argument("--rows", type=int, default=16_384)
+    parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that short corpora have several shards")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
+    parser.add_argument("--only", choices=["throughput", "memory"])
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        if options.only != "memory":
+            figures |= throughput(Path(folder), options)
+        if options.only != "throughput":
+            figures |= memory(Path(folder), options)
+    for name, value in figures.items():
+        print(f"{name:55} {value:10.2f}")
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
