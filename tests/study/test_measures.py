@@ -5,10 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import pytest
 
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, ScoredPairs, Triplets
-from cse.errors import CseError
 from cse.study.measures import CXC, DEV, apart, columns, dev_part, gained, kept, part_for_test
 
 
@@ -70,13 +68,6 @@ def test_pairs_and_triplets_are_halved():
     assert sorted(rows) == sorted(zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
     triplets = Triplets("triplets", list("abcde"), list("fghij"), list("klmno"))
     assert sorted(dev_part(triplets).anchor + part_for_test(triplets).anchor) == list("abcde")
-
-
-def test_the_parts_are_the_same_each_time_and_need_a_few_rows():
-    task = Triplets("triplets", list("abcde"), list("fghij"), list("klmno"))
-    assert dev_part(task) == dev_part(task)
-    with pytest.raises(CseError, match="task few: 3 rows are too few"):
-        dev_part(Triplets("few", list("abc"), list("def"), list("ghi")))
 
 
 def test_columns_of_an_evaluation():

@@ -211,19 +211,3 @@ def test_files_that_changed_between_two_calls_are_refused(cse, place, tiny_folde
     with (place / "data" / changed).open("a", encoding="utf-8") as stream:
         stream.write("\n" if changed.endswith("json") else "one,more,row\n")
     assert refused in cse(*RUN, "screen", "--only", "taught").refused()
-
-
-def test_test_files_that_changed_after_the_trainings_are_refused(cse, place):  # noqa: F811
-    """Records of the old items would be printed as if they were of the new ones."""
-    put_on_record("backbone")
-    put_on_record("screen/plain-42")
-    for run in ("backbone", "screen/plain-42"):
-        (OUT / "runs" / run / "record").mkdir()
-    assert cse("study", "choose", "tiny.study.yaml", "screen", "plain").code == 0
-    refused = cse("study", "test", "tiny.study.yaml").refused()
-    assert "the files or settings of its data changed since round screen was trained; undo that, or give" in refused
-
-
-def test_nothing_trained_yet_is_one_line(cse, place):  # noqa: F811
-    assert "nothing was trained yet" in cse("study", "show", "tiny.study.yaml").refused()
-    assert "not trained in round whole" in cse("study", "choose", "tiny.study.yaml", "whole", "plain").refused()
