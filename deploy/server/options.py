@@ -38,4 +38,5 @@ class Options(BaseModel):
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
     drift: bool = Field(False, description="Keep a sketch of the vectors and compare it with the one of the export.")
+    token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")
     log_requests: bool = Field(False, description="Log every request, without its texts.")
