@@ -36,10 +36,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
-_SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
 UPDATES = ("update_down", "update_up", "update_rest")
 _PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres", *_SKETCH)
+_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres")
 
 
 @dataclass(frozen=True)
@@ -102,9 +101,6 @@ class Domain:
         update_up: what is added to their biases, and the other factor (1 + r, o).
         update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
-        sketch_mean: mean (w) of the domain's unit-length vectors of its training text, or None, as the next two.
-        sketch_variance: their variance (w).
-        sketch_count: their number (1).
     """
 
     facts: DomainFacts
@@ -118,9 +114,6 @@ class Domain:
     update_up: NDArray[np.float32] | None = None
     update_rest: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
-    sketch_mean: NDArray[np.float32] | None = None
-    sketch_variance: NDArray[np.float32] | None = None
-    sketch_count: NDArray[np.float32] | None = None
 
     @property
     def name(self) -> str:
@@ -206,8 +199,7 @@ class Domain:
 
 def identity_of(facts: DomainFacts) -> str:
     """Return a hash of everything that makes a domain's vectors."""
-    kept = {key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")}
-    return digest(kept | {"hashes": {key: one for key, one in facts.hashes.items() if key not in _SKETCH}})
+    return digest({key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")})
 
 
 @dataclass(frozen=True)
@@ -508,12 +500,9 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_matrix": (width, own),
         "centres": (count, width),
         **update_shapes(shape.updates, rank),
-        "sketch_mean": (own,),
-        "sketch_variance": (own,),
-        "sketch_count": (1,),
     }
     missing = {"prompt"}
-    for together in map(set, (_PROJECTOR, _MAP, UPDATES, _SKETCH)):
+    for together in map(set, (_PROJECTOR, _MAP, UPDATES)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError
-from cse.files import identity_of_files
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint_config import WEIGHTS_FILE
 from cse.model.generator import find_generator
@@ -52,8 +51,6 @@ def training_inputs(
         facts["teachers"] = teachers_content(Path(distillation.teacher_folder))
     if objective.collection.weight > 0 and objective.collection.reads_folder:
         facts["collection"] = teachers_content(Path(objective.collection.teacher_folder))
-    if objective.collection.weight > 0 and objective.collection.cross_encoder is not None:
-        facts["cross-encoder"] = identity_of_files(objective.collection.cross_encoder)
     return facts
 
 

@@ -37,7 +37,7 @@ from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_o
 from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
-from cse.training.memory import OutOfMemory, is_out_of_memory
+from cse.training.memory import is_out_of_memory
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
@@ -113,7 +113,7 @@ class Training:
 
         Raises:
             CseError: something a loss term needs is missing, or the loss is no longer finite.
-            OutOfMemory: a batch does not fit into memory.
+            CseError: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
@@ -145,7 +145,7 @@ class Training:
             at_once = (
                 settings.train.mini_batch_size or max(len(each.columns) for each in tables) * settings.train.batch_size
             )
-            raise OutOfMemory(
+            raise CseError(
                 f"train.mini_batch_size: out of memory ({self.device.type}) with {at_once} sentences at once; set it "
                 f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
             ) from None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -31,7 +30,6 @@ from deploy.server.models import LARGEST_PAGE, PAGE
 from deploy.server.options import Options
 from deploy.server.refusals import refuse_in_form
 from deploy.server.schema import (
-    DriftAnswer,
     EmbeddingAnswer,
     EmbeddingRequest,
     EmbedRequest,
@@ -43,7 +41,6 @@ from deploy.server.schema import (
     TeiRequest,
 )
 from deploy.server.service import Answer, Inputs, Service
-from deploy.server.together import Alone
 
 _PAGE = Path(__file__).parent / "page"
 _JSON = "application/json"
@@ -74,12 +71,8 @@ _TEI_ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(options: Options, replicas: Alone | None = None) -> Door:
+def create_app(options: Options) -> Door:
     """Load the model and return the application.
-
-    Args:
-        options: of the server.
-        replicas: the way to the other replicas, if there are any.
 
     Raises:
         CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
@@ -92,16 +85,14 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.replicas.start(service.snapshot)
         yield
-        app.state.replicas.stop()
         service.close()
 
     # its documentation page asks no other host for files; a redirect would name the host that the request names
     app = FastAPIOffline(
         title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan, redirect_slashes=False
     )
-    app.state.service, app.state.closed, app.state.replicas = service, bool(keys), replicas or Alone()
+    app.state.service, app.state.closed = service, bool(keys)
     app.router.route_class = SizedRoute
     refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
@@ -113,8 +104,6 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
     app.add_api_route("/", embed_or_compare, methods=["POST"], response_model=list[list[float]] | list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
-    unwatched: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "Drift is not watched"}}
-    app.add_api_route("/drift", drift, response_model=DriftAnswer, responses=unwatched)
     app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
@@ -216,50 +205,33 @@ async def info(request: Request) -> Response:
         "truncates": True,
         "keys_required": state.closed,
         "report": "/report" if options.report is not None else None,
-        "drift": "/drift" if options.drift else None,
         "provider": encoder.provider,
         "version": served.version,
     }
     return Response(orjson.dumps(facts), media_type=_JSON)
 
 
-async def drift(request: Request) -> Response:
-    """Measure how far the vectors of each model have moved from those of its training text.
-
-    0: the same; 1: their mean has moved as far as the training texts spread. Older texts count less and less; after
-    `half_life` more texts, one counts half.
-    """
-    state = request.app.state
-    return Response(orjson.dumps(await state.service.drift(await state.replicas.others())), media_type=_JSON)
-
-
 async def health(request: Request) -> dict[str, str]:
-    """Answer 200 while the process and its threads live, in every replica."""
-    state = request.app.state
-    if not (state.service.alive and all(one.alive for one in await state.replicas.others())):
+    """Answer 200 while the process and its threads live."""
+    if not request.app.state.service.alive:
         raise ServiceError(503, "a thread that computes has ended; restart the server")
     return {"status": "ok"}
 
 
 async def ready(request: Request) -> dict[str, str]:
-    """Answer 200 if a replica would take a request, and the bank's folder can be read."""
-    state = request.app.state
-    if not (state.service.ready or any(one.ready for one in await state.replicas.others())):
+    """Answer 200 if a request would be taken, and the bank's folder can be read."""
+    service: Service = request.app.state.service
+    if not service.ready:
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
-    await state.service.stored(state.service.served.names)
+    await service.stored(service.served.names)
     return {"status": "ready"}
 
 
 async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     service: Service = request.app.state.service
-    replicas: Alone = request.app.state.replicas
-    others = await replicas.others()
-    if service.options.drift:
-        with contextlib.suppress(ServiceError):  # the bank's folder is gone for now; the other metrics are needed then
-            await service.drift(others)
     # beside the requests: those of 10,000 models take a fifth of a second
-    text = await asyncio.to_thread(service.metrics.text, [one.metrics for one in others], replicas.told)
+    text = await asyncio.to_thread(service.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

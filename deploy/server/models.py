@@ -18,7 +18,6 @@ from cse.runtime.bank import BadDomainError, Bank, NoDomainError, nearest_name
 from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.sketch import SKETCH, Moments, read_sketch
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
 from deploy.server.logs import log
@@ -62,11 +61,6 @@ class Target(NamedTuple):
         """Whether the id says in which role texts are read."""
         return self.id != self.name
 
-    @property
-    def has_sides(self) -> bool:
-        """Whether queries and documents are encoded differently behind their task texts."""
-        return self.served.encoder.query_side is not None or (self.domain is not None and self.domain.for_queries)
-
     def side_of(self, role: str | None) -> Domain | None:
         """Return the prompts for texts in a role; None for a bundle of one side, and for ``auto``."""
         encoder = self.served.encoder
@@ -94,13 +88,11 @@ class Served:
         encoder: runs it.
         name: id of a bundle.
         version: in the registry, else the start of the hash of its files.
-        reference: sketch of a bundle's vectors of its training text, if it was exported with one.
     """
 
     encoder: OnnxEncoder
     name: str
     version: str
-    reference: Moments | None = None
     loaded: float = field(default_factory=time.time)
     _said: dict[str, str] = field(default_factory=dict)  # what was wrong with a bank at the last look
 
@@ -123,8 +115,7 @@ class Served:
         for one_core in {False, encoder.threads > 1}:
             encoder.embed_rows(rows, bare, one_core=one_core)
         files = encoder.manifest.files
-        reference = read_sketch(folder / SKETCH, encoder.dimension) if SKETCH in files else None
-        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12], reference)
+        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12])
 
     @property
     def sha256(self) -> str:

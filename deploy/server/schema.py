@@ -167,25 +167,5 @@ class Info(BaseModel):
     truncates: bool
     keys_required: bool
     report: str | None
-    drift: str | None
     provider: str
     version: str
-
-
-class ModelDrift(BaseModel):
-    """How far the vectors of one model have moved."""
-
-    model: str
-    version: str
-    distance: float | None
-    texts: int
-    distinct_texts: int
-    reference_texts: int
-    reason: str | None
-
-
-class DriftAnswer(BaseModel):
-    """Answer of ``GET /drift``."""
-
-    models: list[ModelDrift]
-    half_life: float

@@ -292,49 +292,6 @@ def test_links(visit, bundle, report):
     assert links == [report] * bool(report) + ["/docs"]
 
 
-@pytest.mark.parametrize(
-    ("distance", "texts", "said"),
-    [
-        (0.012, 1234, "Vectors are like those of the training text (distance 0.01 over 1,234 texts)."),
-        (
-            0.11,
-            100,
-            "Vectors differ a little from those of the training text (distance 0.11 over 100 texts).",
-        ),
-        (0.31, 5000, "Vectors have moved from those of the training text (distance 0.31 over 5,000 texts)."),
-        (0.31, 99, "Too few texts to speak of drift (distance 0.31 over 99 texts)."),
-        (None, 5, "Drift is not known: the bundle is old."),
-    ],
-)
-def test_drift_in_words(visit, bundle, address, distance, texts, said):
-    facts = {"model": bundle.name, "distance": distance, "distinct_texts": texts, "reason": "the bundle is old"}
-
-    def change(page):
-        with_info(drift="/drift")(page)
-        page.route("**/drift", lambda route: route.fulfill(json={"models": [facts], "half_life": 1}))
-
-    page = visit(bundle, before=change)
-    page.locator("#drift").filter(has_text=said).wait_for()
-
-
-def test_drift_follows_the_chosen_model_and_each_comparison(visit, bank):
-    page = visit(bank, serve=["--drift"])
-    line = page.locator("#drift")
-    assert line.is_hidden(), "nobody has asked for a domain yet"
-    compare(page)
-    line.filter(has_text="Drift is not known: the domain has no sketch").wait_for()
-    texts = {one["model"]: one["texts"] for one in page.request.get(f"{page.url}drift").json()["models"]}
-    assert sum(texts.values()) == len(TEXTS) + 1
-    page.get_by_label("Model", exact=True).select_option("auto")
-    line.wait_for(state="hidden")
-
-
-def test_nothing_is_said_of_drift_that_nobody_watches(visit, bundle):
-    page = visit(bundle)
-    compare(page)
-    assert page.locator("#drift").is_hidden()
-
-
 # ---- errors ---------------------------------------------------------------------------------------------------------
 
 

@@ -379,7 +379,7 @@ def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path)
 def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_bank, tmp_path):
     bank = shutil.copytree(small_bank, tmp_path / "bank")
     asked = {"model": "plain", "input": "the cat sits"}
-    with serving(bank, "--drift", log=tmp_path / "log") as server:
+    with serving(bank, log=tmp_path / "log") as server:
         (bank / "domains/loop.safetensors").symlink_to("loop.safetensors")
         for _ in range(2):  # damaged, mended, damaged again: said twice
             (bank / "domains/hidden.safetensors").rename(bank / "kept")
@@ -394,7 +394,7 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
         assert httpx.get(f"{server.url}/ready").status_code == 200
         (bank / "domains").rename(bank / "away")
         gone = [server.post("/v1/embeddings", asked)]
-        gone += [httpx.get(server.url + route) for route in ("/ready", "/v1/models", "/info", "/drift")]
+        gone += [httpx.get(server.url + route) for route in ("/ready", "/v1/models", "/info")]
         for answer in gone:
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "bank_unreachable")
             assert str(tmp_path) not in answer.text
@@ -405,9 +405,8 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
     assert [sum(word in one for one in said) for word in ("hidden.saf", "loop.saf", "read the domains")] == [2, 1, 1]
 
 
-@pytest.mark.parametrize("drift", [False, True])
-def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift):
-    app, free = create_app(Options(model=str(small_bank), drift=drift)), threading.Event()
+def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch):
+    app, free = create_app(Options(model=str(small_bank))), threading.Event()
     monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
 
     async def ask():
@@ -421,14 +420,13 @@ def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch, drift)
             await asyncio.sleep(0.05)
             health = await client.get("/health")
             assert not blocked.done()
-            routes = ["/ready", "/drift"] if drift else ["/ready"]
-            return [health, await blocked, *[await client.get(route) for route in (*routes, "/metrics")]]
+            return [health, await blocked, *[await client.get(route) for route in ("/ready", "/metrics")]]
 
     try:
         statuses = [answer.status_code for answer in asyncio.run(ask())]
     finally:
         free.set()
-    assert statuses == [200, 503, 503, *[503] * drift, 200]
+    assert statuses == [200, 503, 503, 200]
 
 
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
@@ -552,7 +550,6 @@ def test_info_metrics_and_openapi(server, small_bundle):
         "/embed",
         "/similarity",
         "/info",
-        "/drift",
         "/health",
         "/ready",
         "/",

@@ -42,7 +42,7 @@ def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])
         add_domain(model, make_domain(encoder, "legal", centres=centres))
         add_domain(model, make_domain(make_encoder(tiny_folders["bert"], "plain"), "other"))
-    with serving(model, "--threads", 2, "--drift", "--token-ids", log=root / "log") as found:
+    with serving(model, "--threads", 2, "--token-ids", log=root / "log") as found:
         yield found, request.param
 
 
@@ -108,20 +108,6 @@ def test_requests_of_both_sides_share_batches(service, encoder):
 
     for (model, text), answer in asyncio.run(ask()):
         np.testing.assert_allclose(answer.json()["data"][0]["embedding"], expected[model][text], atol=1e-5)
-
-
-def test_drift_watches_queries_alone(service):
-    server, _ = service
-
-    def watched():
-        found = httpx.get(f"{server.url}/drift").json()["models"]
-        return next(one["texts"] for one in found if one["model"] == "legal")
-
-    before = watched()
-    for model, more in (("legal", 0), ("legal:passage", 0), ("legal:query", 3)):
-        server.post("/v1/embeddings", {"model": model, "input": TEXTS})
-        assert watched() == before + more
-        before += more
 
 
 def test_the_nearest_domain_gives_its_documents_side(service, encoder):

@@ -13,7 +13,6 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
-from tests.flows.drift_server import drift_server
 from tests.flows.prefect_server import (
     PrefectServer,
     prefect_server,
@@ -21,7 +20,7 @@ from tests.flows.prefect_server import (
     run_deployment,
     wait_for,
 )
-from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone, write_triplets
+from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -41,7 +40,7 @@ def project(tmp_path_factory, server) -> Workspace:
     workspace = tiny_clone(tmp_path_factory.mktemp("project") / "clone")
     workspace.environment |= server.environment
     output = workspace.run("prefect", "--no-prompt", "deploy", "--all")
-    assert output.count("successfully created") == 9, output
+    assert output.count("successfully created") == 7, output
     server.worker(workspace, "cse-local", tmp_path_factory.mktemp("elsewhere"))
     return workspace
 
@@ -60,10 +59,10 @@ def test_what_is_deployed(project, server):
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
         "train-cse/local", "train-cse/gpu", "train-bank/local", "adapt-cse/local", "evaluate-cse/local",
-        "export-cse/local", "embed-cse/local", "watch-data/local", "watch-drift/local",
+        "export-cse/local", "embed-cse/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
-    assert len(schedules) == 5
+    assert len(schedules) == 3
     assert not any(schedule["active"] for schedule in schedules)
     gpu = named["train-cse/gpu"]
     assert gpu["tags"] == ["cse", "gpu"]
@@ -79,7 +78,7 @@ def test_what_is_deployed(project, server):
 def test_deploying_again_changes_what_is_there(project, server):
     output = project.run("prefect", "--no-prompt", "deploy", "--all")
     assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 9
+    assert len(server.post("deployments/filter")) == 7
 
 
 def test_a_deployment_runs_the_pipeline(project, server, first_run):
@@ -162,42 +161,6 @@ def test_what_only_the_settings_know_fails_at_once(project, server, first_run):
     assert "objective" in run["state"]["message"]
     assert "\n" not in run["state"]["message"]
     assert not server.post("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
-
-
-def test_changed_data_retrain_through_the_automation(project, server, first_run):
-    project.dvc("repro")
-    write_triplets(project.folder / "data/raw/train/rows.csv", 150, seed=3)
-    before = {run["id"] for run in server.flow_runs()}
-    assert "data/raw/train" in server.run("watch-data/local", "watched")["state"]["message"]
-
-    def started() -> list[dict]:
-        flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
-        return [run for run in server.flow_runs() if run["id"] not in before and flows[run["flow_id"]] == "train-cse"]
-
-    run = server.finished(wait_for(started, 60, server.log)[0]["name"])
-    assert run["state_type"] == "COMPLETED"
-    assert dict(server.task_states(run))["prepare"] == "Executed"
-    assert json.loads((project.folder / "data/metrics/prepare.json").read_text())["rows"] == 150
-    assert "sentence-encoder@v1.0.0" in project.run("git", "tag"), "the trigger asks for a version"
-    assert "unchanged since the last run" in server.run("watch-data/local", "watched-again")["state"]["message"]
-    project.commit()
-
-
-def test_drift_retrains_through_the_automation(project, server, first_run):
-    before = {run["id"] for run in server.flow_runs()}
-    one = {"model": "bundle", "version": "v1", "distance": 0.31, "texts": 1200, "reference_texts": 9, "reason": None}
-    with drift_server(models=[one]) as url:
-        message = server.run("watch-drift/local", "drifted", url=url)["state"]["message"]
-        assert "drifted: bundle v1, distance 0.310" in message
-
-        def started() -> list[dict]:
-            flows = {flow["id"]: flow["name"] for flow in server.post("flows/filter")}
-            runs = [run for run in server.flow_runs() if run["id"] not in before]
-            return [run for run in runs if flows[run["flow_id"]] == "train-cse"]
-
-        run = server.finished(wait_for(started, 60, server.log)[0]["name"])
-        assert run["state_type"] == "COMPLETED"
-    assert len(started()) == 1
 
 
 def test_the_other_flows(project, server, first_run, tmp_path):

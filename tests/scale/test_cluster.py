@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -130,35 +129,3 @@ def test_training_starts_though_its_part_of_the_sum_fits_no_machine(cluster, tin
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert "workers that share each batch: 2" in done.stderr
-
-
-# what `cse serve` writes within half a second, not half a minute
-SERVE = """
-import sys
-import cse.scale.machines
-cse.scale.machines.WAIT_SECONDS = 0.5
-sys.argv = ["cse", *sys.argv[1:]]
-from cse.cli.main import main
-main()
-"""
-
-
-def test_replicas_that_find_no_room_are_refused_or_say_what_they_wait_for(cluster, tmp_path):
-    bundle = write_bundle(tmp_path / "bundle")
-    command = [sys.executable, "-c", SERVE, "serve", str(bundle), "--port", "0", "--replicas"]
-    refused = subprocess.run([*command, "7"], capture_output=True, text=True, timeout=240, check=False)
-    assert refused.returncode == 2
-    line = "--replicas 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs"
-    assert line in refused.stderr.splitlines()[-1]
-    log = tmp_path / "log"
-    with ray_session() as ray, log.open("wb") as stream:
-        hold = [ray.remote(num_cpus=2)(Echo).remote(2) for _ in range(3)]
-        ray.get([one.__ray_ready__.remote() for one in hold])
-        process = subprocess.Popen([*command, "2"], stderr=stream)
-        try:
-            wait_for(lambda: "0 CPUs in all are free" in log.read_text(), seconds=90)
-            process.terminate()
-            assert process.wait(60) == 128 + signal.SIGTERM, log.read_text()
-        finally:
-            process.kill()
-            process.wait(60)

@@ -119,8 +119,6 @@ def test_default_search_stops_what_falls_behind(folder):
     assert states.count("stopped") >= 1, output
     assert all(int(row["percent"]) < 100 for row in rows if row["state"] == "stopped")
     assert (rows[0]["train.learning_rate"], rows[0]["prompt.length"]) == ("0.01", "4")  # the setting of now
-    (page,) = folder.glob(".cse/tune/*/sweep.html")
-    assert "parcoords" in page.read_text(encoding="utf-8")
     events = list(folder.glob(".cse/tune/*/tune/trial-*/events.out.tfevents.*"))
     assert len(events) == 8
     hparams = 0
