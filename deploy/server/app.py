@@ -291,7 +291,7 @@ def _check(inputs: Inputs, options: Options, param: str) -> None:
     """
     if not options.token_ids and not isinstance(inputs[0], str):
         raise CseError(
-            f"{param}: token ids, which most clients make with OpenAI's tokenizer, where they stand for other words: send "
+            f"{param}: token ids; most clients make them with OpenAI's tokenizer, where they stand for other words: send "
             "texts (LangChain: check_embedding_ctx_length=False), or serve with --token-ids if they are this model's"
         )
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
