@@ -20,7 +20,7 @@ from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import BANK, DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of, read_domain
+from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
 
@@ -103,17 +103,6 @@ def test_a_bank_at_rest_is_not_read_again(bank, monkeypatch):
     opened = Bank(bank)
     monkeypatch.setattr("cse.runtime.bank.os.listdir", None)
     assert opened.names() == ("a", "b")
-
-
-def test_only_the_changed_file_is_read(bank, monkeypatch):
-    opened = Bank(bank)
-    read = []
-    monkeypatch.setattr(
-        "cse.runtime.bank.read_domain", lambda path, shape: read.append(path.name) or read_domain(path, shape)
-    )
-    add_domain(bank, make_domain("b", 9.0), replace=True)
-    assert value_of(opened.domain("b")) == 9
-    assert read == [f"b{SUFFIX}"]
 
 
 def test_many_threads_see_only_whole_states(bank):
