@@ -88,34 +88,6 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run):
     assert project.lock() == by_flow
 
 
-def tree_times(project: Workspace) -> dict[str, int]:
-    """Return modification times of the user's files: what git or DVC would keep, without their stores."""
-    return {name: time for name, time in project.times().items() if not name.startswith((".cse/", ".dvc/"))}
-
-
-def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first_run):
-    project.commit()
-    before, lock = tree_times(project), project.lock()
-    run = server.run("train-cse/local", "hot", overrides={"train.learning_rate": 0.5})
-    assert run["state_type"] == "COMPLETED", server.log()
-    assert dict(server.task_states(run)) == {
-        "prepare": "Skipped", "mine": "Skipped", "corrupt": "Skipped",
-        "train": "Executed", "evaluate": "Executed", "export": "Executed",
-    }  # fmt: skip
-    assert tree_times(project) == before
-    assert project.run("git", "status", "--short") == ""
-    summary = server.artifacts(run)["run-summary"]
-    assert "| `train.learning_rate` | 0.01 | 0.5 |" in summary
-    assert "dvc exp apply hot" in summary
-
-    taken = project.copy(Path(project.folder.parent / "taken"))  # the cache lies inside, so it is copied too
-    taken.dvc("exp", "apply", "hot")
-    assert "learning_rate: 0.5" in (taken.folder / "params.yaml").read_text()
-    assert taken.lock() != lock
-    output = taken.dvc("repro")
-    assert output.count("didn't change") == len(STAGES), output
-
-
 @pytest.mark.parametrize(
     ("parameter", "says"),
     [

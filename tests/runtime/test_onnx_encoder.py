@@ -147,16 +147,6 @@ def test_a_longest_sentence_shorter_than_its_template(bundle):
         OnnxEncoder(bundle, provider="cpu")
 
 
-def test_a_graph_without_a_mask_is_no_sentence_encoder(bundle):
-    model = onnx.load(bundle / MODEL)
-    model.graph.input[1].name = "token_type_ids"
-    model.graph.node[1].input[0] = "token_type_ids"
-    onnx.save(model, bundle / MODEL)
-    reseal(bundle)
-    with pytest.raises(CseError, match="has no input 'attention_mask'"):
-        OnnxEncoder(bundle, provider="cpu")
-
-
 def test_rows_that_the_graph_cannot_take_are_one_line(bundle):
     """For instance more tokens than it has positions: here its table of words is too short."""
     model = onnx.load(bundle / MODEL)
