@@ -39,7 +39,7 @@ from cse.runtime.domain import (
     read_domain,
     read_outline,
 )
-from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache
+from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache, Look, look_directly
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 
 FORMAT = 2
@@ -158,6 +158,7 @@ class Bank:
         self._centres = Centres(lambda path: read_centres(path, shape, kept_bytes), shape.dimension)
         self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
         self._held: dict[str, Domain] | None = None
+        self._ask: Look = look_directly
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
@@ -286,6 +287,10 @@ class Bank:
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
 
+    def ask_through(self, ask: Look) -> None:
+        """Look at the files of domains by way of ``ask``, whose ``TimeoutError`` makes a ``BadDomainError``."""
+        self._ask = self._centres.ask = ask
+
     def _file(self, name: str) -> str:
         return f"{self._place}{os.sep}{name}{SUFFIX}"
 
@@ -293,7 +298,8 @@ class Bank:
         """Return what is kept of a domain's file."""
         path = self._file(name)
         try:
-            found = kept.get(path) if is_name(name) or name in self.names() else None
+            known = is_name(name) or name in self.names()
+            found = self._ask(name, lambda: kept.get(path)) if known else None
         except (FileNotFoundError, NotADirectoryError):
             found = None
         except OSError as error:

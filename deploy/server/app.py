@@ -143,7 +143,7 @@ async def models(
         raise ServiceError(
             400, f"after: {after[:80]!r} is not the id of a model; send the last_id of a page", param="after"
         )
-    page = await service.stored(service.served.cards, after, limit, request.state.client.models)
+    page = await service.stored(service.served.cards, after, limit, request.state.client.models, name="/v1/models")
     return Response(orjson.dumps({"object": "list", **page._asdict()}), media_type=_JSON)
 
 
@@ -195,7 +195,7 @@ async def info(request: Request) -> Response:
     facts = {
         "model_id": served.name,
         "model_sha": served.sha256,
-        "models": [card["id"] for card in (await service.stored(served.cards)).data],
+        "models": [card["id"] for card in (await service.stored(served.cards, name="/v1/models")).data],
         "dimension": encoder.dimension,
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
@@ -291,8 +291,8 @@ def _check(inputs: Inputs, options: Options, param: str) -> None:
     """
     if not options.token_ids and not isinstance(inputs[0], str):
         raise CseError(
-            f"{param}: token ids; most clients make them with OpenAI's tokenizer, where they stand for other words: send "
-            "texts (LangChain: check_embedding_ctx_length=False), or serve with --token-ids if they are this model's"
+            f"{param}: token ids; most clients send those of OpenAI's tokenizer, which are other words here: send "
+            "texts (LangChain: check_embedding_ctx_length=False), or start with --token-ids if they are the model's own"
         )
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:

@@ -7,8 +7,11 @@ import base64
 import concurrent.futures
 import gc
 import json
+import os
 import shutil
+import signal
 import threading
+import time
 
 import httpx
 import numpy as np
@@ -18,8 +21,7 @@ from pydantic import ValidationError
 
 from cse.export.bank import make_domain
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.bank import Bank
-from cse.runtime.file_cache import FileCache
+from cse.runtime import domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
@@ -398,28 +400,78 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
     assert [sum(word in one for one in said) for word in ("hidden.saf", "loop.saf", "read the domains")] == [2, 1, 1]
 
 
-def test_a_read_that_blocks_holds_up_nobody_else(small_bank, monkeypatch):
-    app, free = create_app(Options(model=str(small_bank))), threading.Event()
-    monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
+def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, tmp_path, monkeypatch):
+    """As on a network that went away, where whoever opens the file waits for ever."""
+    bank, free, opened = shutil.copytree(small_bank, tmp_path / "bank"), threading.Event(), domain.open_file
+    for name in ("hangs", "near"):
+        made = make_domain(make_encoder(tiny_folders["bert"], "plain"), name, centres=np.eye(1, 32, dtype=np.float32))
+        add_domain(bank, made)
+    monkeypatch.setattr("deploy.server.storage.SECONDS", 4.0)
+    monkeypatch.setattr("deploy.server.storage.PATIENCE", 0.2)
+
+    def open_file(path, most):
+        if "hangs" in path.name:
+            free.wait(60)
+        return opened(path, most)
+
+    monkeypatch.setattr(domain, "open_file", open_file)
+    app = create_app(Options(model=str(bank)))
+    hanging = [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("hangs", "hangs:query")]
+    others = [("GET", route, None) for route in ("/health", "/ready", "/info", "/v1/models", "/metrics")]
+    others += [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("plain", "hidden", "auto")]
 
     async def ask():
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            asked = {"model": "plain", "input": "a"}
-            assert (await client.post("/v1/embeddings", json=asked)).status_code == 200
-            monkeypatch.setattr(Bank, "names", lambda self: free.wait(20) and ())
-            monkeypatch.setattr(FileCache, "get", lambda self, path: free.wait(20) and None)
-            blocked = asyncio.create_task(client.post("/v1/embeddings", json=asked))
-            await asyncio.sleep(0.05)
-            health = await client.get("/health")
-            assert not blocked.done()
-            return [health, await blocked, *[await client.get(route) for route in ("/ready", "/metrics")]]
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+
+            async def send(request):
+                begin = time.monotonic()
+                answer = await client.request(*request[:2], json=request[2])
+                return answer, time.monotonic() - begin
+
+            first = [asyncio.create_task(send(request)) for request in hanging * 20]
+            meanwhile = [await send(request) for request in others]
+            assert not any(task.done() for task in first), "nobody waited with those who asked for the file"
+            unanswered = [await task for task in first]
+            again = [await send(request) for request in hanging * 20]
+            free.set()
+            await asyncio.sleep(0.1)
+            return meanwhile, unanswered, again, await send(hanging[0])
 
     try:
-        statuses = [answer.status_code for answer in asyncio.run(ask())]
+        meanwhile, unanswered, again, freed = asyncio.run(ask())
     finally:
         free.set()
-    assert statuses == [200, 503, 503, 200]
+    assert [answer.status_code for answer, _ in meanwhile] == [200] * len(others), [one[0].text for one in meanwhile]
+    assert [card["id"] for card in meanwhile[3][0].json()["data"]] == [*sorted({*KINDS, "near"}), "auto"]
+    assert meanwhile[-1][0].json()["data"][0]["domain"] == "near"
+    assert {answer.json()["error"]["message"] for answer, _ in unanswered} == {
+        "model 'hangs': its file did not answer within 4 s"
+    }
+    assert {answer.status_code for answer, _ in unanswered + again} == {503}
+    assert max(seconds for _, seconds in again) < 2, "it is known to hang"
+    assert sum(thread.name == "storage" for thread in threading.enumerate()) < 20
+    assert freed[0].status_code == 200
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
+def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path, put):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    put(bank / "domains/odd.safetensors")
+    with serving(bank, log=tmp_path / "log") as server:
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            answers = list(pool.map(lambda _: server.post("/embed", {"model": "odd", "inputs": "a"}), range(8)))
+        assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {
+            (503, "model 'odd': its file in the bank is damaged; the log says how")
+        }
+        assert server.post("/embed", {"model": "plain", "inputs": "a"}).status_code == 200
+        for route in ("/ready", "/v1/models", "/info"):
+            assert httpx.get(server.url + route).status_code == 200
+        assert server.memory() < 2**30
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(20) == 0
+    said = [line["event"] for line in server.lines() if line["level"] == "error"]
+    assert len(said) == 1
+    assert "odd.safetensors: not a file but a pipe, a device or the like" in said[0]
 
 
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
