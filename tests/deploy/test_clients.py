@@ -73,6 +73,11 @@ def numbers(output: str) -> list[float]:
 EXAMPLES = {
     "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
     "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
+    "huggingface_hub": (
+        "InferenceClient(",
+        numbers,
+        lambda encode: [2, DIMENSION, *encode([COME, LOAN]) @ encode(CARD)],
+    ),
     "openai": (
         "from openai",
         numbers,

@@ -22,22 +22,10 @@ from deploy.server import keys
 from deploy.server.app import create_app
 from deploy.server.keys import digest, key_of, read_keys
 from deploy.server.options import Options
-from tests.deploy.servers import serving
+from tests.deploy.servers import asked, serving
 from tests.export.banks import KINDS, make_encoder
 
 TEXT = "the cat sits on the mat"
-
-
-def asked(app, *requests, key=None):
-    """The answers to requests (method, route, body), one after another."""
-
-    async def ask():
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
-            return [await client.request(method, route, json=body) for method, route, body in requests]
-
-    return asyncio.run(ask())
 
 
 def listed(app, query="", key=None):

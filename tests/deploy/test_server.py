@@ -23,10 +23,11 @@ from cse.runtime.file_cache import FileCache
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
+from deploy.server.intake import _mended
 from deploy.server.keys import digest
 from deploy.server.options import Options
 from deploy.server.schema import EmbeddingRequest, EmbedRequest, SimilarityRequest
-from tests.deploy.servers import serving
+from tests.deploy.servers import asked, serving
 from tests.export.banks import KINDS, MAPS, make_encoder, padded
 
 TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on a mat", "zebra", "a dog"]
@@ -50,9 +51,9 @@ def vectors_of(answer):
 # ---- OpenAI --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", ["float", None])
+@pytest.mark.parametrize("form", [{}, {"encoding_format": "float"}, {"encoding_format": None}])
 def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
-    answer = client.embeddings.create(model="small", input=TEXTS, **({"encoding_format": form} if form else {}))
+    answer = client.embeddings.create(model="small", input=TEXTS, **form)
     np.testing.assert_allclose([item.embedding for item in answer.data], expected, atol=1e-6)
     assert [item.index for item in answer.data] == list(range(len(TEXTS)))
     assert (answer.model, answer.object) == ("small", "list")
@@ -65,12 +66,77 @@ def test_one_text_and_base64_as_openai_sends_it(server, expected):
     np.testing.assert_allclose(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), expected[0], atol=1e-6)
 
 
-def test_token_ids_are_those_of_the_text(client, expected):
-    one = client.embeddings.create(model="small", input=[4, 5, 7])  # the cat sat
-    two = client.embeddings.create(model="small", input=[[4, 5, 7], [9, 6]])
-    np.testing.assert_allclose(one.data[0].embedding, expected[0], atol=1e-6)
-    np.testing.assert_allclose([item.embedding for item in two.data], expected[:2], atol=1e-6)
-    assert (one.usage.prompt_tokens, two.usage.prompt_tokens) == (5, 5 + 4)
+@pytest.mark.parametrize(
+    ("ids", "status", "said"),
+    [
+        ([4, 5, 7], 200, [[0]]),  # the cat sat
+        ([[4, 5, 7], [9, 6]], 200, [[0], [1]]),
+        ([12], 400, "token id 12 is not in 0 to 11"),
+        ([[4], [2, 5]], 400, "input[1]: token id 2 is a special token"),
+    ],
+)
+def test_token_ids_are_taken_where_they_are_said_to_be_the_models(small_bundle, expected, ids, status, said):
+    app = create_app(Options(model=str(small_bundle), token_ids=True))
+    (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ids}))
+    assert answer.status_code == status
+    if status == 200:
+        np.testing.assert_allclose(vectors_of(answer), expected[np.ravel(said)], atol=1e-6)
+    else:
+        assert said in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("ids", [[4, 5, 7], [15339, 1917], [[4, 5, 7]], [[15339], [1917]]])
+@pytest.mark.parametrize("route", ["/v1/embeddings", "/embed", "/"])
+def test_token_ids_of_whatever_tokenizer_are_refused_in_words(server, route, ids):
+    answer = server.post(route, {"model": "small", "input": ids, "inputs": ids})
+    assert answer.status_code == (400 if route == "/v1/embeddings" else 422)
+    assert "(LangChain: check_embedding_ctx_length=False)" in answer.text
+
+
+PAIR = {"source_sentence": "a", "sentences": ["a dog"]}
+LONG_PAIR = {"source_sentence": "a", "sentences": ["the cat sat on a mat"]}
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "nulls"),
+    [
+        ("/v1/embeddings", {"model": "small", "input": "a"}, ["encoding_format", "dimensions", "user", "more"]),
+        ("/embed", {"inputs": "a"}, ["normalize", "truncate", "truncation_direction", "prompt_name", "dimensions"]),
+        ("/", {"inputs": ["a"]}, ["normalize", "truncate", "truncation_direction", "prompt_name", "model"]),
+        ("/similarity", {"inputs": PAIR}, ["parameters", "model"]),
+        ("/", {"inputs": PAIR}, ["parameters", "model"]),
+        ("/similarity", {"inputs": PAIR, "parameters": dict.fromkeys(["truncate", "prompt_name"])}, []),
+    ],
+)
+def test_null_is_as_good_as_absent(server, route, body, nulls):
+    """LiteLLM, and OpenAI's client with None, send what was not set as null."""
+    answer = server.post(route, body | dict.fromkeys(nulls))
+    assert answer.status_code == 200, answer.text
+    assert answer.json() == server.post(route, body).json()
+
+
+@pytest.mark.parametrize(
+    ("sent", "read"),
+    [
+        (rb"cat \ud83d", "cat \ufffd"),
+        (rb"\uDE00 cat", "\ufffd cat"),
+        (rb"\ud83d\ud83d\ude00\ude00", "\ufffd\U0001f600\ufffd"),
+        (rb"\\ud83d \\\ud83d\n", "\\ud83d \\\ufffd\n"),
+        (b"cat \xed\xa0\xbd", "cat \ufffd"),
+    ],
+)
+def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, small_bundle, sent, read):
+    """JSON.stringify writes half an emoji where a text was cut in the middle of one."""
+    for route, form in (
+        ("/v1/embeddings", b'{"model": "small", "input": ["a dog", "%b"], "user": "\\ud83d"}'),
+        ("/embed", b'{"inputs": ["a dog", "%b"], "x": "\\ud83d"}'),
+        ("/similarity", b'{"inputs": {"source_sentence": "a dog", "sentences": ["%b"]}, "x": "\\ud83d"}'),
+    ):
+        answer = httpx.post(server.url + route, content=form % sent, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 200, answer.text
+        whole = form.replace(b"\\ud83d", b"-") % json.dumps(read)[1:-1].encode()
+        assert answer.json() == server.post(route, json.loads(whole)).json()
+    assert json.loads(_mended(b'"%b"' % sent)) == read
 
 
 def test_the_client_raises_its_own_errors(client):
@@ -98,8 +164,6 @@ def test_models_are_listed(client, bank_server):
         ({"input": {"a": 1}}, 400, "input is not valid"),
         ({"input": None}, 400, "input"),
         ({}, 400, "input: Field required"),
-        ({"input": [12]}, 400, "token id 12 is not in 0 to 11"),
-        ({"input": [[4], [2, 5]]}, 400, "input[1]: token id 2 is a special token"),
         ({"input": [-1]}, 400, "input"),
         ({"input": "a", "dimensions": -1}, 400, "dimensions"),
         ({"input": "a", "dimensions": 7}, 400, "dimensions: 7; this model gives 8"),
@@ -127,7 +191,6 @@ def test_bad_requests_of_openai(server, body, status, message):
         b"[]",
         b'"text"',
         b'{"model": "small", "input": "\xff"}',
-        b'{"model": "small", "input": "\\ud800"}',
         b"[" * 10_000,
     ],
 )
@@ -189,9 +252,10 @@ def test_unknown_routes_and_methods_get_openais_form(server):
 
 
 def test_embed_and_similarity_of_tei(server, small_bundle, expected):
-    found = server.post("/embed", {"inputs": TEXTS, "truncate": True})
-    np.testing.assert_allclose(found.json(), expected, atol=1e-6)
-    assert int(found.headers["x-compute-tokens"]) == 25
+    for route in ("/embed", "/"):
+        found = server.post(route, {"inputs": TEXTS})
+        np.testing.assert_allclose(found.json(), expected, atol=1e-6)
+        assert int(found.headers["x-compute-tokens"]) == 25
     raw = OnnxEncoder(small_bundle, provider="cpu").encode(TEXTS[:1], normalize=False)
     np.testing.assert_allclose(server.post("/embed", {"inputs": TEXTS[0], "normalize": False}).json(), raw, atol=1e-6)
     cosines = server.post("/similarity", {"inputs": {"source_sentence": TEXTS[0], "sentences": TEXTS[1:]}}).json()
@@ -206,9 +270,17 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/embed", {"inputs": ["a", ""]}, 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {}, 422, "Validation"),
-        ("/embed", {"inputs": [[99]]}, 422, "Tokenizer"),
+        ("/embed", {"inputs": [[9]]}, 422, "Tokenizer"),
         ("/embed", {"inputs": ["a"] * 3000}, 413, "Validation"),
-        ("/embed", {"inputs": "the cat sat on a mat"}, 413, "Validation"),
+        ("/embed", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
+        ("/similarity", {"inputs": LONG_PAIR, "parameters": {"truncate": False}}, 413, "Validation"),
+        ("/similarity", {"inputs": PAIR, "parameters": {"prompt_name": "query"}}, 400, "Validation"),
+        ("/", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
+        ("/", {"inputs": ["a", ""]}, 400, "Empty"),
+        ("/", {"inputs": PAIR | {"sentences": []}}, 400, "Empty"),
+        ("/", {"inputs": PAIR | {"source_sentence": None}}, 422, "Validation"),
+        ("/", {"inputs": "a", "normalize": "x"}, 422, "Validation"),
+        ("/", ["a"], 422, "Validation"),
         ("/embed", {"inputs": "bad"}, 424, "Backend"),
         ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
@@ -228,8 +300,10 @@ def test_truncation_is_said_and_counted(server):
     assert answer.headers["x-truncated"] == "2"
     assert answer.json()["usage"]["prompt_tokens"] == 6 + 4 + 6
     assert server.metric("cse_truncated_texts_total") == before + 2
-    cut = server.post("/embed", {"inputs": long, "truncate": True})
-    np.testing.assert_allclose(cut.json()[0], vectors_of(answer)[0], atol=1e-6)
+    for truncate in ({}, {"truncate": True}):
+        cut = server.post("/embed", {"inputs": long} | truncate)
+        assert cut.headers["x-truncated"] == "1"
+        np.testing.assert_allclose(cut.json()[0], vectors_of(answer)[0], atol=1e-6)
 
 
 # ---- a bank --------------------------------------------------------------------------------------------------------
@@ -394,7 +468,7 @@ def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeyp
             assert answer.headers["www-authenticate"] == "Bearer"
         for key in keys:
             assert server.post("/v1/embeddings", body, headers={"Authorization": f"Bearer {key}"}).status_code == 200
-        assert server.post("/embed", {"inputs": "a"}).status_code == 401
+        assert [server.post(route, {"inputs": "a"}).status_code for route in ("/embed", "/")] == [401, 401]
         for route in ("/health", "/ready", "/metrics", "/info", "/docs", "/openapi.json", "/"):
             assert httpx.get(server.url + route).status_code == 200, route
         events = server.lines()
@@ -478,6 +552,7 @@ def test_info_metrics_and_openapi(server, small_bundle):
         "/info",
         "/health",
         "/ready",
+        "/",
     } == paths.keys()
 
 

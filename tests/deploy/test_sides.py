@@ -42,7 +42,7 @@ def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])
         add_domain(model, make_domain(encoder, "legal", centres=centres))
         add_domain(model, make_domain(make_encoder(tiny_folders["bert"], "plain"), "other"))
-    with serving(model, "--threads", 2, log=root / "log") as found:
+    with serving(model, "--threads", 2, "--token-ids", log=root / "log") as found:
         yield found, request.param
 
 
@@ -79,7 +79,7 @@ def test_tei_names_a_role_by_prompt_name(service, encoder):
 def test_each_side_says_when_a_text_exceeds_its_own_length(service, encoder):
     server, _ = service
     for model, side in (("legal:query", encoder), ("legal:passage", encoder.documents)):
-        refused = server.post("/embed", {"inputs": TEXTS, "model": model})
+        refused = server.post("/embed", {"inputs": TEXTS, "model": model, "truncate": False})
         assert refused.status_code == 413
         assert f"1 of 3 inputs exceed {side.max_length} tokens" in refused.json()["error"]
 

@@ -104,7 +104,6 @@ def lora_of_peft(folder, target, *, head=False, **options):
 @pytest.mark.parametrize(
     "options",
     [
-        {"r": 3, "lora_alpha": 8, "target_modules": ["query", "value"]},
         {"r": 2, "lora_alpha": 8, "target_modules": ["query", "value"], "use_rslora": True, "layers_to_transform": [1]},
         {"r": 1, "lora_alpha": 2, "target_modules": r".*encoder\.layer.*(key|dense)", "head": True},
     ],

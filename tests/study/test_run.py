@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,9 @@ from cse.errors import CseError
 from cse.settings.load import load_settings
 from cse.study.facts import facts_of
 from cse.study.measures import dev_part
-from cse.study.plan import read_study, runs_of
+from cse.study.plan import BARE, read_study, runs_of
 from cse.study.run import Folders, RoundRuns, prepare_once
+from cse.study.table import RunRow, table
 from tests.study.workspace import write_study
 
 ROWS = Path("data/raw/train/rows.csv")
@@ -101,3 +103,31 @@ def test_a_round_takes_over_what_another_one_trained_alike(plan):
     assert do("whole", run) == whole
     other = run_of(plan, **{"train.learning_rate": 0.3})
     assert do("path", other).result != screened.result, "another rate under the same name is trained"
+
+
+def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
+    run, place = (
+        run_of(plan, **{"backbone.texts": {"query": "find: "}, "backbone.max_length": 20}),
+        Folders(Path("out"), Path("cxc")),
+    )
+    measure, read = cse.study.run.evaluate_suite, []
+
+    def evaluate(encoder, *args, **more):
+        read.append((encoder.max_length, encoder.texts))
+        return measure(encoder, *args, **more)
+
+    monkeypatch.setattr(cse.study.run, "evaluate_suite", evaluate)
+    bare = replace(run, setting=BARE)
+    worker = RunWorker(RoundRuns(place, "screen", plan.rounds["screen"], {BARE: bare, run.name: run}).do, 1)
+    assert [worker.run(name) for name in (BARE, run.name)] == ["", ""]
+    assert read == [(20, {"query": "find: "})] * 2
+    without, row = (RunRow.of(Ledger(place.run("screen", name).folder).read("run")) for name in (BARE, run.name))
+    head, _, line = table([without, row])
+    assert line[head.index("gained")]
+    for own in (
+        {"backbone.texts.query": "ask: "},
+        {"backbone.texts.document": "text: "},
+        {"the backbone's files": "0f"},
+    ):
+        head, _, line = table([without, replace(row, settings=row.settings | own)])
+        assert not line[head.index("gained")], "another task text or other weights: its gain is not the training's"
