@@ -70,10 +70,6 @@ def test_what_is_not_there_is_not_measured(data):
     assert "STS (" not in text
 
 
-def model_of(settings=None, **data):
-    return {"facts": {"settings": settings or {}, "data": {"source": "sample", "view": "triplets"} | data}}
-
-
 def test_a_broken_embedding_names_the_sentence(data):
     broken = data.cxc.sentence1[0]
     with pytest.raises(CseError, match=rf"1 of .* embeddings are not finite, the first of '{broken}'"):
