@@ -143,13 +143,13 @@ def _data(folder: Path, most: int) -> DataSettings:
 
 def phrases(pairs: QueryPairs, most: int) -> QueryPairs:
     """Return runs of two to six words of the documents without stop words, at most so many of each, at random."""
-    from bm25s.stopwords import STOPWORDS_EN
+    from cse.search.words import STOP
 
     rng, rows = np.random.default_rng(0), []
     for place, document in enumerate(pairs.documents):
         runs = [""]
         for word in re.findall(r"[\w'-]+|[^\w\s]", document):
-            plain = word[0].isalnum() and not word.isdigit() and word.lower() not in STOPWORDS_EN
+            plain = word[0].isalnum() and not word.isdigit() and word.lower() not in STOP
             runs = [*runs[:-1], f"{runs[-1]} {word}".strip()] if plain else [*runs, ""]
         found = [run for run in dict.fromkeys(runs) if 2 <= len(run.split()) <= _LONGEST]
         chosen = rng.choice(len(found), min(most, len(found)), replace=False) if found else ()

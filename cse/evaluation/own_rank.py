@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cse.evaluation.fusion import fuse
 from cse.evaluation.tasks.cosines import cosine_blocks
-from cse.evaluation.words import Words
+from cse.search.hybrid import fuse
+from cse.search.words import Words
 
 
 def own_ranks(
@@ -31,6 +31,6 @@ def own_ranks(
     ranks = np.empty(len(queries), np.int64)
     for start, cosine_BN in cosine_blocks(query_QD, document_ND):
         for query, cosine_N in enumerate(cosine_BN, start):
-            score_N = fuse(cosine_N, next(bm25))
+            score_N, _ = fuse(cosine_N, next(bm25))
             ranks[query] = 1 + np.count_nonzero(score_N > score_N[own_Q[query]])
     return ranks
