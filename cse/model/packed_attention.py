@@ -20,7 +20,7 @@ from cse.model.packing import Packed
 
 _LEVELS = 1 << 16
 _ROWS = 4  # of a program
-_WARPS = {16: 1, 32: 2, 64: 4}  # of a program, by the tokens of its rows
+_WARPS = {16: 1, 32: 2}  # of a program, by the tokens of its rows
 _NONE: tl.constexpr = tl.constexpr(-1.0e30)  # a score that is not there; finite, so that a row without any is no NaN
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 WIDTHS = (32, 64)  # of a head: what the kernel was tried with
-LONGEST = 64  # tokens of a row, for its scores to fit into registers
+LONGEST = 32  # tokens of a row: more scores do not fit into registers
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ class Captured:
         return terms
 
     def _capture(self, staged: Staged) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Terms]:
-        given, graph = in_one(staged.arrays).to(self.device), torch.cuda.CUDAGraph()
+        given, graph = in_one(staged.arrays).to(self.device, non_blocking=True), torch.cuda.CUDAGraph()
         tensors = as_parts(given, staged.arrays)
         torch.cuda.empty_cache()  # what steps without a graph have left
         with self._rates_on_device(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):

@@ -39,7 +39,11 @@ class NtXent(Term):
         self.hard_negative_weight = hard_negative_weight
         self.two_views = two_views
         self.queue = queue
-        self.from_tensors = queue is None
+
+    @property
+    def from_tensors(self) -> bool:
+        """True without a queue."""
+        return self.queue is None
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over the anchors."""

@@ -25,14 +25,17 @@ class OfViews(Term):
         values: the equation's constants.
     """
 
-    from_tensors = True
-
     def __init__(
         self, encoder: SentenceEncoder, equation: Callable[..., torch.Tensor], *, weight: float, **values: Any
     ) -> None:
         super().__init__(encoder, weight=weight)
         self.equation = partial(equation, **values)
         self.shared = "anchors" in signature(equation).parameters
+
+    @property
+    def from_tensors(self) -> bool:
+        """True."""
+        return True
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the equation's value."""

@@ -17,13 +17,7 @@ class Term(nn.Module, ABC):
     Args:
         encoder: the encoder being trained; its weights do not belong to the term.
         weight: weight of this term in the loss.
-
-    Attributes:
-        from_tensors: whether the term follows from the embeddings and labels of a batch alone, by fixed operations, and
-            keeps nothing from step to step; see ``Captured``.
     """
-
-    from_tensors = False
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float) -> None:
         super().__init__()
@@ -38,6 +32,11 @@ class Term(nn.Module, ABC):
     def weight(self, step: int, own: float | None = None) -> float:
         """Return the weight of this term after ``step`` updates; a source's own replaces the one of the settings."""
         return self._weight if own is None else own
+
+    @property
+    def from_tensors(self) -> bool:
+        """Whether it follows from a batch's embeddings and labels alone and keeps nothing, see ``Captured``."""
+        return False
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each of its weights that does not use the run's, by name."""
