@@ -9,9 +9,10 @@
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
 here; int8 is calibrated on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are
-to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least and the most, of seconds and of the processor's seconds.
-Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts alone with those of
-the same texts among all. What does not run here is named, with the reason. Run it while the machine is idle.
+to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least and the most, of seconds and of the
+processor's seconds. Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts
+alone with those of the same texts among all. What does not run here is named, with the reason. Run it while the machine
+is idle.
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from unittest import mock
 
 import pytest
 import torch
-from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse.model.encoder import Encoder
@@ -19,8 +18,8 @@ from cse.training.group import ALONE
 from cse.training.slices import Cut
 from tests.gpu.base import fit
 from tests.parts import new_plan
-from tests.training.helpers import momentum_queue
 from tests.tiny import make_backbone_folder
+from tests.training.helpers import momentum_queue
 from tests.training.systems import SYSTEMS, make_system
 
 GPU = torch.device("cuda")
