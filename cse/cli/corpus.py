@@ -171,7 +171,8 @@ def search(
 ) -> None:
     """Print the rows of FOLDER that answer each QUERY best.
 
-    Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text if it was stored. `cse index` builds the index that it searches.
+    Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text if it was stored. `cse index`
+    builds the index that it searches.
     """
     from cse.scale.corpus.search import changed_queries, open_encoder, role_of_queries
     from cse.scale.corpus.table import open_table

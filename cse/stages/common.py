@@ -35,7 +35,7 @@ MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
-_TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")
+_TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "search", "stages", "training")
 
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
