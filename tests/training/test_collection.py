@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import CseError
-from cse.search.words import Words
 from cse.objectives.collection import NO_DOCUMENT
 from cse.runtime.mapped import empty
+from cse.search.words import Words
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
