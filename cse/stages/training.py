@@ -28,9 +28,9 @@ from cse.stages.build.encoder import check_copies, encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import MINED, training_code
+from cse.stages.common import MINED
 from cse.stages.fit_post import check_post
-from cse.stages.inputs import training_inputs
+from cse.stages.inputs import depends_on
 from cse.stages.mined import check_backbone, rows_to_train
 from cse.stages.open_backbone import open_backbone
 from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
@@ -242,19 +242,11 @@ def open_training(
     if folder is None:
         facts = {
             "settings": groups_of(settings),
-            "inputs": training_inputs(
-                settings.backbone,
-                settings.prompt,
-                None if settings.train.parameters == "none" else objective,
-                opened=backbone.files,
-            ),
-            "device": device.type,
-            "bf16": bf16,
             "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
+            **depends_on(settings, opened=backbone.files),
         }
         rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
-        run = fingerprint(facts, [*rows, *training_code()])
+        run = fingerprint(facts, rows)
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"

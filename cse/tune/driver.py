@@ -23,7 +23,7 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import MINED, training_code
+from cse.stages.common import MINED
 from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.search import domain, sampler, scheduler, stops_early
@@ -269,23 +269,13 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
     dev = open_dev(PreparedData(prepared))
     more = [prepared / source_file(source.name) for source in settings.data.more]
     data = [prepared / TRAIN_FILE, *more, *rows, *sorted(corrupted.glob("*.npy"))]
-    code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
-    code += sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
     facts: dict[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
-    facts |= {"inputs": _inputs(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
-    return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
+    facts |= {"depends": _depends(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
+    return f"{space.name}-{fingerprint(facts, data)[:8]}"
 
 
-def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
-    """Return hashes of the models that trials read, for each combination of models."""
-    from cse.stages.inputs import training_inputs  # imports torch, which is slow
+def _depends(space: Space, settings: Settings) -> list[str]:
+    """Return a hash of what trials depend on beside settings and rows, for each combination of models."""
+    from cse.stages.inputs import depends_on  # imports torch, which is slow
 
-    choices = {}
-    for tried in (settings, *reached(space, settings)):
-        prompt, objective = tried.prompt, tried.objective.over(tried.data.more_terms)
-        replaced, distillation = objective.replaced_tokens, objective.distillation
-        read = [tried.backbone, prompt.kind, prompt.init, prompt.init_checkpoint]
-        read += [replaced.generator_model, replaced.generator_revision] if replaced.reads_generator else []
-        read += [distillation.teacher_folder] if distillation.reads_folder else []
-        choices[repr(read)] = tried, objective
-    return [training_inputs(each.backbone, each.prompt, objective) for each, objective in choices.values()]
+    return sorted({fingerprint(depends_on(tried)) for tried in (settings, *reached(space, settings))})

@@ -223,13 +223,6 @@ def test_a_body_of_wrong_items_makes_one_error_and_a_large_one_none(server, item
         assert (answer.status_code, "20000 texts" in answer.text) == (413, True)
 
 
-def test_a_hundred_thousand_texts_are_refused_and_a_megabyte_is_cut(server, tmp_path):
-    assert server.post("/v1/embeddings", {"model": "small", "input": ["a"] * 100_000}).status_code == 413
-    long = "the cat sat on a mat " * 50_000
-    assert server.post("/v1/embeddings", {"model": "small", "input": long}).status_code == 413
-    assert httpx.get(f"{server.url}/ready").status_code == 200
-
-
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
     def parts():
         for _ in range(40):
@@ -586,7 +579,7 @@ def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tm
     assert "--max-texts" in cse("serve", small_bundle, "--max-texts", 0).refused()
 
 
-def test_info_metrics_and_openapi(server, small_bundle):
+def test_info_and_metrics(server, small_bundle):
     info = httpx.get(f"{server.url}/info").json()
     manifest = json.loads((small_bundle / "bundle.json").read_text())
     assert info["model_sha"] == manifest["files"]["model.onnx"]["sha256"]
@@ -595,17 +588,6 @@ def test_info_metrics_and_openapi(server, small_bundle):
     text = httpx.get(f"{server.url}/metrics").text
     assert 'cse_requests_total{route="/v1/embeddings",status="200"}' in text
     assert f'cse_model_info{{model="small",version="{info["version"]}"}} 1.0' in text
-    paths = httpx.get(f"{server.url}/openapi.json").json()["paths"]
-    assert {
-        "/v1/embeddings",
-        "/v1/models",
-        "/embed",
-        "/similarity",
-        "/info",
-        "/health",
-        "/ready",
-        "/",
-    } == paths.keys()
 
 
 def test_a_request_id_is_kept_if_it_is_plain(server):

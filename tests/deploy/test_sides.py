@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -91,23 +89,6 @@ def test_token_ids_take_either_side(service, encoder):
         answer = server.post("/v1/embeddings", {"model": model, "input": rows}).json()
         found = [item["embedding"] for item in answer["data"]]
         np.testing.assert_allclose(found, encoder.encode(TEXTS[:2], role=role), atol=1e-5)
-
-
-def test_requests_of_both_sides_share_batches(service, encoder):
-    server, _ = service
-    expected = {model: encoder.encode(TEXTS, role=role) for model, role in IDS.items()}
-
-    async def ask():
-        async with httpx.AsyncClient(timeout=60) as client:
-            sent = [(model, text) for _ in range(8) for model in IDS for text in range(len(TEXTS))]
-            answers = await asyncio.gather(*(
-                client.post(f"{server.url}/v1/embeddings", json={"model": model, "input": TEXTS[text]})
-                for model, text in sent
-            ))  # fmt: skip
-        return zip(sent, answers, strict=True)
-
-    for (model, text), answer in asyncio.run(ask()):
-        np.testing.assert_allclose(answer.json()["data"][0]["embedding"], expected[model][text], atol=1e-5)
 
 
 def test_the_nearest_domain_gives_its_documents_side(service, encoder):

@@ -28,7 +28,6 @@ from cse.runtime.domain import (
     Domain,
     DomainFacts,
     hashes_of,
-    read_domain,
     update_shapes,
 )
 from cse.runtime.mixed import feed, finish
@@ -114,17 +113,6 @@ def test_a_bank_at_rest_is_not_read_again(bank, monkeypatch):
     opened.names()
     monkeypatch.setattr("cse.runtime.bank.os.listdir", None)
     assert opened.names() == ("a", "b")
-
-
-def test_only_the_changed_file_is_read(bank, monkeypatch):
-    opened = Bank(bank)
-    read = []
-    monkeypatch.setattr(
-        "cse.runtime.bank.read_domain", lambda path, *given: read.append(path.name) or read_domain(path, *given)
-    )
-    add_domain(bank, make_domain("b", 9.0), replace=True)
-    assert value_of(opened.domain("b")) == 9
-    assert read == [f"b{SUFFIX}"]
 
 
 def test_many_threads_see_only_whole_states(bank):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cse.data.readers import find_data_file, read_rows, read_texts
+from cse.data.read import find_data_file
+from cse.data.shape import read_rows, read_texts
 from cse.errors import CseError
 from tests.scale.corpora import cut
 
@@ -42,11 +45,26 @@ DOUBLED = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text"
         ("a.ndjson", b'{"text": "a"}\n', ["a"]),
         ("a.txt", (b"a" * 8191 + b"\r\n") * 3, ["a" * 8191] * 3),
         ("a.parquet", pa.table({"n": [1, 2, 3], "text": ["a", "", "b"]}), ["a", "", "b"]),
+        ("a.csv", b"sep=;\r\nn;text\r\n1;a, b\r\n2;c\r\n3;d\r\n", ["a, b", "c", "d"]),
+        ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n'), ["a", "b\nc", "d"]),
+        ("a.txt.gz", gzip.compress(MARK + b"a\nb\n\nc\nd"), ["a", "b", "", "c", "d"]),
+        ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), ["a", "é", "c"]),
+        ("a.json", b'[{"text": "a"}, {"text": "b"},\n {"text": "c"}]', ["a", "b", "c"]),
     ],
 )
 def test_the_same_sentences(tmp_path, name, content, expected):
     place(tmp_path / name, content)
     assert by_prepare(tmp_path / name) == by_embed(tmp_path / name) == expected
+
+
+@pytest.mark.parametrize(("encoding", "name"), [("cp1252", "a.csv"), ("utf-16-le", "a.csv"), ("latin-1", "a.txt")])
+def test_an_encoding_that_is_given(tmp_path, encoding, name):
+    (tmp_path / name).write_bytes("text\né\nü\n".encode(encoding))
+    expected = ["text", "é", "ü"][name == "a.csv" :]
+    rows = read_rows(tmp_path / name, "sentences", encoding=encoding)
+    assert [text for row in rows for text in row.texts] == expected
+    _, pieces = cut(tmp_path / name, shard_rows=2, encoding=encoding)
+    assert [text for _, texts in pieces for text in texts] == expected
 
 
 def place(path, content):
@@ -72,6 +90,8 @@ def place(path, content):
             ":3: 3 fields, but the header has 2; put quotes around fields that hold commas",
         ),
         ("a.tsv", b"text\tn\na\t1\n\nb\n", ":4: 1 fields, but the header has 2; remove tabs and line breaks"),
+        ("a.csv", b'n,text\n1,"a\n2,b\n3,c"\n', ":2: a quote opens here and closes in line 4, and each line between"),
+        ("a.json", b'[{"text": "a"}, {"text": ]', ":2: not valid JSON (Expecting value"),
         ("a.csv", b'text\na\n"b\n', ":3: broken csv record (unexpected end of data); close every quoted field"),
         ("a.csv", b'text\n"a"b\n', ":2: broken csv record (',' expected after '\"'); close every quoted field"),
         ("a.jsonl", b'{"text": "a"}\n{"text"\n', ":2: not valid JSON (Expecting ':' delimiter"),
@@ -114,7 +134,7 @@ def test_refusals_that_name_the_setting_of_each(tmp_path, name, content, expecte
         assert [line.count("data.") for line in lines] == [2, 0]
         assert "(--text-column)" in lines[1]
     else:
-        advice = ["set data.encoding to the encoding of the file", "save the file as UTF-8"]
+        advice = ["set data.encoding to the encoding of the file", "give the encoding of the file (--encoding"]
         assert [line.split("; ")[1].startswith(words) for line, words in zip(lines, advice, strict=True)] == [True] * 2
 
 

@@ -192,7 +192,7 @@ def test_a_trial_that_does_not_fit_is_recorded_with_what_to_set(make_job, monkey
     monkeypatch.setattr("cse.stages.training.train", full)
     run_trial(CONFIG, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
-    assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 48 sentences")
+    assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 24 sentences")
 
 
 def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
