@@ -34,11 +34,11 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks import floor
 from benchmarks.asking import LoadError
 from benchmarks.backbones import add_backbone, backbone_folder
-from benchmarks.default_system import default_encoder
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
 from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import add_texts, lengths_of, sentences_of
+from benchmarks.train import default_encoder
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
 from cse.data.suite import read_senteval

@@ -3,7 +3,6 @@
     python -m benchmarks.load http://127.0.0.1:8080                               # 64 clients, 20 seconds
     python -m benchmarks.load http://127.0.0.1:7997 --kind infinity --clients 16
     python -m benchmarks.load http://127.0.0.1:8080 --texts-per-request 2048 --clients 1 --requests 3
-    python -m benchmarks.load --own-cost                                          # what this program itself costs
 
 Works with every server that has OpenAI's route. Texts are distinct and of 1 to 100 words (benchmarks/mixed_texts.py),
 or your own. Every answer must hold as many vectors as the request has texts; a sample is decoded after the run and
@@ -24,7 +23,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -375,7 +374,7 @@ def run_load(
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("url", nargs="?", metavar="URL", help="of the server, such as http://127.0.0.1:8080")
+    parser.add_argument("url", metavar="URL", help="of the server, such as http://127.0.0.1:8080")
     parser.add_argument(
         "--kind", choices=ROUTES, default="openai", help="openai: /v1/embeddings; infinity: /embeddings"
     )
@@ -394,15 +393,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--tolerance", type=float, default=1e-3, help="of each number of a vector; default: 0.001")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument(
-        "--own-cost", action="store_true", help="measure this program against a server that does nothing"
-    )
     options = parser.parse_args(arguments)
     for name in ("clients", "texts_per_request", "requests"):
         if getattr(options, name) is not None and getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')}: give 1 or more")
-    if (options.url is None) == (not options.own_cost):
-        parser.error("give the URL of a server, or --own-cost")
     return options
 
 
@@ -439,26 +433,6 @@ def read_texts(path: Path | None) -> list[str]:
     return mixed_texts()
 
 
-@contextlib.contextmanager
-def idle_server() -> Iterator[int]:
-    """Run the server that does nothing in a process of its own, and yield its port."""
-    from benchmarks.peers import IDLE
-    from benchmarks.servers import running
-
-    with running(IDLE) as server:
-        yield server.port
-
-
-def own_cost(seconds: float, clients: Sequence[int] = (1, 16, 64)) -> list[dict[str, Any]]:
-    """Return the figures of the load generator against a server that does nothing."""
-    found = []
-    with idle_server() as port:
-        for number in clients:
-            options = parse([f"http://127.0.0.1:{port}", "--clients", str(number), "--seconds", str(seconds)])
-            found.append(measure(options))
-    return found
-
-
 def show(figures: dict[str, Any]) -> str:
     """Return the figures of a run in two lines."""
     errors = ", ".join(f"{count} x {name}" for name, count in figures["errors"].items()) or "no errors"
@@ -483,18 +457,17 @@ def main() -> int:
     """Print the figures; ``--json`` also writes them."""
     options = parse()
     try:
-        found = own_cost(min(options.seconds, 5.0)) if options.own_cost else [measure(options)]
+        figures = measure(options)
     except LoadError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    for figures in found:
-        print(show(figures))
+    print(show(figures))
     if options.json is not None:
-        options.json.write_text(json.dumps(found if options.own_cost else found[0], indent=2) + "\n", encoding="utf-8")
-    return int(any(faulty(figures) for figures in found))
+        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    return int(faulty(figures))
 
 
 if __name__ == "__main__":

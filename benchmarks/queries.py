@@ -2,8 +2,6 @@
 
     python -m benchmarks.queries FOLDER...                      # each in BEIR's layout
     python -m benchmarks.queries FOLDER... --prompts            # trains prompts, too: minutes each
-    python -m benchmarks.queries FOLDER... --kinds              # other stand-ins: phrases, a round-trip filter
-    python -m benchmarks.queries FOLDER... --written QUERIES    # QUERIES/NAME.jsonl, from `cse write-queries`
 
 For each collection: the bare backbone; a closed form (ridge regression of the teacher's mean document); the query map
 of `post.kind: query_map`, trained with each seed, from one, five or all stand-ins of a document, and from cosines
@@ -15,8 +13,6 @@ same queries, seeds and items in one interval (docs/evaluate.md).
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 import tempfile
 import time
@@ -36,7 +32,6 @@ from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.data.tasks.kinds import Retrieval
 from cse.evaluation.comparison import Outcomes, compare_average
-from cse.evaluation.own_rank import own_ranks
 from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS, score_queries
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
@@ -47,13 +42,11 @@ from cse.settings.load import check_settings
 from cse.settings.terms.collection import CollectionSettings
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
-from cse.stages.write_queries import DOCUMENT, QUERY
 from cse.training.collection import QueryPairs, Targets, pairs_of, teach
 
 NAME = "queries"
 BARE = "the bare backbone"
 _RIDGE = 300.0
-_FIRST, _LONGEST = 10, 6  # documents of a round trip; words of a phrase
 _WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them
 Vectors = NDArray[np.float32]
 Scores = dict[str, NDArray[np.float64]]
@@ -141,59 +134,6 @@ def _data(folder: Path, most: int) -> DataSettings:
     )  # fmt: skip
 
 
-def phrases(pairs: QueryPairs, most: int) -> QueryPairs:
-    """Return runs of two to six words of the documents without stop words, at most so many of each, at random."""
-    from bm25s.stopwords import STOPWORDS_EN
-
-    rng, rows = np.random.default_rng(0), []
-    for place, document in enumerate(pairs.documents):
-        runs = [""]
-        for word in re.findall(r"[\w'-]+|[^\w\s]", document):
-            plain = word[0].isalnum() and not word.isdigit() and word.lower() not in STOPWORDS_EN
-            runs = [*runs[:-1], f"{runs[-1]} {word}".strip()] if plain else [*runs, ""]
-        found = [run for run in dict.fromkeys(runs) if 2 <= len(run.split()) <= _LONGEST]
-        chosen = rng.choice(len(found), min(most, len(found)), replace=False) if found else ()
-        rows += [(found[each], place) for each in sorted(chosen)]
-    return _of(pairs, rows)
-
-
-def _of(pairs: QueryPairs, rows: Sequence[tuple[str, int]], stands_in: bool = True) -> QueryPairs:
-    """Return other queries of the same documents."""
-    place = np.array([each for _, each in rows], np.int64)
-    kept = np.full(len(rows), stands_in)
-    return QueryPairs([query for query, _ in rows], pairs.documents, place, kept, np.zeros(len(rows), np.int64))
-
-
-def both(first: QueryPairs, second: QueryPairs) -> QueryPairs:
-    """Return pairs of one kind and of another one, over the same documents, as one source."""
-    joined = (np.concatenate([one, other]) for one, other in zip(_arrays(first), _arrays(second), strict=True))
-    return QueryPairs(first.queries + second.queries, first.documents, *joined)
-
-
-def _alike(pairs: QueryPairs, others: QueryPairs) -> QueryPairs:
-    """Return the pairs whose document has one of the others, as many at random."""
-    rows = np.flatnonzero(np.isin(pairs.place, others.place))
-    count = min(len(rows), len(others.queries))
-    return pairs.only(np.sort(np.random.default_rng(0).choice(rows, count, replace=False)))
-
-
-def _arrays(pairs: QueryPairs) -> tuple[NDArray[Any], ...]:
-    return pairs.place, pairs.stands_in, pairs.source
-
-
-def found_again(bare: Remembering, pairs: QueryPairs, first: int) -> QueryPairs:
-    """Return the pairs whose document a search by vectors and words finds among the first."""
-    vectors = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
-    return pairs.only(np.flatnonzero(own_ranks(pairs.queries, pairs.documents, pairs.place, *vectors) <= first))
-
-
-def written(file: Path, pairs: QueryPairs, stands_in: bool) -> QueryPairs:
-    """Return the queries in a file of `cse write-queries`, as stand-ins or as labels."""
-    number = {text: place for place, text in enumerate(pairs.documents)}
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-    return _of(pairs, [(row[QUERY], number[row[DOCUMENT]]) for row in rows], stands_in)
-
-
 def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> QueryPairs:
     """Return pairs with judged ones as a second source."""
     number = {text: place for place, text in enumerate(pairs.documents)}
@@ -276,24 +216,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "map, all stand-ins": (trained_map, all_pairs, usual),
             "map, no words": (trained_map, usual_pairs, usual.model_copy(update={"words": 0.0})),
         }
-        if options.kinds:
-            some = phrases(usual_pairs, 5)
-            works |= {
-                "map, phrases": (trained_map, some, usual),
-                "map, stand-ins and phrases": (trained_map, both(usual_pairs, some), usual),
-                "map, stand-ins found again": (trained_map, found_again(bare, usual_pairs, _FIRST), usual),
-            }
-        if options.written:
-            taken, label = (
-                written(options.written / f"{folder.name}.jsonl", usual_pairs, way) for way in (True, False)
-            )
-            works |= {
-                "map, stand-ins of the documents written for": (trained_map, _alike(usual_pairs, taken), usual),
-                "map, written": (trained_map, taken, usual),
-                "map, written as labels": (trained_map, label, usual),
-                "map, stand-ins and written": (trained_map, both(usual_pairs, taken), usual),
-                "map, stand-ins and written as labels": (trained_map, both(usual_pairs, label), usual),
-            }
         for name, (fit, pairs, settings) in works.items():
             start = time.monotonic()
             mapped = fit(bare, pairs, settings)
@@ -380,8 +302,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="of each training; default: 3")
     parser.add_argument("--splits", type=int, default=3, help="of the judged queries in halves; default: 3")
     parser.add_argument("--prompts", action="store_true", help="train prompts of queries, too")
-    parser.add_argument("--kinds", action="store_true", help="train on other kinds of stand-ins, too")
-    parser.add_argument("--written", type=Path, metavar="QUERIES", help="folder of queries that a language model wrote")
     parser.add_argument("--backbone", default=BackboneSettings().name, help="default: that of the settings")
     return parser.parse_args(arguments)
 

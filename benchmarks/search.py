@@ -26,10 +26,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
-from benchmarks.corpus import averaging_model
-from cse.runtime.bundle import TOKENIZER
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus import table as tables
 from cse.scale.corpus.output import open_vectors
@@ -63,6 +65,37 @@ def token_model(folder: Path, model: str) -> Path:
     table = (vectors - vectors.mean(axis=0)) * np.log(1 + np.arange(size))[:, None]
     table[[number for number, name in enumerate(named) if name.startswith("[") and name.endswith("]")]] = 0
     return averaging_model(folder, tokenizer, table.astype(np.float32))
+
+
+def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float32]) -> Path:
+    """Write a bundle that averages the vectors of a text's tokens.
+
+    Args:
+        folder: of the bundle.
+        tokenizer: without padding.
+        table: vectors of the tokens ``(tokens, D)``.
+    """
+    folder.mkdir()
+    tokenizer.save(str(folder / TOKENIZER))
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
+        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
+        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
+        helper.make_node("Mul", ["tokens", "column"], ["kept"]),
+        helper.make_node("ReduceSum", ["kept", "one"], ["sentence_embedding"], keepdims=0),
+    ]
+    width = table.shape[1]
+    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")]
+    outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])]
+    constants = [
+        numpy_helper.from_array(table, "table"),
+        numpy_helper.from_array(np.array([1]), "one"),
+        numpy_helper.from_array(np.array([-1]), "last"),
+    ]
+    graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
+    Bundle(FORMAT, width, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    return folder
 
 
 def nearest(folder: str, queries: np.ndarray, count: int) -> np.ndarray:

@@ -5,12 +5,11 @@
     python -m benchmarks.serve --quick --peers sentence-transformers  # a short try
 
 Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
-bfloat16, ONNX) and sentence-transformers behind FastAPI; first the settings of each, of ours the providers, are tried
+bfloat16) and sentence-transformers behind FastAPI; first the settings of each, of ours the providers, are tried
 for a few seconds with the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each
 request holds one text of 1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each
 started anew; ratios are of neighbours, medians over the rounds. A sample of all vectors is compared with the exported
-model's. Also: the bare encoder without a server, one request of 2,048 texts against as many clients, and the time from
-start to first vector.
+model's. Also: one request of 2,048 texts against as many clients, and the time from start to first vector.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.asking import LoadError
-from benchmarks.load import CHECK_EVERY, faulty, own_cost
+from benchmarks.load import CHECK_EVERY, faulty
 from benchmarks.machine import machine
 from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
 from benchmarks.servers import ROOT, Running, ServerUnderTest, Setting, running
@@ -127,8 +126,7 @@ class Bench:
         found: list[ServerUnderTest] = []
         original = find_backbone(MINILM).folder
         if "infinity" in self.options.peers:
-            copy = peers.copy_model(original, self.folder / "minilm")
-            found += peers.infinity(copy, self.options.device, self.options.infinity)
+            found += peers.infinity(original, self.options.device, self.options.infinity)
         if "sentence-transformers" in self.options.peers:
             found += peers.sentence_transformers(original, self.options.device)
         return ours, found
@@ -194,20 +192,6 @@ class Bench:
         self.chosen[contestant.name] = next(one for one in contestant.settings if one.name == best)
         return {"requests_per_s": rates, "failed": failed}
 
-    def floor(self) -> dict[str, Any]:
-        """Return texts per second of the bare encoder, by texts per call."""
-        most = max(self.options.clients)
-        command = [sys.executable, "-m", "benchmarks.bare", self.bundle, "--sizes", *sorted({1, most})]
-        command += ["--seconds", self.options.seconds, "--warm-up", self.options.warm_up]
-        command += ["--provider", self.options.device]
-        done = subprocess.run([*map(str, command)], capture_output=True, text=True, env=_environment())
-        if done.returncode:
-            raise LoadError(f"bare encoder: {done.stderr.strip()[-1000:]}")
-        found = json.loads(done.stdout)
-        rates = ", ".join(f"{size}: {rate:.1f}" for size, rate in found["texts_per_s"].items())
-        self.say(f"bare encoder: texts/s by texts per call {rates}")
-        return found
-
     def one_large_request(self, ours: ServerUnderTest) -> dict[str, Any]:
         """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
         most = max(self.options.clients)
@@ -224,9 +208,6 @@ class Bench:
         ours, others = self.contestants()  # first, as a peer may be missing
         figures: dict[str, Any] = {"machine": machine(), "device": self.options.device, "model": MINILM}
         figures["texts"] = self.prepare()
-        figures["load_generator"] = own_cost(min(self.options.seconds, 3.0))
-        own = max(one["generator_cpu_ms_per_request"] for one in figures["load_generator"])
-        self.say(f"load generator: {own:.3f} ms a request")
         trials = {one.name: self.choose(one) for one in (ours, *others)}
         figures["contestants"] = {
             one.name: {
@@ -243,7 +224,7 @@ class Bench:
         figures["rounds"] = rounds
         for number in range(self.options.rounds):
             self.say(f"round {number + 1} of {self.options.rounds}")
-            found: dict[str, Any] = {"floor": self.floor(), "pairs": {}}
+            found: dict[str, Any] = {"pairs": {}}
             if not others:
                 found["pairs"][""] = {"ours": self.measure(ours)}
             for peer in others:
@@ -276,9 +257,7 @@ def medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
             }
             for number in those[0]["clients"]
         }
-    sizes = rounds[0]["floor"]["texts_per_s"]
-    bare = {size: statistics.median(one["floor"]["texts_per_s"][size] for one in rounds) for size in sizes}
-    return {"servers": result, "bare_texts_per_s": bare}
+    return {"servers": result}
 
 
 def ratios(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
@@ -312,7 +291,7 @@ def over(ours: float, peer: float) -> float:
 
 def table(figures: dict[str, Any]) -> str:
     """Return the figures as a table: a row per server, and ours / peer."""
-    servers, bare = figures["medians"]["servers"], figures["medians"]["bare_texts_per_s"]
+    servers = figures["medians"]["servers"]
     numbers = list(next(iter(servers.values()))["clients"])
     head = "".join(f"{f'{number} clients':>30}" for number in numbers)
     columns = "".join(f"{'req/s':>12}{'p50 ms':>9}{'p99 ms':>9}" for _ in numbers)
@@ -320,8 +299,6 @@ def table(figures: dict[str, Any]) -> str:
     for name, found in servers.items():
         cells = "".join(f"{rate:12.1f}{p50:9.1f}{p99:9.1f}" for rate, p50, p99 in _cells(found["clients"]))
         lines.append(f"{name:32}{cells}{found['cold_start_s']:9.1f}{found['memory_megabytes']:9.0f}")
-    cells = "".join(f"{bare[number]:12.1f}{'':18}" if number in bare else f"{'':30}" for number in numbers)
-    lines.append(f"{'bare encoder, without a server':32}{cells}".rstrip())
     if figures["ratios"]:
         lines.append("cse serve relative to")
     for name, found in figures["ratios"].items():

@@ -16,6 +16,8 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -27,13 +29,24 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
 from benchmarks.backbones import add_backbone, backbone_folder
-from benchmarks.default_system import seconds_per_step
 from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
 from benchmarks.rounds import interleave, ratio
 from benchmarks.texts import add_texts, lengths_of, rows_of
 from cse.cli.options import parse_overrides
+from cse.data.store import view_of
 from cse.errors import CseError
+from cse.model.backbone import load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings import Settings, check_settings
+from cse.stages.build.encoder import encoder_from
+from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.plan import plan_from
+from cse.training.loop import train as train_loop
+from cse.training.observers import Observer, StepRecord
 from cse.training.precision import choose_bf16, choose_device
+from cse.training.state import RunFolder
+from cse.training.tokens import tokenise
 
 NAME = "train"
 OURS = "prompts"
@@ -43,6 +56,59 @@ PASSES = {"triplets": 3, "sentences": 2}  # texts that go through the model per 
 
 # precision and FLOPs per weight and token, by contestant
 Cost = dict[str, tuple[str, int]]
+
+
+class _Times(Observer):
+    def __init__(self) -> None:
+        self.times: list[tuple[int, float]] = []
+
+    def step(self, record: StepRecord) -> None:
+        self.times.append((record.step, time.perf_counter()))
+
+
+def default_encoder(settings: Settings, backbone: Path) -> SentenceEncoder:
+    """Return a backbone with new prompts."""
+    groups = (settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
+    return encoder_from(load_backbone(find_backbone(str(backbone))), *groups)
+
+
+def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **changes: Any) -> float:
+    """Train the default system without evaluation; return seconds per step after the first report.
+
+    Args:
+        rows: training rows.
+        device: where it trains.
+        backbone: its folder.
+        **changes: settings of ``train``.
+
+    Raises:
+        CseError: there was only one report.
+    """
+    view = view_of(rows)
+    tree: dict[str, Any] = {"data": {"view": view}, "train": {"save_seconds": 1e9, **changes}}
+    if view != "triplets":
+        tree["objective"] = {"energy_hinge": {"weight": 0.0}}  # it needs hard negatives
+    settings = check_settings(tree, where="benchmark")
+    encoder, watch = default_encoder(settings, backbone), _Times()
+    model, plan = encoder.backbone, settings.train
+    table = tokenise(rows, view, [model.tokenizer], max_length=plan.max_length, pad_id=model.pad_id)
+    bf16 = choose_bf16(plan.precision, device)
+    with tempfile.TemporaryDirectory() as folder:
+        parts = Parts(encoder, None, table, plan.max_length, plan.seed, 1, Path(folder), (), device, bf16)
+        train_loop(
+            encoder,
+            losses_from(settings.objective, parts),
+            table,
+            plan_from(plan, settings.augment, model, bf16=bf16),
+            dev=None,
+            folder=RunFolder(Path(folder)),
+            observer=watch,
+            device=device,
+        )
+    if len(watch.times) < 2:
+        raise CseError("benchmark: too few steps for two reports of the training; give more rows")
+    (first, begin), (last, end) = watch.times[0], watch.times[-1]
+    return (end - begin) / (last - first)
 
 
 def contestants(
@@ -64,7 +130,7 @@ def contestants(
 
     def run_ours() -> float:
         given = {"batch_size": batch_size, "max_length": max_length, **changes}
-        return seconds_per_step(rows, device, backbone=folder, **given)
+        return seconds_per_step(rows, device, folder, **given)
 
     def run_full(bf16: bool, attention: str = "sdpa") -> float:
         model = full_model(folder, device, max_length, attention)

@@ -102,16 +102,6 @@ def fingerprint(facts: Mapping[str, Any], files: Iterable[Path] = ()) -> str:
     return digest.hexdigest()[:16]
 
 
-def identity_of_files(name: str) -> str:
-    """Return what tells one state of a model from another: its name and, of a file or folder, sizes and times."""
-    place = Path(name)
-    files = sorted(place.rglob("*")) if place.is_dir() else [place] if place.is_file() else []
-    states = [(file, file.stat()) for file in files if file.is_file()]
-    return fingerprint(
-        {"name": name, "files": [(file.name, state.st_size, state.st_mtime_ns) for file, state in states]}
-    )
-
-
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Add ``path`` to an OSError that names no file: a failed write does not say where.

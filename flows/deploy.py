@@ -15,12 +15,9 @@ from flows.export_cse import export_cse
 from flows.repository import find_root, git, has_origin
 from flows.train_bank import train_bank
 from flows.train_cse import train_cse
-from flows.watch_data import watch_data
-from flows.watch_drift import watch_drift
 
 __all__ = [
-    "adapt_cse", "embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse", "watch_data",
-    "watch_drift",
+    "adapt_cse", "embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse",
 ]  # fmt: skip
 
 # Runs at once in a pool; a GPU worker serves one device. Keep their `command` unset, or a worker does not stop

@@ -64,7 +64,7 @@ def tune(
         for stage in stages_before(place):
             _run(stage, place)
         from cse.tune.driver import run_sweep
-        from cse.tune.outcome import PAGE, TRIALS, describe, to_promote
+        from cse.tune.outcome import TRIALS, describe, to_promote
 
         sweep = run_sweep(
             load_settings(place.folder / PARAMS_FILE, wanted),
@@ -77,10 +77,7 @@ def tune(
         if experiments:
             names = keep_trials(place, sweep, f"tune-{sweep.folder.name}", lambda line: click.echo(line, err=True))
             click.echo(f"experiments: list them with `dvc exp show`, apply the best with `dvc exp apply {names[-1]}`")
-    if (sweep.folder / PAGE).is_file():
-        click.echo(f"{sweep.folder / PAGE}: figures; every trial is in {TRIALS} next to it")
-    else:
-        click.echo(f"{sweep.folder / TRIALS}: every trial")
+    click.echo(f"{sweep.folder / TRIALS}: every trial")
     if promote:
         _promote(*to_promote(around | sweep.best.values, sweep.keys))
     else:

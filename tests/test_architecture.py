@@ -76,14 +76,13 @@ def test_server_does_without_torch():
         used = {name for name in imported if name == "cse" or name.startswith("cse.")}
         allowed = ("cse.runtime", "cse.choices", "cse.errors", "cse.process", "cse.OnnxEncoder", "cse.__version__")
         allowed += {
-            "cluster.py": ("cse.scale.session", "cse.scale.machines"),
             "registry.py": ("cse.outputs", "cse.stages.common"),
         }.get(file.name, ())
         assert all(name.startswith(allowed) for name in used), f"{file} uses more than the runtime: {used}"
 
 
 def test_nothing_the_server_imports_loads_torch():
-    modules = "deploy.server.run, deploy.server.cluster, deploy.server.registry, flows.registry, cse.stages.common"
+    modules = "deploy.server.run, deploy.server.registry, flows.registry, cse.stages.common"
     heavy = {"torch", "transformers", "datasets", "prefect", "dvc"}
     code = f"import sys, {modules}; print(*({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)

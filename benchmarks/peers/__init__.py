@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,8 +17,6 @@ PASSIVE = {"OMP_WAIT_POLICY": "PASSIVE"}
 _INFINITY_PACKAGES = ("infinity-emb", "torch", "transformers", "sentence-transformers", "optimum", "onnxruntime")
 _OWN_PACKAGES = ("sentence-transformers", "torch", "transformers", "fastapi", "uvicorn")
 _VERSIONS = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-
-IDLE = ServerUnderTest("idle server", (Setting("", (sys.executable, "-m", "benchmarks.peers.idle", "{port}")),))
 
 
 def versions(python: Path | str, packages: tuple[str, ...]) -> dict[str, str]:
@@ -66,7 +63,7 @@ def sentence_transformers(model: Path, device: str) -> list[ServerUnderTest]:
 
 
 def infinity(model: Path, device: str, python: Path = INFINITY) -> list[ServerUnderTest]:
-    """Return infinity-emb, by engine and precision; ``model`` is a folder to which its ONNX graph is added.
+    """Return infinity-emb, by precision.
 
     Raises:
         LoadError: its environment is missing or damaged.
@@ -104,27 +101,4 @@ def infinity(model: Path, device: str, python: Path = INFINITY) -> list[ServerUn
         settings = tuple(Setting(name, (*torch, *way), environment) for name, (way, environment) in ways.items())
         tolerance = 1e-3 if dtype == "float32" else BFLOAT16_TOLERANCE
         found.append(ServerUnderTest(f"infinity torch {dtype}", settings, "infinity", tolerance, facts))
-    _export(model, python)
-    onnx = (*served, "--engine", "optimum", "--pooling-method", "mean")
-    engines = {
-        "plain": ("--onnx-disable-optimize",),
-        "plain, batches of 64": ("--onnx-disable-optimize", "--batch-size", "64"),
-        "optimised": ("--no-onnx-disable-optimize",),
-    }
-    settings = tuple(Setting(name, (*onnx, *way)) for name, way in engines.items())
-    return [*found, ServerUnderTest("infinity ONNX", settings, "infinity", facts=facts)]
-
-
-def _export(model: Path, python: Path) -> None:
-    if (model / "model.onnx").is_file():
-        return
-    program = Path(__file__).with_name("export_onnx.py")
-    done = subprocess.run([str(python), str(program), str(model)], capture_output=True, text=True)
-    if done.returncode:
-        raise LoadError(f"export for infinity's ONNX engine failed:\n{done.stderr[-1500:]}")
-
-
-def copy_model(folder: Path, to: Path) -> Path:
-    """Copy the files of a model, so that a peer may write next to them, and return the copy."""
-    shutil.copytree(folder, to)
-    return to
+    return found

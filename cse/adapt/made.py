@@ -19,6 +19,8 @@ from cse.outputs import Kind, check_folder, remove_output
 from cse.scale.corpus.output import check_vectors
 from cse.settings import Settings
 from cse.settings.load import flatten
+from cse.stages.evaluate_models import record_folder
+from cse.stages.inputs import depends_on
 from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
@@ -28,56 +30,26 @@ BEGUN, PLAN = "adaptation", "plan"  # names of the first records
 _ELSEWHERE = "name another folder with --out"
 _OTHERWISE = f"{_ELSEWHERE}, or delete this adaptation with --again"
 
-# kind of each output; None: a file
-_RUN: dict[str, Kind | None] = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
-_SEEDED = [f"{system}-[0-9]*" for system in (*HEADED.values(), *HEADED, QUERY_PROMPTS) if system not in (BARE, HEAD)]
-_MODELS = (BARE, HEAD, QUERY_MAP, *_SEEDED)
-_OF_MODELS: dict[str, Kind | None] = {  # below the folder, and below that of models trained on all rows
-    **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in _MODELS},
-    f"{LEDGER}/prepare.json": None,
-    "prepare.json": None,
-    "prepared": Kind.PREPARED_DATA,
-    "mined": Kind.MINED_ROWS,
-    "corrupted": Kind.CORRUPTED_ROWS,
-    **{f"records/{model}": Kind.RECORD for model in _MODELS},
-    **{f"runs/{model}/{name}": kind for model in _MODELS for name, kind in _RUN.items()},
-}
-_MADE: dict[str, Kind | None] = {
-    **_OF_MODELS,
-    **{f"{ALL_ROWS}/{name}": kind for name, kind in _OF_MODELS.items()},
-    **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice", JUDGED)},
-    **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL, QUERY_PROMPTS)},
-    **{f"{LEDGER}/try {model}.json": None for model in _SEEDED},
-    "params.yaml": None,
-    "summary.txt": None,
-    "bundle": Kind.BUNDLE,
-    JUDGED: Kind.JUDGED,
-    f"{VECTORS}/*.kept": None,
-    DOCUMENTS: None,
-    "report": Kind.REPORT,
-    **{f"trials/{model}/{name}": kind for model in _SEEDED for name, kind in _RUN.items()},
-}
+Outputs = dict[str, Kind | None]  # kind of each output; None: a file
+_RUN: Outputs = {"train.json": None, "checkpoint": Kind.CHECKPOINT, "plots": Kind.PLOTS}
+_KEPT = "[0-9a-f]" * 32  # pattern of the names of kept vectors
 _DRAFT = re.compile(r"\.(.+)\.cse-(?:tmp|old)-\w+-\d+-\d+")  # see cse.outputs
 
 
-def open_ledger(
-    folder: Path, settings: Settings, found: Mapping[str, Any], asked: Mapping[str, Any], *, again: bool
-) -> Ledger:
+def open_ledger(folder: Path, settings: Settings, asked: Mapping[str, Any], *, again: bool) -> Ledger:
     """Return the ledger of an adaptation, a new one in an empty folder.
 
     Args:
         folder: of the adaptation.
-        settings: of the adaptation.
-        found: settings that follow from the text.
+        settings: of the adaptation, with those that follow from the text.
         asked: what the plan follows from; once there is one, a folder planned for something else is refused.
         again: whether to delete another adaptation in place of refusing it.
 
     Raises:
         CseError: the folder holds another adaptation or something else, or a record is damaged.
     """
-    values = flatten(settings.model_dump(mode="json"))
-    text = fingerprint({}, files_of(settings.data))
-    of = {**values, "the text": text, "the settings": fingerprint({"settings": values, "found": dict(found)})}
+    text = {"the text": fingerprint({}, files_of(settings.data))}
+    of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings)
     ledger = Ledger(folder / LEDGER, _ELSEWHERE)
     try:
         begun = ledger.check(BEGUN, of, str(folder), _OTHERWISE)
@@ -99,7 +71,7 @@ def remove(folder: Path) -> None:
     Raises:
         CseError: the folder holds something else; nothing was deleted.
     """
-    for path, kind in list(_made(folder, folder)):
+    for path, kind in list(_made(folder, folder, _outputs(Ledger(folder / LEDGER, _ELSEWHERE)))):
         if path.is_symlink() or path.is_file():
             path.unlink()
         elif kind is None:
@@ -111,7 +83,44 @@ def remove(folder: Path) -> None:
             Path(parent).rmdir()
 
 
-def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
+def _outputs(ledger: Ledger) -> Outputs:
+    """Return the outputs of the adaptation on record, by their names below its folder."""
+    begun, plan = ledger.read(BEGUN), ledger.read(PLAN)
+    seeded, tried = [], []
+    if begun is not None and plan is not None:
+        seeds = range(begun.of["train.seed"], begun.of["train.seed"] + plan.result["seeds"])
+        for system, rates in plan.result["rates"].items():
+            seeded += [f"{each}-{seed}" for each in (system, HEADED.get(system)) if each for seed in seeds]
+            tried += [f"{system}-{rate:g}" for rate in rates]
+    models = (BARE, HEAD, QUERY_MAP, *seeded)
+    of_models: Outputs = {
+        **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in models},
+        f"{LEDGER}/prepare.json": None,
+        "prepare.json": None,
+        "prepared": Kind.PREPARED_DATA,
+        "mined": Kind.MINED_ROWS,
+        "corrupted": Kind.CORRUPTED_ROWS,
+        **{f"records/{record_folder(model)}": Kind.RECORD for model in models},
+        **{f"runs/{model}/{name}": kind for model in models for name, kind in _RUN.items()},
+    }
+    return {
+        **of_models,
+        **{f"{ALL_ROWS}/{name}": kind for name, kind in of_models.items()},
+        **{f"{LEDGER}/{name}.json": None for name in (BEGUN, "main measure", PLAN, "choice", JUDGED)},
+        **{f"{LEDGER}/time {system}.json": None for system in (PROMPTS, FULL, QUERY_PROMPTS)},
+        **{f"{LEDGER}/try {name}.json": None for name in tried},
+        "params.yaml": None,
+        "summary.txt": None,
+        "bundle": Kind.BUNDLE,
+        JUDGED: Kind.JUDGED,
+        f"{VECTORS}/{_KEPT}.kept": None,
+        DOCUMENTS: None,
+        "report": Kind.REPORT,
+        **{f"trials/{name}/{part}": kind for name in tried for part, kind in _RUN.items()},
+    }
+
+
+def _made(folder: Path, below: Path, outputs: Outputs) -> Iterator[tuple[Path, Kind | None]]:
     """Yield each output below a folder with its kind, drafts of killed writers as None.
 
     Raises:
@@ -120,7 +129,7 @@ def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
     for path in sorted(below.iterdir()):
         name = path.relative_to(folder)
         draft = _DRAFT.fullmatch(path.name)
-        known = _fits(name.with_name(draft[1]) if draft is not None else name)
+        known = _fits(name.with_name(draft[1]) if draft is not None else name, outputs)
         whole = next((each for each in known if each.count("/") == len(name.parts) - 1), None)
         if draft is not None and whole is not None:
             yield path, None
@@ -128,9 +137,9 @@ def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
             check_vectors(path)
             yield path, None
         elif known and whole is None and draft is None and path.is_dir() and not path.is_symlink():
-            yield from _made(folder, path)
-        elif whole is not None and (_MADE[whole] is not None or path.is_file()):
-            if (kind := _MADE[whole]) is not None:
+            yield from _made(folder, path, outputs)
+        elif whole is not None and (outputs[whole] is not None or path.is_file()):
+            if (kind := outputs[whole]) is not None:
                 check_folder(path, kind)
             yield path, kind
         else:
@@ -139,8 +148,8 @@ def _made(folder: Path, below: Path) -> Iterator[tuple[Path, Kind | None]]:
             )
 
 
-def _fits(name: PurePath) -> list[str]:
-    """Return the patterns of which a path is one, or the start of one."""
+def _fits(name: PurePath, outputs: Outputs) -> list[str]:
+    """Return the outputs of which a path is one, or the start of one."""
     depth = len(name.parts)
-    parts = {known: known.split("/") for known in _MADE}
+    parts = {known: known.split("/") for known in outputs}
     return [known for known, of in parts.items() if len(of) >= depth and name.match("/".join(of[:depth]))]

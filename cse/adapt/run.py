@@ -113,7 +113,7 @@ class Adaptation:
         """
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
-        ledger = open_ledger(self.folder, self.settings, self.found.settings, self._asked, again=self.again)
+        ledger = open_ledger(self.folder, self.settings, self._asked, again=self.again)
         _say(self.found.told)
         settings = self.settings
         if self.judged is not None:

@@ -21,6 +21,7 @@ from cse.outputs import MANIFEST, publish_file, read_manifest
 from cse.runtime.seal import SEAL, read_sealed
 
 RUN = "run"  # name of the record of a run that has a folder of its own
+_ABSENT = "absent"  # in messages too, of a key that one side lacks
 
 
 class OtherPlanError(CseError):
@@ -44,9 +45,9 @@ class RunRecord:
     seconds: float = 0.0
 
     def changed(self, of: Mapping[str, Any]) -> str | None:
-        """Return the first key with another value in ``of``; one that either side lacks came or went with a version."""
+        """Return the first key with another value in ``of``, or that one side alone has; None if they are alike."""
         now = json.loads(json.dumps(dict(of)))
-        return next((key for key, value in self.of.items() if key in now and now[key] != value), None)
+        return next((key for key in {**now, **self.of} if now.get(key, _ABSENT) != self.of.get(key, _ABSENT)), None)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,8 @@ class Ledger:
         record = self.read(name)
         if record is None or (key := record.changed(of)) is None:
             return record
-        change = f"{key} changed since" if " " in key else f"{key} was {record.of[key]} and is {of[key]} now"
+        before, now = (side.get(key, _ABSENT) for side in (record.of, of))
+        change = f"{key} changed since" if " " in key else f"{key} was {before} and is {now} now"
         raise OtherPlanError(f"{what}: {change}; {otherwise}")
 
     def run(

@@ -58,7 +58,7 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
 @click.option(
     "--data",
     type=click.Path(path_type=Path),
-    help="Its prepared data; lets domain `auto` choose it by text, and a server notice drift.",
+    help="Its prepared data; lets domain `auto` choose it by text.",
 )
 @click.option("--replace", is_flag=True, help="Replace a domain of that name.")
 @settings_options

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -173,7 +174,8 @@ def search(
 ) -> None:
     """Print the rows of FOLDER that answer each QUERY best.
 
-    Prints rank, score, id, and the text if it was stored. `cse index` builds the index that it searches.
+    Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text if it was stored. `cse index`
+    builds the index that it searches.
     """
     from cse.scale.corpus.search import changed_queries, open_encoder, role_of_queries
     from cse.scale.corpus.table import open_table
@@ -195,13 +197,17 @@ def search(
     for query, hits in zip(queries, found, strict=True):
         if as_json:
             listed = [_as_json(rank, hit) for rank, hit in enumerate(hits, start=1)]
-            click.echo(escaped(json.dumps({"query": query, "mode": mode, "hits": listed}, ensure_ascii=False)))
+            answer = {"query": query, "mode": mode, "hits": listed}
+            plain = "utf" not in sys.stdout.encoding.lower()
+            click.echo(escaped(json.dumps(answer, ensure_ascii=plain)))
             continue
         if len(queries) > 1:
             click.echo(one_line(query))
         for rank, hit in enumerate(hits, start=1):
-            words = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
-            click.echo(f"{rank:4}  {hit.score:7.4f}  {one_line(str(hit.id))}{words}")
+            text = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
+            parts = {"vectors": hit.cosine, "words": hit.bm25} if mode == "hybrid" else {}
+            found = "".join(f"  {name} {'-' if part is None else f'{part:.2f}':>5}" for name, part in parts.items())
+            click.echo(f"{rank:4}  {hit.score:7.4f}{found}  {one_line(str(hit.id))}{text}")
 
 
 def _as_json(rank: int, hit: Hit) -> dict[str, Any]:

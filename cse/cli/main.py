@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,6 @@ from cse.cli.preset import preset
 from cse.cli.report import compare, report
 from cse.cli.settings import settings_command
 from cse.cli.study import study
-from cse.cli.write_queries import write_queries_command
 from cse.errors import CseError
 from cse.settings.tree import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
@@ -32,7 +32,7 @@ _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
 _TASKS = {
     "Your own text, by tonight": ("adapt",),
-    "Step by step": ("write-queries", "prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
+    "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
     "Better settings": ("settings", "preset", "tune", "study", "ablate"),
     "Which is better": ("compare", "report"),
@@ -227,7 +227,6 @@ cli.add_command(study)
 cli.add_command(export)
 
 
-cli.add_command(write_queries_command)
 cli.add_command(encode)
 cli.add_command(bank)
 cli.add_command(embed)
@@ -240,6 +239,8 @@ cli.add_command(pull)
 
 def main() -> None:
     """Run the command line; print errors as one line and exit with code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal's encoding lacks
 
     def work() -> None:
         try:

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _EPILOG = """\b
 Example:
-  cse study run benchmarks/minilm.study.yaml screen -s data.train_path=nli.csv
-  cse study show benchmarks/minilm.study.yaml
-  cse study run benchmarks/minilm.study.yaml whole --only kept-1 --only full-5e-5
-  cse study choose benchmarks/minilm.study.yaml whole kept-1 full-5e-5
-  cse study test benchmarks/minilm.study.yaml --against full-5e-5
+  cse study run benchmarks/systems.study.yaml once -s data.train_path=nli.csv
+  cse study show benchmarks/systems.study.yaml
+  cse study run benchmarks/systems.study.yaml seeds --only promcse-kv --only simcse
+  cse study choose benchmarks/systems.study.yaml seeds promcse-kv simcse
+  cse study test benchmarks/systems.study.yaml --against simcse
 
 STUDY is a YAML file with settings by name and the rounds they go through. docs/study.md tells more.
 """

@@ -25,10 +25,9 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.bank import DOMAINS, FORMAT, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, hashes_of, update_shapes
+from cse.runtime.domain import DOMAIN_FORMAT, POOLERS, Domain, DomainFacts, check_name, update_shapes
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.sketch import Moments
 
 # What a new bank or domain is checked on where no text is given: short, long, empty.
 SENTENCES = (
@@ -134,17 +133,6 @@ def make_domain(
             centres=centres,
             adapters=() if bank is None else bank.adapters,
         )
-
-
-def with_sketch(domain: Domain, sketch: Moments) -> Domain:
-    """Return a domain with a sketch of its vectors, see ``Domain``."""
-    named = dataclasses.replace(
-        domain,
-        sketch_mean=np.asarray(sketch.mean, np.float32),
-        sketch_variance=np.asarray(sketch.variance, np.float32),
-        sketch_count=np.array([sketch.count], np.float32),
-    )
-    return dataclasses.replace(named, facts=dataclasses.replace(domain.facts, hashes=hashes_of(named.tensors())))
 
 
 def _layered(encoder: SentenceEncoder) -> Backbone:

@@ -34,7 +34,6 @@ from cse.runtime.bundle import (
 )
 from cse.runtime.domain import SUFFIX
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.sketch import SKETCH, Moments, write_sketch
 from cse.runtime.uses import QUERY, role_for
 
 
@@ -46,13 +45,11 @@ class Draft:
         folder: where it is.
         manifest: as written so far.
         parity: for the manifest, see ``check_parity``.
-        sketch: of the bundle's vectors of its training text; None: the bundle gets none.
     """
 
     folder: Path
     manifest: Bundle
     parity: dict[str, Any] = field(default_factory=dict)
-    sketch: Moments | None = None
 
 
 @contextmanager
@@ -116,8 +113,6 @@ def write_bundle(
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
-        if draft.sketch is not None:
-            write_sketch(folder / SKETCH, draft.sketch)
         added = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, *manifest.files}
         files = manifest.files | describe_files(folder, added)
         Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)

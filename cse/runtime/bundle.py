@@ -1,9 +1,9 @@
 """The bundle folder, whose manifest ``bundle.json`` lists and verifies every other file.
 
 A bundle contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json``,
-``bundle.json`` and, unless it is older, ``sketch.safetensors``; where there are labelled texts also ``classes.json``,
-the mean of each label's vectors. With a query side it contains ``query.safetensors``, a domain as a bank has it
-(``cse.runtime.domain``). The manifest is written last, so a folder without it is incomplete.
+``bundle.json``; where there are labelled texts also ``classes.json``, the mean of each label's vectors. With a query
+side it contains ``query.safetensors``, a domain as a bank has it (``cse.runtime.domain``). The manifest is written
+last, so a folder without it is incomplete.
 """
 
 from __future__ import annotations

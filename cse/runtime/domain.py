@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +23,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cse.errors import CseError, error_line
+from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
@@ -33,10 +36,9 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
 _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
-_SKETCH = ("sketch_mean", "sketch_variance", "sketch_count")
 UPDATES = ("update_down", "update_up", "update_rest")
 _PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres", *_SKETCH)
+_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres")
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,6 @@ class Domain:
         update_up: what is added to their biases, and the other factor (1 + r, o).
         update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
-        sketch_mean: mean (w) of the domain's unit-length vectors of its training text, or None, as the next two.
-        sketch_variance: their variance (w).
-        sketch_count: their number (1).
     """
 
     facts: DomainFacts
@@ -115,9 +114,6 @@ class Domain:
     update_up: NDArray[np.float32] | None = None
     update_rest: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
-    sketch_mean: NDArray[np.float32] | None = None
-    sketch_variance: NDArray[np.float32] | None = None
-    sketch_count: NDArray[np.float32] | None = None
 
     @property
     def name(self) -> str:
@@ -203,8 +199,7 @@ class Domain:
 
 def identity_of(facts: DomainFacts) -> str:
     """Return a hash of everything that makes a domain's vectors."""
-    kept = {key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")}
-    return digest(kept | {"hashes": {key: one for key, one in facts.hashes.items() if key not in _SKETCH}})
+    return digest({key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")})
 
 
 @dataclass(frozen=True)
@@ -271,12 +266,32 @@ def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
     return {name: hashlib.sha256(np.ascontiguousarray(tensor).data).hexdigest() for name, tensor in tensors.items()}
 
 
-def read_domain(path: Path, shape: Shape) -> Domain:
+def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
+    """Open a file to read; a pipe or a device is neither waited for nor read.
+
+    Raises:
+        CseError: it is no regular file, or has more than ``most`` bytes.
+        OSError: it is gone or cannot be opened.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    facts = os.fstat(file.fileno())
+    if stat.S_ISREG(facts.st_mode) and facts.st_size <= most:
+        return file
+    file.close()
+    if not stat.S_ISREG(facts.st_mode):
+        raise CseError(f"{path}: not a file but a pipe, a device or the like; remove it, or {_AGAIN}")
+    raise CseError(
+        f"{path}: {facts.st_size} bytes, and all domains in memory may have {most}; allow more (--max-domain-bytes)"
+    )
+
+
+def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
     """Read a domain's file and check that it is whole and fits the backbone.
 
     Args:
         path: the file; its name without suffix is the domain's.
         shape: of the bank's backbone.
+        most: bytes that it may have.
 
     Raises:
         CseError: the file is truncated, modified, of another format, name or backbone, or holds numbers that are not
@@ -284,7 +299,8 @@ def read_domain(path: Path, shape: Shape) -> Domain:
         FileNotFoundError: it is gone.
     """
     try:
-        content = path.read_bytes()  # not mapped: a file that somebody cuts while it is read would end the process
+        with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
+            content = _read(file, os.fstat(file.fileno()).st_size)
         tensors = load(content)
     except FileNotFoundError:
         raise
@@ -317,36 +333,38 @@ class Outline(NamedTuple):
     centres: bool
 
 
-def read_outline(path: Path, shape: Shape) -> Outline:
+def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
     """Read the start of a domain's file; the tensors behind it are not read, nor checked.
 
     Raises:
         CseError: as ``read_domain``, as far as the start tells.
         OSError: it is gone or cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path, most) as file:
         facts, tensors, _ = _start_of(path, file)
     _check_facts(path, facts, shape)
-    width = tensors["map_matrix"].width if "map_matrix" in tensors else shape.dimension
+    if UPDATES[0] in tensors:
+        _check_rank(path, tensors[UPDATES[0]].shape[0], shape)
+    width = tensors["map_matrix"].shape[-1] if "map_matrix" in tensors else shape.dimension
     queries = QUERY in facts.texts or facts.side == QUERY
     same = (identity_of(facts), width, facts.max_length, facts.normalize)
     return Outline(*same, queries, facts.side, "centres" in tensors)
 
 
-def read_centres(path: Path, shape: Shape) -> NDArray[np.float32] | None:
+def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
     """Read the centres (c, d) alone of a domain's file; None if it has none.
 
     Raises:
         CseError: the start of the file or its centres are damaged.
         OSError: it is gone or cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path, most) as file:
         facts, tensors, begin = _start_of(path, file)
         _check_facts(path, facts, shape)
         if "centres" not in tensors:
             return None
-        file.seek(begin + tensors["centres"].first)
-        content = file.read(tensors["centres"].size)
+        file.seek(min(begin + tensors["centres"].first, most))
+        content = _read(file, min(tensors["centres"].size, most))
     if hashlib.sha256(content).hexdigest() != facts.hashes.get("centres") or len(content) % (4 * shape.dimension):
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
     return np.frombuffer(content, np.float32).reshape(-1, shape.dimension)
@@ -397,17 +415,22 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies behind the header: its first byte, their number, and the length of its last axis."""
+    """Where a tensor lies behind the header: its first byte, their number, and its shape."""
 
     first: int
     size: int
-    width: int
+    shape: tuple[int, ...]
+
+
+def _read(file: IO[bytes], size: int) -> bytes:
+    """Return at most so many bytes; none of a file whose bytes are still to come."""
+    return file.read(size) or b""
 
 
 def _start_of(path: Path, file: IO[bytes]) -> tuple[DomainFacts, dict[str, _Place], int]:
     """Return the facts of a file, where its tensors lie, and where the header ends."""
-    length = int.from_bytes(file.read(8), "little")
-    text = file.read(min(length, _LONGEST_HEADER))
+    length = int.from_bytes(_read(file, 8), "little")
+    text = _read(file, min(length, _LONGEST_HEADER))
     if len(text) < length:
         raise _not_a_domain(path, "its header is cut")
     return *_header(path, text), 8 + length
@@ -421,8 +444,9 @@ def _header(path: Path, text: bytes) -> tuple[DomainFacts, dict[str, _Place]]:
         places = {}
         for name, entry in tree.items():
             first, end = map(int, entry["data_offsets"])
-            places[name] = _Place(abs(first), abs(end - first), int(entry["shape"][-1]))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            *outer, last = map(int, entry["shape"])
+            places[name] = _Place(abs(first), abs(end - first), (*outer, last))
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         raise _not_a_domain(path, "its header is damaged") from None
     return _facts(path, metadata), places
 
@@ -442,6 +466,14 @@ def _facts(path: Path, text: str | None) -> DomainFacts:
     return fields_of(DomainFacts, tree, path, _AGAIN)
 
 
+def _check_rank(path: Path, rank: int, shape: Shape) -> None:
+    if rank > shape.dimension:
+        raise CseError(
+            f"{path}: updates of rank {rank}, and the backbone's weights have {shape.dimension} at most; "
+            "train it with a smaller train.lora_rank"
+        )
+
+
 def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: DomainFacts, shape: Shape) -> None:
     width = shape.dimension
     prompt = tensors.get("prompt")
@@ -458,6 +490,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         )
     down = tensors.get(UPDATES[0])
     rank = len(down) if down is not None and down.ndim == 2 else 0
+    _check_rank(path, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (shape.words,),
@@ -467,12 +500,9 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_matrix": (width, own),
         "centres": (count, width),
         **update_shapes(shape.updates, rank),
-        "sketch_mean": (own,),
-        "sketch_variance": (own,),
-        "sketch_count": (1,),
     }
     missing = {"prompt"}
-    for together in map(set, (_PROJECTOR, _MAP, UPDATES, _SKETCH)):
+    for together in map(set, (_PROJECTOR, _MAP, UPDATES)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")

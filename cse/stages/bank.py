@@ -15,7 +15,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, value_of
-from cse.export.bank import SENTENCES, create_bank, make_domain, with_sketch
+from cse.export.bank import SENTENCES, create_bank, make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.checkpoint_config import identity_of, read_config
@@ -27,7 +27,7 @@ from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
-from cse.stages.export import SKETCHED, sentences_for_parity, training_sentences, vectors_sketched
+from cse.stages.export import sentences_for_parity, training_sentences
 from cse.stages.gate import judge_encoders
 from cse.stages.open_backbone import bare_of
 
@@ -67,8 +67,6 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
-        if prepared is not None:
-            domain = _sketched(domain, onnx, prepared)
     add_domain(bank, domain, replace=replace)
     return domain
 
@@ -143,7 +141,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     )
     if not verdict.passed:
         return Admission(name, "refused", verdict.dev, verdict.promoted_dev, "; ".join(verdict.reasons))
-    add_domain(onnx.path, _sketched(domain, onnx, data), replace=True)
+    add_domain(onnx.path, domain, replace=True)
     return Admission(name, "added" if held is None else "replaced", verdict.dev, verdict.promoted_dev)
 
 
@@ -169,7 +167,7 @@ def _domain_of(
         metrics = dev_facts_in(read_config(model)["facts"], DEV)
     if data is not None and onnx.bank is not None:
         texts = training_sentences(data, _TEXTS)
-        click.echo(f"encoding {len(texts):,} training texts of {name} for its centres and its sketch", err=True)
+        click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)
         centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), texts)
     return make_domain(
         encoder,
@@ -180,12 +178,6 @@ def _domain_of(
         centres=centres,
         bank=None if onnx.bank is None else onnx.bank.manifest,
     )
-
-
-def _sketched(domain: Domain, onnx: OnnxEncoder, data: PreparedData) -> Domain:
-    """Return a domain with the sketch of its vectors of its training text."""
-    sketch = vectors_sketched(DomainEncoder(onnx, domain), training_sentences(data, SKETCHED))
-    return domain if sketch is None else with_sketch(domain, sketch)
 
 
 def centres_of(bare: DomainEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:

@@ -35,7 +35,10 @@ MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
-_TRAINS = ("data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "training")
+_TRAINS = (
+    *("adapt", "bench", "data", "evaluation", "model", "objectives", "runtime", "scale", "stages", "study"),
+    *("training", "tune"),
+)
 
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
@@ -62,7 +65,7 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
 def training_code() -> list[Path]:
     """Return the code files that affect updates or which weights are kept; a change makes a saved state stale.
 
-    Sweeps use the list too. A test compares it with the imports of stage ``train``.
+    Sweeps, studies and adaptations use the list too. A test compares it with the imports of stage ``train``.
     """
     root = Path(__file__).parents[1]
     return [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]

@@ -27,16 +27,13 @@ from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.bundle import CLASSES
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.sketch import Moments, sketch_of
-from cse.runtime.uses import role_for
 from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+_TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
-SKETCHED = 2000  # training texts that the sketch of a bundle is made of
 
 
 def export_stage(
@@ -55,10 +52,11 @@ def export_stage(
     data = PreparedData(prepared)
     sentences = sentences_for_parity(data, settings.export.sentences)
     options = settings.export
-    training = training_sentences(data, SKETCHED) or sentences
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
-    calibration = training[:: -(-len(training) // CALIBRATED)] if options.precision == "int8" else []
-    if calibration:
+    calibration: list[str] = []
+    if options.precision == "int8":
+        training = training_sentences(data, _TRAINING) or sentences
+        calibration = training[:: -(-len(training) // CALIBRATED)]
         click.echo(f"reading the ranges of activations from {len(calibration)} training sentences", err=True)
     with write_bundle(
         encoder,
@@ -74,8 +72,6 @@ def export_stage(
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
-        click.echo(f"sketching the vectors of {len(training):,} texts, to notice drift by", err=True)
-        draft.sketch = vectors_sketched(onnx, training)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
     click.echo(
@@ -127,16 +123,6 @@ def classes_of(onnx: OnnxEncoder, task: LabelledTexts) -> dict[str, list[Any]]:
     vectors = np.asarray(onnx.encode(task.reference, normalize=True))
     labels, means = class_means(vectors, np.array(task.reference_label))
     return {"labels": labels.tolist(), "means": np.round(means, 6).tolist()}
-
-
-def vectors_sketched(onnx: OnnxEncoder | DomainEncoder, texts: Sequence[str]) -> Moments | None:
-    """Return the sketch of an encoder's unit-length vectors, or None if the texts have fewer than two vectors.
-
-    A model with task texts is asked with that of queries, so its training texts are read with it too.
-    """
-    role = role_for("query", getattr(onnx, "texts", {}))
-    found = sketch_of(onnx.encode(texts, normalize=True, show_progress_bar=sys.stderr.isatty(), role=role))
-    return found if found.usable else None
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

@@ -1,59 +1,59 @@
-"""Content hashes of the models a training reads: settings name folders and hub ids whose files may change."""
+"""What a training depends on beside settings and rows: one fingerprint for states, sweeps, studies, adaptations."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+
 from cse.errors import CseError
-from cse.files import identity_of_files
+from cse.files import fingerprint
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint_config import WEIGHTS_FILE
 from cse.model.generator import find_generator
 from cse.model.named import is_word_file
 from cse.model.static_words import find_words
 from cse.runtime.seal import sha256
+from cse.settings import Settings
 from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.groups.prompt import PromptSettings
 from cse.stages.build.replaced_tokens import check_generator
 from cse.stages.build.teachers import teachers_content
+from cse.stages.common import training_code
+from cse.training.precision import choose_bf16, choose_device
 
 
-def training_inputs(
-    backbone: BackboneSettings,
-    prompt: PromptSettings,
-    objective: ObjectiveSettings | None,
-    *,
-    opened: BackboneFiles | None = None,
-) -> dict[str, str]:
-    """Return a hash of each model a training reads: backbone, initial prompt, generator and teachers.
+def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> dict[str, str]:
+    """Return what a training depends on beside its settings and rows, each in words: models, code, arithmetic.
 
     If rows were corrupted before training, the generator is not read.
 
     Args:
-        backbone: backbone settings.
-        prompt: prompt settings, with its initialisation.
-        objective: every term that is trained; None if nothing is.
+        settings: of the training.
         opened: the backbone's files if already found, to avoid hashing them again.
 
     Raises:
-        CseError: a model is missing.
+        CseError: a model is missing, or the device that was asked for.
     """
-    facts = {"backbone": (opened or files_of_backbone(backbone)).content()}
+    device = choose_device(settings.train.device)
+    facts = {
+        "the backbone's files": (opened or files_of_backbone(settings.backbone)).content(),
+        "the code": fingerprint({}, training_code()),
+        "torch": torch.__version__,
+        "device": device.type,
+        "precision": "bf16" if choose_bf16(settings.train.precision, device) else "fp32",
+    }
+    prompt, objective = settings.prompt, settings.objective.over(settings.data.more_terms)
     if prompt.kind != "none" and prompt.init == "checkpoint":
-        facts["prompt.init_checkpoint"] = _hash_of_start(Path(prompt.init_checkpoint))
-    if objective is None:
-        return facts
+        facts["the initial prompt"] = _hash_of_start(Path(prompt.init_checkpoint))
+    trains, collection = settings.train.parameters != "none", objective.collection
     replaced, distillation = objective.replaced_tokens, objective.distillation
-    if replaced.reads_generator:
+    if trains and replaced.reads_generator:
         check_generator(replaced)
-        facts["generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
-    if distillation.reads_folder:
-        facts["teachers"] = teachers_content(Path(distillation.teacher_folder))
-    if objective.collection.weight > 0 and objective.collection.reads_folder:
-        facts["collection"] = teachers_content(Path(objective.collection.teacher_folder))
-    if objective.collection.weight > 0 and objective.collection.cross_encoder is not None:
-        facts["cross-encoder"] = identity_of_files(objective.collection.cross_encoder)
+        facts["the generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
+    if trains and distillation.reads_folder:
+        facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
+    if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):
+        facts["the teacher of its collection"] = teachers_content(Path(collection.teacher_folder))
     return facts
 
 

@@ -28,16 +28,16 @@ from cse.stages.build.encoder import check_copies, encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import MINED, training_code
+from cse.stages.common import MINED
 from cse.stages.fit_post import check_post
-from cse.stages.inputs import training_inputs
+from cse.stages.inputs import depends_on
 from cse.stages.mined import check_backbone, rows_to_train
 from cse.stages.open_backbone import open_backbone
 from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
 from cse.stages.uses import check_roles, set_widths, texts_before
 from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
-from cse.training.memory import OutOfMemory, is_out_of_memory
+from cse.training.memory import is_out_of_memory
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder, RunState
@@ -113,7 +113,7 @@ class Training:
 
         Raises:
             CseError: something a loss term needs is missing, or the loss is no longer finite.
-            OutOfMemory: a batch does not fit into memory.
+            CseError: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
@@ -145,7 +145,7 @@ class Training:
             at_once = (
                 settings.train.mini_batch_size or max(len(each.columns) for each in tables) * settings.train.batch_size
             )
-            raise OutOfMemory(
+            raise CseError(
                 f"train.mini_batch_size: out of memory ({self.device.type}) with {at_once} sentences at once; set it "
                 f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
             ) from None
@@ -242,19 +242,11 @@ def open_training(
     if folder is None:
         facts = {
             "settings": groups_of(settings),
-            "inputs": training_inputs(
-                settings.backbone,
-                settings.prompt,
-                None if settings.train.parameters == "none" else objective,
-                opened=backbone.files,
-            ),
-            "device": device.type,
-            "bf16": bf16,
             "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
+            **depends_on(settings, opened=backbone.files),
         }
         rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
-        run = fingerprint(facts, [*rows, *training_code()])
+        run = fingerprint(facts, rows)
         folder = scratch / "resume" / run
     if settings.train.workers > 1 and tokens is None:
         tokens = scratch / "tokens"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ from cse.errors import CseError
 from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.stages.build.teachers import teachers_content
+from cse.stages.inputs import depends_on
 from cse.stages.prepare import files_of, measuring_files
 from cse.stages.training import groups_of
 from cse.study.measures import CXC_DEV
 from cse.study.plan import BARE, Run
+from cse.training.precision import choose_device
 
 
 def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:
@@ -34,22 +36,18 @@ def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:
         "round": "" if run.setting == BARE else round_name,
         "the files that scores are measured on": _fingerprint((*measured, *captions.glob(CXC_DEV))),
     }
+    read = run.settings
     if run.setting == BARE:
-        return facts | flatten({"backbone": run.settings.backbone.model_dump(mode="json")})
+        read = Settings().model_copy(update={"backbone": read.backbone, "train": read.train})
+    with suppress(CseError):  # the run says which model is missing
+        facts |= depends_on(read) | {"device of measures": choose_device(run.settings.evaluation.device).type}
+    if run.setting == BARE:
+        train = run.settings.train.model_dump(mode="json", include={"dev_measure"})
+        return facts | flatten({"backbone": read.backbone.model_dump(mode="json"), "train": train})
     rows = sorted(set(files_of(data)) - set(measured)) if of_user else []
     settings = groups_of(run.settings) | {"data": data.model_dump(mode="json")}
     facts["the files with training rows"] = _fingerprint(tuple(rows))
-    return flatten(settings) | facts | _teachers(run.settings)
-
-
-def _teachers(settings: Settings) -> dict[str, str]:
-    distillation = settings.objective.over(settings.data.more_terms).distillation
-    if not distillation.reads_folder:
-        return {}
-    try:
-        return {"the teachers of its distillation": teachers_content(Path(distillation.teacher_folder))}
-    except CseError:  # the training says which one is missing
-        return {}
+    return flatten(settings) | facts
 
 
 def _fingerprint(files: tuple[Path, ...]) -> str:

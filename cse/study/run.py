@@ -26,7 +26,8 @@ from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.settings import Settings
-from cse.stages.inputs import files_of_backbone
+from cse.stages.common import training_code
+from cse.stages.inputs import depends_on
 from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of
 from cse.stages.training import Training
@@ -66,7 +67,9 @@ class Folders:
         files = files_of(settings.data) if settings.data.source == "files" else []
         facts = {"data": tree["data"], "mine": tree["mine"], "apart": "dev parts too"}
         if settings.objective.replaced_tokens.corrupts_beforehand or settings.mine.wanted:
-            facts |= tree | {"content": files_of_backbone(settings.backbone).content()}
+            facts |= tree | depends_on(settings)
+        else:
+            facts |= {"the code": fingerprint({}, training_code())}
         return DataFolders.below(self.folder / "data" / fingerprint(facts, files)[:12], tokens=True)
 
 

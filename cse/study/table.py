@@ -134,8 +134,11 @@ def table(rows: Sequence[RunRow]) -> list[list[str]]:
 
 def _same_backbone(row: RunRow, bare: RunRow) -> bool:
     """Return whether a training and the bare backbone used it alike; else a difference is not the training's alone."""
-    alike = {key: value for key, value in bare.settings.items() if key.startswith("backbone.")}
-    return all(row.settings.get(key, value) == value for key, value in alike.items())
+    one, other = (
+        {key: value for key, value in each.settings.items() if key.startswith(("backbone.", "the backbone's"))}
+        for each in (row, bare)
+    )
+    return one == other
 
 
 def write_table(study: Path) -> None:

@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from cse.data.store import AGAIN, texts_in
 from cse.errors import CseError
-from cse.evaluation.words import DOCUMENTS, Words
 from cse.objectives.collection import NO_DOCUMENT
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
+from cse.search.words import DOCUMENTS, Words
 
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
@@ -37,24 +37,6 @@ class Encoding(Protocol):
         self, sentences: Sequence[str], *, normalize: bool = ..., show_progress_bar: bool = ..., role: str | None = ...
     ) -> NDArray[np.float32]:
         """Return one vector per text, ``(n, D)``."""
-        ...
-
-
-class Rescoring(Protocol):
-    """A teacher that reads a query and a document together, see ``CrossEncoderTeacher``."""
-
-    @property
-    def documents(self) -> int:
-        """How many documents of a query it scores."""
-        ...
-
-    @property
-    def share(self) -> float:
-        """Its share of the targets."""
-        ...
-
-    def scores(self, queries: Sequence[str], documents: Sequence[Sequence[str]]) -> NDArray[np.float32]:
-        """Return the scores of some documents for each query ``(n, k)``."""
         ...
 
 
@@ -153,7 +135,6 @@ def teach(
     candidates: int,
     own_share: float,
     most_documents: int | None = None,
-    again: Rescoring | None = None,
 ) -> Targets:
     """Return the shares that a teacher gives to the documents, for each query.
 
@@ -170,8 +151,6 @@ def teach(
         candidates: how many documents get a share, at most.
         own_share: share of the own document of a query that stands in for no other; of one that does, it gets none.
         most_documents: of more, half as many at random are the targets' sample; None: no sample.
-        again: a second teacher, which scores the best documents of the first; a softmax of its scores, less their mean
-            and divided by their standard deviation, is averaged with the first one's.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
     scores = _Scores(pairs, query_nD, document_ND, words)
@@ -192,12 +171,6 @@ def teach(
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
     share_nK = _softmax(score_nK / temperature)
-    if again is not None:
-        order_nk = np.argsort(-score_nK, axis=1)[:, : again.documents]
-        texts = [[pairs.documents[each] for each in some] for some in np.take_along_axis(best, order_nk, axis=1)]
-        second_nk = _softmax(_standardised(again.scores(pairs.queries, texts)) / temperature)
-        share_nK *= 1 - again.share
-        share_nK[np.arange(queries)[:, None], order_nk] += again.share * second_nk
     given = np.where(pairs.stands_in, 0.0, own_share).astype(np.float32)
     sampled = most_documents is not None and documents > most_documents
     count = max((most_documents or 0) // 2, 1) if sampled else 0
@@ -259,11 +232,6 @@ class _Scores:
 def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
     share_bK = np.exp(score_bK - score_bK.max(axis=1, keepdims=True))
     return np.asarray(share_bK / share_bK.sum(axis=1, keepdims=True), np.float32)
-
-
-def _standardised(score_bN: NDArray[np.float32]) -> NDArray[np.float32]:
-    centred = score_bN - score_bN.mean(axis=1, keepdims=True)
-    return np.asarray(centred / (score_bN.std(axis=1, keepdims=True) + _LEAST_DEVIATION), np.float32)
 
 
 def unit_vectors(encoder: Encoding, texts: Sequence[str], role: str | None, progress: bool) -> NDArray[np.float32]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import torch
 
-from cse.errors import CseError
-
 # from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
 _SAID = (
     "out of memory",
@@ -17,12 +15,8 @@ _SAID = (
 )
 
 
-class OutOfMemory(CseError):
-    """Training did not fit into device memory."""
-
-
 def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out."""
-    if isinstance(error, OutOfMemory | torch.OutOfMemoryError | MemoryError):
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)

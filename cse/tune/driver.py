@@ -8,7 +8,6 @@ import pickle
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +23,9 @@ from cse.scale.session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
-from cse.stages.common import MINED, training_code
+from cse.stages.common import MINED
 from cse.tune.job import ATTEMPT, METRIC, Job, share_data
-from cse.tune.outcome import PAGE, Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
-from cse.tune.page import write_page
+from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
 from cse.tune.search import domain, sampler, scheduler, stops_early
 from cse.tune.watch import Watch, callback
 
@@ -61,8 +59,6 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
     with only_one(folder / "driver.lock", busy):
         done = read_sweep(folder)
         if done is not None:
-            if not (folder / PAGE).is_file():  # plotly was missing
-                write_page(done)
             return done
         data = PreparedData(prepared, *rows)
         job = Job(
@@ -78,10 +74,9 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             attempt.unlink()  # the previous driver ended them, so they do not count as lost
         with (
             naming(folder),
-            _session(job) as (dashboard, at_once),
+            _session(job) as dashboard,
             Watch(space, job, dashboard, _gpus(settings)) as watch,
         ):
-            job = replace(job, at_once=at_once)
             trials = _search(space, job, "tune", watch)
             records = trial_records(trials, space, job)
             if space.search == "two_step":
@@ -99,7 +94,6 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             folder, space.name, space.search, space.dimensions, tuple(records), *_dev_of_sweep(data, settings)
         )
         write_trials(sweep)
-        write_page(sweep)
         write_sweep(sweep)
     return sweep
 
@@ -182,8 +176,8 @@ def _trial(config: dict[str, Any], job: Job) -> None:
     run_trial(config, job, tune.report)
 
 
-def _at_once(job: Job) -> int:
-    """Return the most concurrent trials on one machine.
+def _check_machines(job: Job) -> None:
+    """Refuse trials that no machine can hold.
 
     Raises:
         CseError: no machine can hold a trial.
@@ -191,13 +185,11 @@ def _at_once(job: Job) -> int:
     import ray
 
     there, gpus = with_more(ray), _gpus(job.settings)
-    most = max((machine.places(job.threads, gpus) for machine in there), default=0)
-    if not most:
+    if not any(machine.places(job.threads, gpus) for machine in there):
         raise CseError(
             f"tune.cpus_per_trial: a trial takes {in_words(job.threads, gpus)} of one machine, and Ray has "
             f"{listed_machines(there)}"
         )
-    return min(most, job.settings.tune.concurrent or most)
 
 
 def _check_objective(settings: Settings, prepared: Path) -> None:
@@ -245,8 +237,8 @@ def _gpus(settings: Settings) -> float:
 
 
 @contextmanager
-def _session(job: Job) -> Iterator[tuple[str, int]]:
-    """Start Ray with its dashboard; yield the dashboard's address and the number of concurrent trials per machine."""
+def _session(job: Job) -> Iterator[str]:
+    """Start Ray with its dashboard, and yield the dashboard's address."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C stops the sweep; the next run resumes it
     variables = {
         "OMP_NUM_THREADS": str(job.threads),
@@ -259,7 +251,8 @@ def _session(job: Job) -> Iterator[tuple[str, int]]:
     if job.settings.train.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # for the workers only
     with ray_session(dashboard=True, variables=variables) as ray:
-        yield ray._private.worker.get_dashboard_url() or "", _at_once(job)
+        _check_machines(job)
+        yield ray._private.worker.get_dashboard_url() or ""
 
 
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
@@ -276,23 +269,13 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
     dev = open_dev(PreparedData(prepared))
     more = [prepared / source_file(source.name) for source in settings.data.more]
     data = [prepared / TRAIN_FILE, *more, *rows, *sorted(corrupted.glob("*.npy"))]
-    code = [*training_code(), *(Path(__file__).with_name(name) for name in ("job.py", "trial.py"))]
-    code += sorted((Path(__file__).parents[1] / "bench").glob("*.py"))
     facts: dict[str, Any] = {"space": [str(part) for part in space.dimensions], "around": around}
-    facts |= {"inputs": _inputs(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
-    return f"{space.name}-{fingerprint(facts, [*data, *code])[:8]}"
+    facts |= {"depends": _depends(space, settings), "dev": None if dev is None else [dev.name, content_of(dev)]}
+    return f"{space.name}-{fingerprint(facts, data)[:8]}"
 
 
-def _inputs(space: Space, settings: Settings) -> list[dict[str, str]]:
-    """Return hashes of the models that trials read, for each combination of models."""
-    from cse.stages.inputs import training_inputs  # imports torch, which is slow
+def _depends(space: Space, settings: Settings) -> list[str]:
+    """Return a hash of what trials depend on beside settings and rows, for each combination of models."""
+    from cse.stages.inputs import depends_on  # imports torch, which is slow
 
-    choices = {}
-    for tried in (settings, *reached(space, settings)):
-        prompt, objective = tried.prompt, tried.objective.over(tried.data.more_terms)
-        replaced, distillation = objective.replaced_tokens, objective.distillation
-        read = [tried.backbone, prompt.kind, prompt.init, prompt.init_checkpoint]
-        read += [replaced.generator_model, replaced.generator_revision] if replaced.reads_generator else []
-        read += [distillation.teacher_folder] if distillation.reads_folder else []
-        choices[repr(read)] = tried, objective
-    return [training_inputs(each.backbone, each.prompt, objective) for each, objective in choices.values()]
+    return sorted({fingerprint(depends_on(tried)) for tried in (settings, *reached(space, settings))})

@@ -37,7 +37,6 @@ class Job:
         corrupted: folder of rows corrupted before training, absolute.
         threads: threads per trial.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
-        at_once: concurrent trials per machine, which share its memory.
         ranges: keys searched over a range; their values are rounded to three digits.
     """
 
@@ -46,7 +45,6 @@ class Job:
     corrupted: Path
     threads: int
     evaluations: int | None
-    at_once: int = 1
     ranges: tuple[str, ...] = ()
 
     @property

@@ -20,7 +20,7 @@ from cse.settings.presets import MACHINE_KEYS
 from cse.settings.spaces import Dimension, Space
 from cse.tune.job import METRIC, Job, read_curve
 
-SWEEP, TRIALS, PAGE = "sweep.json", "trials.csv", "sweep.html"
+SWEEP, TRIALS = "sweep.json", "trials.csv"
 
 
 @dataclass(frozen=True)
@@ -101,11 +101,6 @@ class Sweep:
     def noise(self) -> float:
         """The standard error of the best score, in points."""
         return standard_error(self.best.score or 0.0, self.dev_pairs, self.measure)
-
-    @property
-    def unit(self) -> str:
-        """What a score is and on what, such as ``Spearman * 100 on the dev pairs``."""
-        return f"{self.measure} * 100 on the dev {'pairs' if self.measure == SPEARMAN else 'task'}"
 
     def within_noise(self, trial: TrialRecord) -> bool:
         """Return whether a finished trial is within noise of the best."""

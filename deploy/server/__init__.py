@@ -1,4 +1,4 @@
 """The embedding server: OpenAI's and Text Embeddings Inference's requests, answered by an ONNX bundle or a bank.
 
-``app`` is the ASGI application, the same under uvicorn (``cse serve``) and under Ray Serve (``cluster``).
+``app`` is the ASGI application; ``run`` serves it with uvicorn.
 """

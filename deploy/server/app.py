@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +17,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cse import __version__
+from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
@@ -30,7 +30,6 @@ from deploy.server.models import LARGEST_PAGE, PAGE
 from deploy.server.options import Options
 from deploy.server.refusals import refuse_in_form
 from deploy.server.schema import (
-    DriftAnswer,
     EmbeddingAnswer,
     EmbeddingRequest,
     EmbedRequest,
@@ -39,9 +38,9 @@ from deploy.server.schema import (
     ModelList,
     SimilarityRequest,
     TeiError,
+    TeiRequest,
 )
 from deploy.server.service import Answer, Inputs, Service
-from deploy.server.together import Alone
 
 _PAGE = Path(__file__).parent / "page"
 _JSON = "application/json"
@@ -72,12 +71,8 @@ _TEI_ERRORS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(options: Options, replicas: Alone | None = None) -> Door:
+def create_app(options: Options) -> Door:
     """Load the model and return the application.
-
-    Args:
-        options: of the server.
-        replicas: the way to the other replicas, if there are any.
 
     Raises:
         CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
@@ -90,16 +85,14 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        app.state.replicas.start(service.snapshot)
         yield
-        app.state.replicas.stop()
         service.close()
 
     # its documentation page asks no other host for files; a redirect would name the host that the request names
     app = FastAPIOffline(
         title="cse", version=__version__, summary="Sentence embeddings", lifespan=lifespan, redirect_slashes=False
     )
-    app.state.service, app.state.closed, app.state.replicas = service, bool(keys), replicas or Alone()
+    app.state.service, app.state.closed = service, bool(keys)
     app.router.route_class = SizedRoute
     refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
@@ -109,9 +102,8 @@ def create_app(options: Options, replicas: Alone | None = None) -> Door:
     app.add_api_route("/v1/models", models, response_model=ModelList, **openai)
     app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
+    app.add_api_route("/", embed_or_compare, methods=["POST"], response_model=list[list[float]] | list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
-    unwatched: dict[int | str, dict[str, Any]] = {404: {"model": ErrorAnswer, "description": "Drift is not watched"}}
-    app.add_api_route("/drift", drift, response_model=DriftAnswer, responses=unwatched)
     app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
@@ -128,7 +120,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.input)
-    _check_size(inputs, service.options, "input")
+    _check(inputs, service.options, "input")
     answer = await service.embed(
         inputs, body.model, client=request.state.client, normalize=None, dimensions=body.dimensions
     )
@@ -151,7 +143,7 @@ async def models(
         raise ServiceError(
             400, f"after: {after[:80]!r} is not the id of a model; send the last_id of a page", param="after"
         )
-    page = await service.stored(service.served.cards, after, limit, request.state.client.models)
+    page = await service.stored(service.served.cards, after, limit, request.state.client.models, name="/v1/models")
     return Response(orjson.dumps({"object": "list", **page._asdict()}), media_type=_JSON)
 
 
@@ -159,7 +151,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
     """Embed texts in the form of Text Embeddings Inference."""
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.inputs)
-    _check_size(inputs, service.options, "inputs")
+    _check(inputs, service.options, "inputs")
     answer = await service.embed(
         inputs,
         body.model,
@@ -176,10 +168,22 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     """Compare one sentence with others: their cosines."""
     service: Service = request.app.state.service
     inputs = [body.inputs.source_sentence, *body.inputs.sentences]
-    _check_size(inputs, service.options, "inputs.sentences")
-    answer = await service.embed(inputs, body.model, client=request.state.client, normalize=True)
+    _check(inputs, service.options, "inputs.sentences")
+    answer = await service.embed(
+        inputs,
+        body.model,
+        client=request.state.client,
+        normalize=True,
+        whole=not body.parameters.truncate,
+        role=body.parameters.prompt_name,
+    )
     cosines = cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0]
     return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+
+
+async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
+    """Answer as ``/embed``, or as ``/similarity`` where ``inputs`` has a ``source_sentence``."""
+    return await (similarity(body, request) if isinstance(body, SimilarityRequest) else embed(body, request))
 
 
 async def info(request: Request) -> Response:
@@ -191,7 +195,7 @@ async def info(request: Request) -> Response:
     facts = {
         "model_id": served.name,
         "model_sha": served.sha256,
-        "models": [card["id"] for card in (await service.stored(served.cards)).data],
+        "models": [card["id"] for card in (await service.stored(served.cards, name="/v1/models")).data],
         "dimension": encoder.dimension,
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
@@ -201,50 +205,33 @@ async def info(request: Request) -> Response:
         "truncates": True,
         "keys_required": state.closed,
         "report": "/report" if options.report is not None else None,
-        "drift": "/drift" if options.drift else None,
         "provider": encoder.provider,
         "version": served.version,
     }
     return Response(orjson.dumps(facts), media_type=_JSON)
 
 
-async def drift(request: Request) -> Response:
-    """Measure how far the vectors of each model have moved from those of its training text.
-
-    0: the same; 1: their mean has moved as far as the training texts spread. Older texts count less and less; after
-    `half_life` more texts, one counts half.
-    """
-    state = request.app.state
-    return Response(orjson.dumps(await state.service.drift(await state.replicas.others())), media_type=_JSON)
-
-
 async def health(request: Request) -> dict[str, str]:
-    """Answer 200 while the process and its threads live, in every replica."""
-    state = request.app.state
-    if not (state.service.alive and all(one.alive for one in await state.replicas.others())):
+    """Answer 200 while the process and its threads live."""
+    if not request.app.state.service.alive:
         raise ServiceError(503, "a thread that computes has ended; restart the server")
     return {"status": "ok"}
 
 
 async def ready(request: Request) -> dict[str, str]:
-    """Answer 200 if a replica would take a request, and the bank's folder can be read."""
-    state = request.app.state
-    if not (state.service.ready or any(one.ready for one in await state.replicas.others())):
+    """Answer 200 if a request would be taken, and the bank's folder can be read."""
+    service: Service = request.app.state.service
+    if not service.ready:
         raise ServiceError(503, "not ready: the queue is full", retry_after=1)
-    await state.service.stored(state.service.served.names)
+    await service.stored(service.served.names)
     return {"status": "ready"}
 
 
 async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     service: Service = request.app.state.service
-    replicas: Alone = request.app.state.replicas
-    others = await replicas.others()
-    if service.options.drift:
-        with contextlib.suppress(ServiceError):  # the bank's folder is gone for now; the other metrics are needed then
-            await service.drift(others)
     # beside the requests: those of 10,000 models take a fifth of a second
-    text = await asyncio.to_thread(service.metrics.text, [one.metrics for one in others], replicas.told)
+    text = await asyncio.to_thread(service.metrics.text)
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
@@ -295,12 +282,18 @@ def _listed(given: Any) -> Any:
     return [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
 
 
-def _check_size(inputs: Inputs, options: Options, param: str) -> None:
-    """Refuse too long texts.
+def _check(inputs: Inputs, options: Options, param: str) -> None:
+    """Refuse token ids where none are taken, and too long texts.
 
     Raises:
+        CseError: they are token ids.
         ServiceError: 413.
     """
+    if not options.token_ids and not isinstance(inputs[0], str):
+        raise CseError(
+            f"{param}: token ids; most clients send those of OpenAI's tokenizer, which are other words here: send "
+            "texts (LangChain: check_embedding_ctx_length=False), or start with --token-ids if they are the model's own"
+        )
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:
         unit = "characters" if isinstance(inputs[longest], str) else "token ids"

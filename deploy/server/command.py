@@ -48,21 +48,18 @@ def _type_of(annotation: Any) -> Any:
 @click.argument("model")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0: every one.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="Port; 0: any free one.")
-@click.option("--replicas", type=click.IntRange(1), default=1, show_default=True, help="Processes, kept by Ray Serve.")
 @click.option("--drain", type=float, default=30.0, show_default=True, help="Seconds to finish requests after SIGTERM.")
 @_options
-def serve(model: str, host: str, port: int, replicas: int, drain: float, **options: Any) -> None:
+def serve(model: str, host: str, port: int, drain: float, **options: Any) -> None:
     """Serve a bundle, a bank or a promoted version: OpenAI's API, Text Embeddings Inference's, and a page at /.
 
     MODEL is a folder (`cse export`, `cse bank create`) or NAME@STAGE of the registry. A bank serves each of its domains
     as a model of its own, and follows its folder; NAME@STAGE follows the registry.
-
-    One process is the fastest on one machine. With --replicas, Ray Serve keeps several and replaces one that dies; for
-    GPUs, autoscaling and clusters, see deploy/serve.yaml.
     """
     from pydantic import ValidationError
 
     from cse.errors import CseError
+    from deploy.server.run import run
 
     if not 0 <= drain <= _LONGEST_DRAIN:  # also true of nan
         raise CseError(f"--drain: {drain}; give 0 to {_LONGEST_DRAIN} seconds")
@@ -71,14 +68,7 @@ def serve(model: str, host: str, port: int, replicas: int, drain: float, **optio
     except ValidationError as error:
         first = error.errors()[0]
         raise CseError(f"--{str(first['loc'][0]).replace('_', '-')}: {first['msg']}") from None
-    if replicas == 1:
-        from deploy.server.run import run
-
-        run(given, host, port, drain)
-        return
-    from deploy.server.cluster import run_replicas
-
-    run_replicas(given, host, port, replicas)
+    run(given, host, port, drain)
 
 
 @click.command("serve-key", epilog="\b\nExample:\n  cse serve-key 'search team' >> keys.txt")

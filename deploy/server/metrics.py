@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    disable_created_metrics,
-    generate_latest,
-)
-from prometheus_client.registry import Collector
-
-from deploy.server.together import OF_ALL, summed
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64)
@@ -53,9 +42,6 @@ class Metrics:
         self.refused = Counter("cse_refused", "Requests refused.", ["reason"], registry=made)
         self.model = Gauge("cse_model_info", "The model in service.", ["model", "version"], registry=made)
         self.load_failures = Counter("cse_model_load_failures", "Promotions that did not load.", registry=made)
-        self.drift = Gauge(
-            "cse_drift_distance", "Distance of the vectors from those of the export.", ["model"], registry=made
-        )
         self.domain_bytes = Gauge("cse_domain_bytes", "Bytes of a bank's domains in memory.", registry=made)
         self.connections = Gauge("cse_connections", "Open connections.", registry=made)
 
@@ -68,38 +54,9 @@ class Metrics:
         self.model.clear()
         self.model.labels(model, version).set(1)
 
-    def drifted(self, distances: Mapping[str, float | None]) -> None:
-        """Say how far the vectors of each model have moved, where that is known."""
-        self.drift.clear()
-        for model, distance in distances.items():
-            if distance is not None:
-                self.drift.labels(model).set(distance)
-
-    def collect(self) -> list[Metric]:
-        """Return all series as they are now."""
-        return list(self._registry.collect())
-
-    def text(self, others: Iterable[Sequence[Metric]] = (), told: Sequence[Metric] | None = None) -> bytes:
-        """Return the metrics in Prometheus' text format.
-
-        Args:
-            others: those of other replicas.
-            told: those that the others know of this one, in place of newer ones.
-        """
-        own = self.collect()
-        if told is not None:
-            own = [*(one for one in told if one.name != OF_ALL), *(one for one in own if one.name == OF_ALL)]
-        every = CollectorRegistry()
-        every.register(_Collected(summed([own, *others])))
-        return generate_latest(every)
-
-
-class _Collected(Collector):
-    def __init__(self, metrics: list[Metric]) -> None:
-        self._metrics = metrics
-
-    def collect(self) -> list[Metric]:
-        return self._metrics
+    def text(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
 
 
 def names() -> set[str]:

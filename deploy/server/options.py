@@ -11,7 +11,7 @@ from cse.runtime.file_cache import KEPT_BYTES
 
 
 class Options(BaseModel):
-    """Options of one server process; ``cse serve --help`` and ``deploy/serve.yaml`` show them."""
+    """Options of one server process; ``cse serve --help`` shows them."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -37,5 +37,5 @@ class Options(BaseModel):
     follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
-    drift: bool = Field(False, description="Keep a sketch of the vectors and compare it with the one of the export.")
+    token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")
     log_requests: bool = Field(False, description="Log every request, without its texts.")

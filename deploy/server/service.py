@@ -6,8 +6,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,18 +18,16 @@ from cse.runtime.domain import AUTO, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
-from cse.runtime.uses import QUERY, check_dimensions, text_of
+from cse.runtime.uses import check_dimensions, text_of
 from deploy.server.batcher import Batcher
-from deploy.server.drift import Drift, queries
 from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
-from deploy.server.models import Served, Target, folder_name
+from deploy.server.models import Served, Target, folder_name, name_in
 from deploy.server.options import Options
 from deploy.server.registry import Follower
-from deploy.server.storage import Storage, Watcher, in_time
-from deploy.server.together import Snapshot
+from deploy.server.storage import Storage, Watcher
 from deploy.server.work import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
@@ -93,8 +92,10 @@ class Service:
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
-        self._watcher = None if encoder.bank is None else Watcher(encoder.bank)
-        self._drift = Drift(lambda: self._served, self._storage.threads) if options.drift else None
+        self._watcher = None
+        if encoder.bank is not None:
+            encoder.bank.ask_through(self._storage.look)
+            self._watcher = Watcher(encoder.bank)
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
         metrics.watch(metrics.domain_bytes, lambda: 0 if encoder.bank is None else encoder.bank.bytes)
@@ -124,7 +125,6 @@ class Service:
             self._watcher.close()
         self._batcher.close()
         self._beside.shutdown()
-        self._storage.close()
 
     async def embed(
         self,
@@ -155,8 +155,10 @@ class Service:
         """
         model = client.opened(model)
         if model == AUTO and self._watcher is not None:
-            await self._watcher.ready()
-        target = await self.stored(self._served.target, model, client.models)
+            await self._watcher.ready(self.options.timeout)
+        if model is None:
+            model = await self.stored(self._served.only)
+        target = await self.stored(self._served.target, model, client.models, name=name_in(model))
         role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
@@ -171,13 +173,6 @@ class Service:
         work = await self._run(target, tokens, domains, client.name)
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
         vectors = _scaled(kept, target, domains, normalize)
-        if self._drift is not None and vectors.shape[1] == target.dimension:
-            asked = [] if target.has_sides and role != QUERY else queries(inputs, role, target.texts)
-            if len(asked) == len(inputs) > 0:
-                self._drift.note(target, chosen, vectors, tokens)
-            elif asked:
-                of_asked = [chosen[place] for place in asked] if chosen else []
-                self._drift.note(target, of_asked, vectors[asked], Tokens.of([tokens.row(place) for place in asked]))
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)
@@ -187,32 +182,20 @@ class Service:
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
         return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
 
-    async def stored(self, question: Callable[..., _T], *arguments: object) -> _T:
+    async def stored(self, question: Callable[..., _T], *arguments: object, name: str = "") -> _T:
         """Return what a function answers that looks into the folder of a bank, if one is served.
 
+        Args:
+            question: the function.
+            arguments: of the function.
+            name: whose file alone it looks at itself; others are looked at through ``Storage.look``.
+
         Raises:
-            ServiceError: 503, the folder cannot be read, or not in time.
+            ServiceError: 503, the folder or the file cannot be read, or not in time.
         """
         if self._served.encoder.bank is None:
             return question(*arguments)
-        return await self._storage.ask(question, *arguments)
-
-    async def snapshot(self) -> Snapshot:
-        """Return what other replicas need to answer for this one; 503 as ``drift``."""
-        sketches = {} if self._drift is None else await in_time(self._drift.sketches())
-        return Snapshot(await asyncio.to_thread(self.metrics.collect), self.alive, self.ready, sketches)
-
-    async def drift(self, others: Sequence[Snapshot] = ()) -> dict[str, Any]:
-        """Return how far the vectors of each model have moved, in all replicas together, and tell the metrics.
-
-        Raises:
-            ServiceError: 404, nobody watches; 503, the bank's folder cannot be read, or not in time.
-        """
-        if self._drift is None:
-            raise ServiceError(404, "this server was started without --drift", code="drift_off")
-        found = await in_time(self._drift.distances([one.sketches for one in others]))
-        self.metrics.drifted({one["model"]: one["distance"] for one in found["models"]})
-        return found
+        return await self._storage.ask(name, partial(question, *arguments))
 
     async def _chosen(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
         """Return the domain of each input that the server chooses, and the seconds that choosing waited."""
@@ -221,7 +204,7 @@ class Service:
             return [], 0.0
         bare = [bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
-        domains = await self.stored(target.served.nearest, bank, work.vectors)
+        domains = await self.stored(target.served.nearest, bank, work.vectors, name=AUTO)
         return domains, max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from cse.bench.ledger import Ledger
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
+from cse.settings.spaces import settings_with
 from tests.cli.workspace import contents
 
 FOLDERS = {
@@ -31,7 +33,9 @@ FOLDERS = {
 def out(tmp_path) -> Path:
     """The folder of an adaptation, with what a killed writer left."""
     folder = tmp_path / "out"
-    open_ledger(folder, Settings(), {"text": "one"}, {}, again=False).run("prepare", lambda: None)
+    ledger = open_ledger(folder, Settings(), {}, again=False)
+    ledger.run("prepare", lambda: None)
+    ledger.run("plan", lambda: {"seeds": 2, "rates": {"prompts": [0.1], "full": [5e-5]}})
     for name, kind in FOLDERS.items():
         with publish_folder(folder / name, kind) as draft:
             (draft / "part.bin").write_bytes(b"ours")
@@ -44,7 +48,7 @@ def out(tmp_path) -> Path:
 
 
 def again(out: Path) -> Ledger:
-    return open_ledger(out, Settings(), {"text": "other"}, {}, again=True)
+    return open_ledger(out, settings_with(Settings(), {"train.seed": 7}), {}, again=True)
 
 
 def test_all_that_an_adaptation_made_goes(out):
@@ -69,6 +73,9 @@ def test_all_that_an_adaptation_made_goes(out):
         "records/notes.txt",
         "records/prompts-42/notes.txt",
         "prepared/notes.txt",
+        "vectors/mine.kept",
+        "runs/prompts-44/train.json",
+        "ledger/train prompts-42-keep.json",
     ],
 )
 def test_a_file_of_the_users_own_keeps_everything(out, name):
@@ -81,11 +88,13 @@ def test_a_file_of_the_users_own_keeps_everything(out, name):
     assert before[name] == b"mine"
 
 
-def test_a_training_of_the_users_own_keeps_everything(out):
-    with publish_folder(out / "runs/mine/checkpoint", Kind.CHECKPOINT) as draft:
-        (draft / "part.bin").write_bytes(b"mine")
-    with pytest.raises(CseError, match=r"holds runs/mine, which `cse adapt` did not put there"):
+@pytest.mark.parametrize("name", ["runs/mine", "runs/prompts-42-keep", "runs/prompts-44", "trials/prompts-0.3"])
+def test_a_copy_under_a_name_that_is_not_on_record_keeps_everything(out, name):
+    shutil.copytree(out / "runs/prompts-42", out / name)
+    before = contents(out)
+    with pytest.raises(CseError, match=rf"holds {name}, which `cse adapt` did not put there"):
         again(out)
+    assert contents(out) == before
 
 
 @pytest.mark.parametrize("name", ["prepared", "runs", "summary.txt"])

@@ -23,6 +23,7 @@ from cse.training.observers import CsvLog
 from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
+from tests.tiny import make_backbone_folder
 
 MODELS = ("runs/prompts-42/checkpoint", "runs/prompts-43/checkpoint", "bundle", "params.yaml")
 
@@ -171,14 +172,14 @@ def opened(out: Path, *, budget: float = 1, again: bool = False, **values) -> Le
     if not text.exists():
         text.write_text("one line\n", encoding="utf-8")
     settings = settings_with(Settings(), {"data.source": "files", "data.train_path": str(text), **values})
-    return open_ledger(out, settings, {}, {"budget": budget}, again=again)
+    return open_ledger(out, settings, {"budget": budget}, again=again)
 
 
 def test_a_plan_is_kept_and_not_bent(tmp_path):
     """Until there is one, another budget may be tried."""
     out = tmp_path / "out"
     opened(out, budget=1).run("prepare", lambda: None)
-    opened(out, budget=2).run("plan", lambda: {"seeds": 3}, of={"budget": 2})
+    opened(out, budget=2).run("plan", lambda: {"seeds": 3, "rates": {}}, of={"budget": 2})
     with pytest.raises(CseError, match=r"out: budget was 2 and is 3 now; name another folder with --out, or delete "):
         opened(out, budget=3)
     assert opened(out, budget=2).names() == ["adaptation", "plan", "prepare"]
@@ -190,11 +191,20 @@ def test_what_makes_it_another_adaptation_is_said(tmp_path):
     opened(out)
     with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
         opened(out, **{"train.seed": 7})
-    with pytest.raises(CseError, match=r"out: the settings changed since; "):  # a key that was not there before
+    with pytest.raises(CseError, match=r"out: backbone\.texts\.query was absent and is find: +now; "):
         opened(out, **{"backbone.texts": {"query": "find: "}})
     text.write_text("another line\n", encoding="utf-8")
     with pytest.raises(CseError, match=r"out: the text changed since; "):
         opened(out)
+
+
+def test_other_weights_in_the_same_folder_are_another_adaptation(tmp_path):
+    out, backbone = tmp_path / "out", {"backbone.name": str(make_backbone_folder(tmp_path / "bert", "bert", seed=1))}
+    opened(out, **backbone)
+    opened(out, **backbone)
+    make_backbone_folder(tmp_path / "bert", "bert", seed=2)
+    with pytest.raises(CseError, match=r"out: the backbone's files changed since; "):
+        opened(out, **backbone)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"3", b"[]", b"{}", b"[" * 100_000])

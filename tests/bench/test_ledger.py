@@ -90,15 +90,16 @@ def test_a_failed_run_is_on_record_with_its_reason(ledger):
 def test_a_record_of_another_plan_is_refused_in_one_line(ledger):
     assert ledger.check("one", OF, "setting plain", "give it another name") is None
     ledger.write("one", RunRecord(OF))
-    assert ledger.check("one", OF | {"new.key": 1}, "setting plain", "give it another name") == RunRecord(OF), (
-        "a key that the record lacks came with a version"
-    )
+    assert ledger.check("one", {**OF}, "setting plain", "give it another name") == RunRecord(OF)
     for other, said in (
-        ({"train.seed": 7}, "train.seed was 42 and is 7 now"),
-        ({"the rows": "9b1c"}, "the rows changed since"),
+        (OF | {"train.seed": 7}, "train.seed was 42 and is 7 now"),
+        (OF | {"the rows": "9b1c"}, "the rows changed since"),
+        (OF | {"backbone.texts.query": "find: "}, "backbone.texts.query was absent and is find:  now"),
+        ({"the rows": "0f3a"}, "train.seed was 42 and is absent now"),
+        (OF | {"the teachers": "4d"}, "the teachers changed since"),
     ):
         with pytest.raises(OtherPlanError) as refused:
-            ledger.check("one", OF | other, "setting plain", "give it another name")
+            ledger.check("one", other, "setting plain", "give it another name")
         assert str(refused.value) == f"setting plain: {said}; give it another name"
 
 

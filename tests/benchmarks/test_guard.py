@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from benchmarks.backbones import backbone_folder
-from benchmarks.default_system import default_encoder, seconds_per_step
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.peers.training import full_model, train
 from benchmarks.rounds import interleave, ratio, timed
 from benchmarks.texts import rows_of, sentences_of
+from benchmarks.train import default_encoder, seconds_per_step
 from cse import OnnxEncoder
 from cse.export.bundle import write_bundle
 from cse.model.named import MINILM
@@ -42,7 +42,7 @@ def test_training_is_ahead_of_full_fine_tuning_in_the_same_precision():
     with backbone_folder(MINILM) as folder:
 
         def ours() -> float:
-            return seconds_per_step(rows, CPU, backbone=folder, batch_size=batch, precision="fp32")
+            return seconds_per_step(rows, CPU, folder, batch_size=batch, precision="fp32")
 
         def theirs() -> float:
             return train(full_model(folder, CPU, 32), rows, batch_size=batch, first=5, bf16=False)[0]

@@ -5,10 +5,10 @@ import pytest
 from torch import device
 
 from benchmarks.backbones import backbone_folder
-from benchmarks.default_system import seconds_per_step
 from benchmarks.floor import weights
 from benchmarks.random_bert import SHAPES
 from benchmarks.texts import lengths_of, rows_of, sentences_of
+from benchmarks.train import seconds_per_step
 from cse import SentenceEncoder
 from cse.errors import CseError
 from cse.model.named import MINILM
@@ -55,7 +55,7 @@ def test_lengths_count_special_tokens_up_to_the_limit():
 @pytest.mark.parametrize("view", ["triplets", "sentences"])
 def test_our_training_is_timed_in_every_view(view):
     with backbone_folder("random:tiny") as folder:
-        seconds = seconds_per_step(rows_of(view, 8 * 11, None), device("cpu"), backbone=folder, batch_size=8)
+        seconds = seconds_per_step(rows_of(view, 8 * 11, None), device("cpu"), folder, batch_size=8)
         assert 0 < seconds < 60
         with pytest.raises(CseError, match="too few steps"):
-            seconds_per_step(rows_of(view, 8 * 3, None), device("cpu"), backbone=folder, batch_size=8)
+            seconds_per_step(rows_of(view, 8 * 3, None), device("cpu"), folder, batch_size=8)

@@ -10,16 +10,12 @@ import pytest
 from benchmarks.queries import (
     BARE,
     Remembering,
-    both,
-    found_again,
     measure,
     parse,
-    phrases,
     stand_ins,
     with_judged,
 )
 from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS
-from cse.training.collection import QueryPairs
 from tests.tiny import WORDS
 
 
@@ -43,15 +39,11 @@ def collection(tmp_path):
 
 def test_every_query_side_is_measured_beside_the_bare_backbone(collection, tiny_folders, monkeypatch):
     monkeypatch.setattr("cse.stages.fit_query_map._LEAST", 400)
-    rows = [json.loads(line) for line in (collection / "corpus.jsonl").read_text().splitlines()]
-    written = [{"query": row["title"], "document": f"{row['title']} {row['text']}"} for row in rows]
-    (collection.parent / "tiny.jsonl").write_text("".join(json.dumps(one) + "\n" for one in written))
-    more = ["--kinds", "--written", str(collection.parent), "--backbone", str(tiny_folders["bert"])]
+    more = ["--backbone", str(tiny_folders["bert"])]
     found = measure(parse([str(collection), "--seeds", "2", "--splits", "2", *more]))
     of = found["figures"]["tiny"]
     assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
     assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
-    assert len({of[f"map, {kind}"][0][NDCG] for kind in ("phrases", "written", "written as labels")}) > 1
     table = found["table"]
     assert f"tiny, {BARE}" in table and "tiny, closed form" in table and "95 % interval" in table
     assert of["map"] != of[BARE] * 2, "a map changes the ranking"
@@ -70,18 +62,3 @@ def test_each_text_is_encoded_once(tiny_folders):
     first = bare.encode(["the cat", "a dog", "the cat"], "query")
     bare.encoder.encode = None  # would fail
     np.testing.assert_array_equal(bare.encode(["a dog", "the cat"], "document"), first[[1, 0]])
-
-
-def test_phrases_are_runs_of_words_without_stop_words(collection):
-    pairs = QueryPairs([], ["The big cat sits on a red mat, a small bird and 12 dogs."], *np.zeros((3, 0), int))
-    found = phrases(pairs, 5)
-    assert found.queries == ["big cat sits", "red mat", "small bird"]
-    assert found.place.tolist() == [0, 0, 0] and found.stands_in.all()
-    assert len(phrases(pairs, 2).queries) == 2
-    assert both(found, found).queries == 2 * found.queries
-
-
-def test_a_round_trip_keeps_what_finds_its_document(collection, tiny_folders):
-    bare, pairs = Remembering(str(tiny_folders["bert"])), stand_ins(collection, 5)
-    assert 0 < len(found_again(bare, pairs, 1).queries) < len(found_again(bare, pairs, 4).queries) <= len(pairs.queries)
-    assert found_again(bare, pairs, 12).queries == pairs.queries

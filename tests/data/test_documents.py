@@ -154,15 +154,6 @@ def test_html_is_read_without_menus_scripts_and_code():
     ]
 
 
-def test_blocks_of_a_page_end_where_elements_do():
-    title, sections = html_document(
-        "a<!-- no -->b <i>c</i><div></div>d<ul><li>e<li>f <b>g</b></ul>h"
-        "<h1>T<br>U<span>V</span></h1>i<p>j</p><h3></h3>k"
-    )
-    assert title == "T UV"
-    assert [list(part.paragraphs) for part in sections] == [["ab c", "d", "e", "f g", "h"], ["i", "j", "k"]]
-
-
 PAGE = """<html><head><title>Refunds - ACME Help</title></head><body>
 <div id="cookie-banner"><p>We use cookies to improve your experience. By going on you accept our policy.</p></div>
 <header><div class="topnav"><a href="/">Home</a> <a href="/a">Products</a> <a href="/b">Pricing</a></div></header>
@@ -218,12 +209,6 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     assert html_document(f"<{tag}>" * 50 + "text")[1][0].paragraphs == ["text"]
 
 
-def test_sentences_of_a_long_paragraph_stay_whole():
-    text = " ".join(f"Sentence number {i} of a very long paragraph without any break." for i in range(1000))
-    assert len(text) > 50_000
-    assert passages_of([text], "en", 1) == [f"{one}." for one in text[:-1].split(". ")]
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [
@@ -245,18 +230,6 @@ def test_an_input_without_documents_is_one_line(tmp_path, files, message):
         rows_of(tmp_path, tmp_path / "docs")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
-
-
-def test_one_file_and_an_unknown_one(tmp_path):
-    path = tmp_path / "guide.md"
-    path.write_text("# Guide\n\nOne. Two.\n", encoding="utf-8")
-    (document,) = read_documents(path)
-    assert (document.place, document.title) == (1, "Guide")
-    with pytest.raises(CseError, match=r"guide.md: these files have no named columns; set data.columns: null"):
-        read_documents(path, ["a", "b"])
-    (tmp_path / "x.docx").write_text("x", encoding="utf-8")
-    with pytest.raises(CseError, match=r"x.docx: cannot read .docx files as documents; use one of .csv"):
-        list(read_documents(tmp_path / "x.docx"))
 
 
 def test_pairs_that_make_no_sense_together_are_refused():

@@ -122,12 +122,12 @@ def test_a_slow_reader_holds_nobody_up(server):
 def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
     request = written(BODY | {"input": ["the cat sat"] * 50_000})  # more than the sockets hold
     with (
-        serving(small_bundle, "--timeout", 3, "--max-texts", 50_000, log=tmp_path / "log") as server,
+        serving(small_bundle, "--timeout", 10, "--max-texts", 50_000, log=tmp_path / "log") as server,
         connected(server) as slow,
     ):
         slow.sendall(request)  # with the usual buffer: what lies in the sockets takes minutes through a small one
         assert slow.recv(16).startswith(b"HTTP/1.1 200")
-        wait_for(lambda: server.metric("cse_connections ") == 1, seconds=20)  # the one that asks
+        wait_for(lambda: server.metric("cse_connections ") == 1, seconds=40)  # the one that asks
         received = 0
         with contextlib.suppress(ConnectionResetError):
             while chunk := slow.recv(65536):

@@ -17,19 +17,10 @@ from cse.scale.train import STORAGE_VARIABLE
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 FILES = sorted(path for path in DEPLOY.iterdir() if path.suffix in (".yaml", ".json"))
-APPLICATION = "deploy.server.cluster:app_builder"
 # of the custom resources, ray.io/v1
-SERVICE_FIELDS = {"serveConfigV2", "rayClusterConfig"}
 JOB_FIELDS = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
-FIELDS = {"rayservice": SERVICE_FIELDS, "rayjob-train": JOB_FIELDS, "rayjob-embed": JOB_FIELDS}
-CLUSTER_FIELDS = {
-    "rayVersion",
-    "authOptions",
-    "enableInTreeAutoscaling",
-    "autoscalerOptions",
-    "headGroupSpec",
-    "workerGroupSpecs",
-}
+JOBS = ("rayjob-train", "rayjob-embed")
+CLUSTER_FIELDS = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
 GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
 
 
@@ -44,122 +35,64 @@ def resource(name: str) -> dict:
     return found
 
 
-def service() -> dict:
-    return resource("rayservice")
-
-
-def serve_configs() -> dict[str, dict]:
-    embedded = YAML(typ="safe", pure=True).load(service()["spec"]["serveConfigV2"])
-    return {"serve.yaml": documents(DEPLOY / "serve.yaml")[0], "rayservice.yaml": embedded}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_files_parse(path):
-    assert {"serve.yaml", "rayservice.yaml", "grafana.json", "ray-cluster.yaml"} <= {file.name for file in FILES}
+    assert {"kubernetes.yaml", "grafana.json", "ray-cluster.yaml"} <= {file.name for file in FILES}
     assert all(documents(path))
-
-
-# ---- Ray Serve ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Ray Serve's own, while it is imported
-@pytest.mark.parametrize("name", ["serve.yaml", "rayservice.yaml"])
-def test_ray_serve_accepts_its_configuration(name):
-    from ray.serve.config import AutoscalingConfig
-    from ray.serve.schema import ServeDeploySchema
-
-    config = ServeDeploySchema.model_validate(serve_configs()[name])
-    (application,) = config.applications
-    assert application.import_path == APPLICATION
-    assert set(application.args) >= {"model"}
-    (deployment,) = application.deployments
-    assert deployment.name == "Embeddings"
-    limits = AutoscalingConfig(**deployment.autoscaling_config)  # Serve refuses unknown names only when it starts
-    assert set(deployment.autoscaling_config) <= set(AutoscalingConfig.model_fields)
-    assert 0 < limits.min_replicas <= limits.max_replicas
-    assert limits.target_ongoing_requests < deployment.max_ongoing_requests, "no replica would ever be added"
-    assert {"num_cpus", "num_gpus"} <= set(deployment.ray_actor_options.model_dump(exclude_unset=True))
-
-
-def test_both_configurations_have_the_same_keys_and_a_thread_per_cpu():
-    here, cluster = (config["applications"][0] for config in serve_configs().values())
-    assert here.keys() == cluster.keys()
-    assert here["deployments"][0].keys() == cluster["deployments"][0].keys()
-    assert cluster["args"]["model"] == "/model"
-    for application in (here, cluster):
-        (deployment,) = application["deployments"]
-        assert application["args"]["threads"] == deployment["ray_actor_options"]["num_cpus"]
-
-
-def test_the_cluster_lets_nobody_in_who_was_not_asked():
-    configs = serve_configs()
-    assert configs["serve.yaml"]["http_options"]["host"] == "127.0.0.1"
-    assert configs["rayservice.yaml"]["http_options"]["host"] == "0.0.0.0"  # behind the service of Kubernetes
 
 
 # ---- Kubernetes ---------------------------------------------------------------------------------------------------
 
 
 def cluster(name: str) -> dict:
-    spec = resource(name)["spec"]
-    return spec.get("rayClusterConfig") or spec["rayClusterSpec"]
+    return resource(name)["spec"]["rayClusterSpec"]
 
 
 def groups(name: str) -> list[dict]:
     return [cluster(name)["headGroupSpec"], *cluster(name)["workerGroupSpecs"]]
 
 
-everywhere = pytest.mark.parametrize("name", FIELDS)
+jobs = pytest.mark.parametrize("name", JOBS)
 
 
-@everywhere
+@jobs
 def test_the_resource_has_fields_that_it_knows(name):
-    assert set(resource(name)["spec"]) == FIELDS[name]
+    assert set(resource(name)["spec"]) == JOB_FIELDS
     assert set(cluster(name)) <= CLUSTER_FIELDS
     for group in groups(name):
         assert set(group) <= GROUP_FIELDS
         assert all(isinstance(value, str) for value in group["rayStartParams"].values())
 
 
-@everywhere
+@jobs
 def test_ray_has_the_version_that_is_installed(name):
     pinned = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
     assert cluster(name)["rayVersion"] == pinned
 
 
-@everywhere
-def test_the_dashboard_needs_a_token_and_only_the_service_is_reachable(name):
+@jobs
+def test_the_dashboard_needs_a_token_and_no_port_is_for_everyone(name):
     assert cluster(name)["authOptions"] == {"mode": "token"}
     assert tuple(map(int, cluster(name)["rayVersion"].split("."))) >= (2, 52, 0), "the first with tokens"
     (policy,) = (one for one in documents(DEPLOY / f"{name}.yaml") if one["kind"] == "NetworkPolicy")
     rules = policy["spec"]["ingress"]
     assert policy["spec"]["policyTypes"] == ["Ingress"]
-    ports = [[port["port"] for port in rule["ports"]] for rule in rules if "from" not in rule]
-    assert ports == ([[8000]] if name == "rayservice" else []), "for everyone"
+    assert all("from" in rule for rule in rules)
     labels = policy["spec"]["podSelector"]["matchLabels"]
-    submits = [] if name == "rayservice" else [{"job-name": resource(name)["metadata"]["name"]}]
-    sources = [source["podSelector"]["matchLabels"] for rule in rules for source in rule.get("from", [])]
-    assert sources == [labels, *submits, {"app.kubernetes.io/name": "kuberay-operator"}]
+    submits = {"job-name": resource(name)["metadata"]["name"]}
+    sources = [source["podSelector"]["matchLabels"] for rule in rules for source in rule["from"]]
+    assert sources == [labels, submits, {"app.kubernetes.io/name": "kuberay-operator"}]
     assert all(group["template"]["metadata"]["labels"] == labels for group in groups(name)), "every pod is behind it"
 
 
-def test_pages_say_how_a_port_for_everyone_is_closed():
-    flows = (ROOT / "docs/flows.md").read_text(encoding="utf-8")
-    start = flows.index("prefect server start --host 0.0.0.0")
-    assert "PREFECT_SERVER_API_AUTH_STRING" in flows[:start] and "PREFECT_API_AUTH_STRING" in flows[start:]
-    pinning = (DEPLOY / "README.md").read_text(encoding="utf-8")
-    assert "@sha256:" in pinning and "--require-hashes" in pinning
-
-
-@everywhere
+@jobs
 def test_pods_are_confined_probed_and_limited(name):
     claims = {one["metadata"]["name"] for one in documents(DEPLOY / f"{name}.yaml") if "Claim" in one["kind"]}
     users = {numbers[0] for word, numbers in instructions() if word == "USER"}
     for group in groups(name):
         pod = group["template"]["spec"]
         (container,) = pod["containers"]
-        assert pod["securityContext"]["runAsNonRoot"]
-        assert users == {f"{pod['securityContext']['runAsUser']}:{pod['securityContext']['runAsGroup']}"}
+        assert users_of(pod) == users
         assert container["securityContext"]["allowPrivilegeEscalation"] is False
         assert {"livenessProbe", "readinessProbe"} <= set(container)
         assert {"requests", "limits"} == set(container["resources"])
@@ -173,7 +106,7 @@ def test_pods_are_confined_probed_and_limited(name):
         assert {volume["persistentVolumeClaim"]["claimName"] for volume in pod.get("volumes", [])} <= claims
 
 
-@pytest.mark.parametrize("name", ["rayjob-train", "rayjob-embed"])
+@jobs
 def test_a_job_asks_for_as_many_workers_as_there_are_pods(name):
     """And its command is one that there is: its words are read as the command line reads them."""
     from cse.cli.main import cli
@@ -195,14 +128,42 @@ def test_a_job_asks_for_as_many_workers_as_there_are_pods(name):
         assert group["rayStartParams"]["num-gpus"] == "0", "which no worker takes"
 
 
-def test_a_worker_has_room_for_a_replica_and_time_to_end_it():
-    (deployment,) = serve_configs()["rayservice.yaml"]["applications"][0]["deployments"]
-    (worker,) = cluster("rayservice")["workerGroupSpecs"]
-    cpus = int(worker["template"]["spec"]["containers"][0]["resources"]["requests"]["cpu"])
-    needed = deployment["ray_actor_options"]["num_cpus"]
-    assert needed * deployment["autoscaling_config"]["min_replicas"] <= cpus * worker["minReplicas"]
-    assert needed * deployment["autoscaling_config"]["max_replicas"] <= cpus * worker["maxReplicas"]
-    assert worker["template"]["spec"]["terminationGracePeriodSeconds"] > deployment["graceful_shutdown_timeout_s"]
+def test_the_server_on_kubernetes_is_that_of_the_image():
+    """Probed, confined, asked by Prometheus itself; with arguments that `cse serve` has and time to end requests."""
+    from deploy.server.command import serve
+
+    deployment, service, claim = documents(DEPLOY / "kubernetes.yaml")
+    template, labels = deployment["spec"]["template"], deployment["spec"]["selector"]["matchLabels"]
+    pod = template["spec"]
+    (container,) = pod["containers"]
+    (port,) = container["ports"]
+    assert labels == template["metadata"]["labels"] == service["spec"]["selector"]
+    assert arguments_of("EXPOSE") == [str(port["containerPort"])]
+    (target,) = service["spec"]["ports"]
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
+    assert {port["name"]} == {target["targetPort"], *(one["port"] for one in probes)}
+    assert [one["path"] for one in probes] == ["/ready", "/ready", "/health"]
+    scrape = {key.rpartition("/")[2]: value for key, value in template["metadata"]["annotations"].items()}
+    assert scrape == {"scrape": "true", "port": str(port["containerPort"]), "path": "/metrics"}
+    given = serve.make_context("serve", list(container["args"])).params
+    assert (given["host"], given["port"]) == ("0.0.0.0", port["containerPort"])
+    assert pod["terminationGracePeriodSeconds"] > given["drain"]
+    assert str(given["threads"]) == container["resources"]["limits"]["cpu"]
+    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
+    assert mounts.keys() == {given["model"], str(given["api_keys"].parent)}
+    assert all(one["readOnly"] for one in mounts.values())
+    volumes = {one["name"]: one for one in pod["volumes"]}
+    assert volumes.keys() == {one["name"] for one in mounts.values()}
+    assert volumes["model"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert users_of(pod) == {words[0] for name, words in instructions() if name == "USER"}
+    assert container["securityContext"]["allowPrivilegeEscalation"] is False
+    assert re.search(r":[\d.]+$", container["image"])
+
+
+def users_of(pod: dict) -> set[str]:
+    context = pod["securityContext"]
+    assert context["runAsNonRoot"]
+    return {f"{context['runAsUser']}:{context['runAsGroup']}"}
 
 
 # ---- Dockerfile ---------------------------------------------------------------------------------------------------
@@ -281,4 +242,4 @@ def test_a_change_of_code_leaves_the_layer_of_dependencies():
 def test_extras_of_the_image_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     defaults = dict(words.split("=") for words in arguments_of("ARG") if "=" in words)
-    assert {defaults["DEVICE"], defaults["EXTRAS"], "gpu", "cluster"} <= set(extras)
+    assert {defaults["DEVICE"], defaults["EXTRAS"], "gpu"} <= set(extras)

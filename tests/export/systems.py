@@ -47,7 +47,6 @@ PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     }),
     "bert cls prompt cnn": ("bert", "hidden_state", {"pooler": "cnn", "cls": True}),
     "bert whitening": ("bert", "key_value", {"pooler": "mean", "post": "whitening"}),
-    "bert discriminant": ("bert", "key_value", {"pooler": "mean", "post": "discriminant"}),
     "bert lora": ("bert", "key_value", {"pooler": "mean", "trained": "lora", "lora_rank": 2}),
     "roberta flow mlp": ("roberta", None, {"pooler": "cls", "mlp": "always", "post": "flow"}),
 }  # fmt: skip

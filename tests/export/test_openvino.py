@@ -54,12 +54,6 @@ def test_vectors_are_those_of_onnxruntime(bundle, threads):
     assert found.encode([]).shape == (0, found.dimension)
 
 
-def test_the_note_says_in_which_precision(bundle):
-    attached = open_graph(bundle / MODEL, "openvino", 2)
-    assert isinstance(attached.graph, OpenvinoGraph)
-    assert attached.note == f"running on openvino ({attached.graph.precision}; 2 threads)"
-
-
 @pytest.mark.usefixtures("openvino_in_float32")
 def test_float32_where_the_processor_has_no_bfloat16(bundle):
     found = OnnxEncoder(bundle, provider="openvino", threads=1)

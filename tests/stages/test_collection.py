@@ -21,7 +21,6 @@ from cse.stages.post import put_behind
 from cse.stages.train import train_stage
 from cse.training.collection import Targets
 from tests.tiny import WORDS
-from tests.training.test_cross_encoder import make_model
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
 LEAST_STEPS = "cse.stages.fit_query_map._LEAST"
@@ -167,20 +166,6 @@ def test_another_model_may_teach(prepared, tmp_path, models):
     assert not torch.equal(own.post.matrix, other.post.matrix)
     with pytest.raises(CseError, match=r"objective\.collection\.teacher_folder: "):
         train(check_settings(taught_by(settings.model_dump(), str(tmp_path / "none")), where="test"), tmp_path)
-
-
-def test_a_cross_encoder_may_teach_beside_it(prepared, tmp_path, monkeypatch):
-    monkeypatch.setattr("cse.stages.build.collection.SCRATCH", tmp_path / "kept")
-    settings = prepared(MAP)
-    tree = settings.model_dump()
-    set_key(tree, "objective.collection.cross_encoder", make_model(tmp_path / "cross-encoder"))
-    set_key(tree, "objective.collection.cross_encoder_documents", 5)
-    own, both = train(settings, tmp_path, "own"), train(check_settings(tree, where="test"), tmp_path, "both")
-    assert not torch.equal(own.post.matrix, both.post.matrix)
-    assert [*(tmp_path / "kept/cross-encoder").glob("*.npy")]
-    set_key(tree, "objective.collection.cross_encoder", str(tmp_path / "none"))
-    with pytest.raises(CseError, match=r"objective\.collection\.cross_encoder: cannot load "):
-        train(check_settings(tree, where="test"), tmp_path)
 
 
 def taught_by(tree: dict, folder: str) -> dict:

@@ -12,7 +12,7 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.stages.inputs import training_inputs
+from cse.stages.inputs import depends_on
 from cse.stages.training import open_training
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
@@ -82,12 +82,12 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     assert folder() != before
 
 
-def facts(settings) -> dict[str, str]:
-    return training_inputs(settings.backbone, settings.prompt, settings.objective)
+ALWAYS = {"the backbone's files", "the code", "torch", "device", "precision"}
 
 
 def test_only_what_is_read_is_looked_for(inputs, settings, models):
-    assert set(facts(inputs[0])) == {"backbone", "prompt.init_checkpoint", "generator", "teachers"}
+    further = {"the initial prompt", "the generator", "the teachers of its distillation"}
+    assert set(depends_on(inputs[0])) == ALWAYS | further
     nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
     nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
     for changes in (
@@ -95,10 +95,13 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
         {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared",
          "objective.replaced_tokens.generator_dropout": False},
     ):  # fmt: skip
-        assert set(facts(settings(nowhere | changes))) == {"backbone"}
-    assert set(facts(settings({"backbone.name": str(models["words"])}))) == {"backbone"}
-    chosen = settings(nowhere | {"objective.replaced_tokens.weight": 0.1})
-    assert set(training_inputs(chosen.backbone, chosen.prompt, None)) == {"backbone"}
+        assert set(depends_on(settings(nowhere | changes))) == ALWAYS
+    assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
+    teaches = {"objective.collection.teacher": "folder", "objective.collection.teacher_folder": str(models["bert"])}
+    untrained = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
+    assert set(depends_on(settings(teaches))) == ALWAYS, "its weight is 0"
+    sided = settings(nowhere | teaches | untrained | {"prompt.side": "query"})
+    assert set(depends_on(sided)) == ALWAYS | {"the teacher of its collection"}, "the map is fitted by it"
 
 
 @pytest.mark.parametrize(
@@ -117,5 +120,5 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
 )
 def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
     with pytest.raises(CseError, match=message) as caught:
-        facts(settings(changes))
+        depends_on(settings(changes))
     assert "\n" not in str(caught.value)

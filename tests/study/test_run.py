@@ -124,6 +124,10 @@ def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     without, row = (RunRow.of(Ledger(place.run("screen", name).folder).read("run")) for name in (BARE, run.name))
     head, _, line = table([without, row])
     assert line[head.index("gained")]
-    other = replace(row, settings=row.settings | {"backbone.texts.query": "ask: "})
-    head, _, line = table([without, other])
-    assert not line[head.index("gained")], "another task text: its gain is not the training's"
+    for own in (
+        {"backbone.texts.query": "ask: "},
+        {"backbone.texts.document": "text: "},
+        {"the backbone's files": "0f"},
+    ):
+        head, _, line = table([without, replace(row, settings=row.settings | own)])
+        assert not line[head.index("gained")], "another task text or other weights: its gain is not the training's"

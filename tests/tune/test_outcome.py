@@ -1,10 +1,8 @@
-"""What a sweep writes: the CSV, the page and its figures, read back."""
+"""What a sweep writes, read back."""
 
 from __future__ import annotations
 
 import csv
-import json
-import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +11,6 @@ import pytest
 from cse.errors import CseError
 from cse.settings.spaces import Dimension
 from cse.tune.outcome import (
-    PAGE,
     TRIALS,
     Sweep,
     TrialRecord,
@@ -24,7 +21,6 @@ from cse.tune.outcome import (
     write_sweep,
     write_trials,
 )
-from cse.tune.page import study_of, write_page
 
 RATE = Dimension("train.learning_rate", low=1e-3, high=1e-1, log=True)
 LENGTH = Dimension("prompt.length", values=(4, 8, 12))
@@ -87,61 +83,6 @@ def test_the_table_has_the_best_first(sweep):
     assert lines[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
 
 
-def test_the_study_has_the_trials_with_a_score(sweep):
-    study = study_of(sweep)
-    assert [(trial.state.name, trial.value) for trial in study.trials] == [
-        ("COMPLETE", 80.25), ("COMPLETE", 82.5), ("PRUNED", 61.0), ("COMPLETE", 82.5), ("COMPLETE", 79.0),
-    ]  # fmt: skip
-    assert study.best_params == {"train.learning_rate": 0.02, "prompt.length": 8}
-
-
-def test_the_page_needs_nothing_beside_it(sweep):
-    write_page(sweep)
-    page = (sweep.folder / PAGE).read_text(encoding="utf-8")
-    own = page.partition("</script>")[2]  # behind plotly's own code
-    assert not re.search(r"""(src|href)=["']?(https?:)?//""", own)
-    figures = re.findall(r'Plotly\.newPlot\(\s*"[^"]+",\s*(\[.*?\]),\s*\{', own, flags=re.S)
-    kinds = [trace["type"] for figure in figures for trace in json.loads(figure)]
-    assert kinds[0] == "parcoords" and "bar" in kinds  # importance
-    assert kinds.count("scatter") == 5 + 2  # a curve for each trial with a score; markers and best so far
-    parallel = json.loads(figures[0])[0]
-    assert [axis["label"] for axis in parallel["dimensions"]] == ["train.learning_rate (log)", "prompt.length", "dev"]
-    assert parallel["dimensions"][2]["values"] == [80.25, 82.5, 61.0, 82.5, 79.0]
-    assert "the loss is nan &lt;at step 5&gt;" in own
-    assert "train.eval_every: 7" in own
-
-
-def test_without_plotly_a_line_says_how_to_have_the_page(sweep, monkeypatch, capsys):
-    with monkeypatch.context() as patch:
-        patch.setattr("cse.tune.page.find_spec", lambda name: None)
-        write_page(sweep)
-    assert capsys.readouterr().err == "no sweep.html: pip install 'cse[boards]', then the same command draws it\n"
-    assert not (sweep.folder / PAGE).exists()
-
-
-def test_a_page_of_too_few_trials_says_what_is_missing(sweep):
-    write_page(replace(sweep, trials=sweep.trials[:2]))
-    page = (sweep.folder / PAGE).read_text(encoding="utf-8")
-    assert "Cannot be drawn: this needs three finished trials with different scores." in page
-
-
-def test_names_on_the_page_are_text(sweep, monkeypatch):
-    """Values, keys, reasons and messages of libraries: whatever a file of spaces may hold."""
-    evil = "</script><img src=x onerror=alert(1)>\u202e"
-
-    def refuse(_):
-        raise ValueError(evil)
-
-    monkeypatch.setattr("cse.tune.page._parallel", refuse)
-    trials = tuple(replace(trial, reason=evil, values={evil: evil}) for trial in sweep.trials)
-    write_page(replace(sweep, space=evil, search=evil, trials=trials))
-    page = (sweep.folder / PAGE).read_text(encoding="utf-8")
-    assert "<img src=x" not in page
-    assert "Cannot be drawn: &lt;/script&gt;&lt;img" in page
-    assert "\u202e" not in page.partition("Cannot be drawn")[0]
-    assert "overflow-wrap: anywhere" in page, "a long name does not widen the page"
-
-
 # ---- noise --------------------------------------------------------------------------------------------------------
 
 
@@ -164,17 +105,11 @@ def test_another_dev_task_is_named_and_has_the_error_of_a_share(sweep):
     assert standard_error(92.0, 240, "kNN") == pytest.approx(100 * (0.92 * 0.08 / 240) ** 0.5)
     own = replace(sweep, dev_pairs=240, measure="kNN")
     assert own.doubt.startswith("2 other trials are within 2.45 points (a standard error over 240 dev items)")
-    assert (own.unit, sweep.unit) == ("kNN * 100 on the dev task", "Spearman * 100 on the dev pairs")
     write_trials(own)
     write_sweep(own)
     assert read_sweep(own.folder) == own
     with (own.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
         assert next(csv.reader(stream))[2] == "dev_score"
-    write_page(own)
-    page = (own.folder / PAGE).read_text(encoding="utf-8")
-    assert "Scores are kNN * 100 on the dev task" in page
-    assert "dev kNN * 100" in page
-    assert "Spearman" not in page.partition("<body>")[2].partition("<h2>")[0]
 
 
 def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
@@ -189,9 +124,6 @@ def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
         "apart: 1, 5"
     )
     assert [line.split()[0] for line in said.splitlines() if "within noise of the best" in line] == ["5", "1"]
-    write_page(few)
-    own = (few.folder / PAGE).read_text(encoding="utf-8").partition("</script>")[2]
-    assert few.doubt in own and own.count("finished, within noise") == 2
     write_trials(few)
     with (few.folder / TRIALS).open(encoding="utf-8", newline="") as stream:
         assert [row["within_noise"] for row in csv.DictReader(stream)] == ["yes", "", "", "", "yes", ""]

@@ -183,32 +183,33 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     _check_disk([lost], job)  # what is on record stands
 
 
-def test_out_of_memory_halves_what_is_in_memory_and_keeps_the_method(make_job, monkeypatch):
-    job, reports, seen = make_job(), [], []
+def test_a_trial_that_does_not_fit_is_recorded_with_what_to_set(make_job, monkeypatch):
+    job, reports = make_job(), []
 
-    def small_device(settings, **options):
-        seen.append(settings.train.mini_batch_size)
-        if settings.train.mini_batch_size is None or settings.train.mini_batch_size > 12:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return train_stage(settings, **options)
+    def full(*arguments, **options):
+        raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("cse.bench.place.train_stage", small_device)
+    monkeypatch.setattr("cse.stages.training.train", full)
     run_trial(CONFIG, job, reports.append)
-    assert seen == [None, 12]
-    assert reports[-1]["mini_batch_size"] == seen[-1]
-    result = job.record_of(CONFIG).result
-    assert result["values"] == CONFIG | {"train.mini_batch_size": seen[-1]}
+    assert reports == [{METRIC: WORST, "percent": 100}]
+    assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 24 sentences")
 
 
-def test_what_never_fits_is_recorded(make_job, monkeypatch):
-    job, reports = make_job(**{"train.batch_size": 32}), []
-
-    def full(settings, **options):
-        raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes")
-
-    monkeypatch.setattr("cse.bench.place.train_stage", full)
-    run_trial(CONFIG, job, reports.append)
-    assert job.record_of(CONFIG).reason == "out of memory, even with 12 sentences at once (train.mini_batch_size)"
+def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
+    job, reports = make_job(), []
+    folder = job.folder_of(CONFIG)
+    folder.mkdir(parents=True)
+    (folder / "attempt-1").touch()
+    run_trial(CONFIG, job, reports.append)  # once may be an accident
+    assert reports[-1][METRIC] > WORST
+    other = {"prompt.length": 2}
+    folder = job.folder_of(other)
+    folder.mkdir(parents=True)
+    for number in (1, 2):
+        (folder / f"attempt-{number}").touch()
+    run_trial(other, job, reports.append)
+    assert reports[-1][METRIC] == WORST
+    assert job.record_of(other).reason.startswith("its worker died 2 times")
 
 
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
@@ -228,7 +229,7 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
 
 
 def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monkeypatch):
-    """An attempt is out of memory, the next one is stopped where it stands: on a GPU, dropout off, gradients on.
+    """A trial is stopped where it stands: on a GPU, dropout off, gradients on.
 
     The meta device is as little the CPU as a GPU is. A trained ``[CLS]`` and a prompt that starts from words are made
     from the backbone's vectors, on the CPU.
@@ -239,14 +240,15 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
         weights.append(backbone.model.embeddings.word_embeddings.weight.data_ptr())
         backbone.to("meta").train().requires_grad_(True)
         backbone.switch_dropout_off()
-        raise torch.OutOfMemoryError("CUDA out of memory") if len(weights) == 1 else SystemExit
+        raise SystemExit
 
     job, reports = make_job(), []
     monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
     with monkeypatch.context() as patched:
         patched.setattr("cse.bench.place.train_stage", attempt)
-        with pytest.raises(SystemExit):
-            run_trial(CONFIG, job, reports.append)
+        for _ in range(2):
+            with pytest.raises(SystemExit):
+                run_trial(CONFIG, job, reports.append)
     assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
     fresh = replace(job, folder=folder / "fresh")
     share_data(folder / "data/prepared", fresh.data)

@@ -59,8 +59,7 @@ class DataSettings(SettingsGroup):
         description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
         "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
         "below; or `sentences` alone: every sentence; or `stand_ins` alone: the title and sentences in place of "
-        "queries, each with its whole document (see `objective.collection`). View `pairs`: `[stand_ins]` says that the "
-        "first texts stand in for queries of the second ones, as those of `cse write-queries` do.",
+        "queries, each with its whole document (see `objective.collection`).",
     )
     stand_ins: Positive = Field(5, description="`documents` with `pairs: [stand_ins]`: most rows of a document.")
     passage_words: Positive = Field(
@@ -160,7 +159,7 @@ class DataSettings(SettingsGroup):
     @property
     def made_from(self) -> str | None:
         """What rows are made from that are not in the source as they are."""
-        if self.pairs == ["stand_ins"] and self.view in ("documents", "pairs"):
+        if self.pairs == ["stand_ins"] and self.view == "documents":
             return "stand_ins"
         return self.view if self.grouped else None
 

@@ -33,17 +33,6 @@ class CollectionSettings(TermSettings):
     teacher_temperature: Temperature = Field(
         0.5, le=10.0, description="Softmax temperature of the teacher's scores, which have a standard deviation of 1."
     )
-    cross_encoder: str | None = Field(
-        None,
-        description="Folder or hub id of a second teacher, which reads a query and a document together (needs `pip "
-        "install 'cse[interchange]'`); null: none.",
-    )
-    cross_encoder_documents: Positive = Field(
-        50, description="Best documents of the first teacher that the cross-encoder scores."
-    )
-    cross_encoder_share: Share = Field(
-        0.5, description="Share of the targets that is the cross-encoder's; the rest is the first teacher's."
-    )
     candidates: Positive = Field(200, description="Best documents of the teacher that get a share of its softmax.")
     most_documents: Positive = Field(
         20_000,

@@ -13,15 +13,12 @@ from numpy.typing import NDArray
 
 from cse.data.store import STAND_INS, PreparedData
 from cse.errors import CseError
-from cse.files import identity_of_files
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
 from cse.settings.terms.collection import CollectionSettings
-from cse.stages.common import SCRATCH
 from cse.training.collection import QueryPairs, Targets, document_vectors, pairs_of, teach, unit_vectors
-from cse.training.cross_encoder import CrossEncoderTeacher, load_cross_encoder
 
-_FOLDER, _CROSS_ENCODER = "objective.collection.teacher_folder", "objective.collection.cross_encoder"
+_FOLDER = "objective.collection.teacher_folder"
 
 
 @dataclass(frozen=True)
@@ -86,7 +83,6 @@ def collection_from(
         candidates=settings.candidates,
         own_share=settings.own_share,
         most_documents=settings.most_documents,
-        again=_cross_encoder(settings, bar),
     )
     return TaughtCollection(pairs, documents, queries, targets)
 
@@ -94,21 +90,6 @@ def collection_from(
 def _stand_in(data: PreparedData) -> bool:
     """Return whether the queries of a source were taken from its documents."""
     return data.made_from == STAND_INS
-
-
-def _cross_encoder(settings: CollectionSettings, progress: bool) -> CrossEncoderTeacher | None:
-    name = settings.cross_encoder
-    if name is None:
-        return None
-    model, content = load_cross_encoder(name, _CROSS_ENCODER), identity_of_files(name)
-    return CrossEncoderTeacher(
-        model,
-        content,
-        SCRATCH / "cross-encoder",
-        settings.cross_encoder_documents,
-        settings.cross_encoder_share,
-        progress,
-    )
 
 
 def _teacher(folder: Path) -> SentenceEncoder:

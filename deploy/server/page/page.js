@@ -1,8 +1,6 @@
 // The page of the embedding server: asks for vectors, computes cosines, draws a ranking and a heat map per model.
 
 const LIMIT = 200; // sentences
-const FEW = 100; // different texts, below which a distance says little
-const [LIKE, MOVED] = [0.05, 0.2]; // distances, see docs/drift.md
 const at = (id) => document.getElementById(id);
 const [form, sentences, query, model, other, key, compare] =
   ["form", "sentences", "query", "model", "other", "key", "compare"].map(at);
@@ -74,23 +72,6 @@ async function embed(name, texts, signal) {
     }
   }
   return found;
-}
-
-/** Says in words how far the chosen model's vectors have moved from those of its training text. */
-async function showDrift() {
-  const { models: found = [] } = info.drift ? await (await request("drift")).json() : {};
-  const one = found.find((each) => each.model === model.value);
-  at("drift").hidden = !one;
-  if (one) at("drift").textContent = driftInWords(one);
-}
-
-function driftInWords({ distance, distinct_texts: texts, reason }) {
-  if (distance === null) return `Drift is not known: ${reason}.`;
-  const over = `distance ${written(distance, 2)} over ${texts.toLocaleString("en")} texts`;
-  if (texts < FEW) return `Too few texts to speak of drift (${over}).`;
-  if (distance < LIKE) return `Vectors are like those of the training text (${over}).`;
-  if (distance <= MOVED) return `Vectors differ a little from those of the training text (${over}).`;
-  return `Vectors have moved from those of the training text (${over}).`;
 }
 
 // ---- numbers -------------------------------------------------------------------------------------------------------
@@ -275,7 +256,6 @@ async function run() {
     const seconds = ((performance.now() - started) / 1000).toFixed(2);
     showResults(sides, texts, wanted);
     say(`Compared ${texts.length} ${texts.length > 1 ? "sentences" : "sentence"} in ${seconds} s.`);
-    await showDrift();
   } catch (error) {
     if (mine === newest) await fail(error);
   } finally {
@@ -306,10 +286,7 @@ form.addEventListener("submit", (event) => {
 });
 form.addEventListener("keydown", sendOn);
 sentences.addEventListener("input", showCount);
-model.addEventListener("change", () => {
-  showChosen();
-  showDrift().catch((error) => say("", error.message));
-});
+model.addEventListener("change", showChosen);
 showCount();
 try {
   info = await (await request("info")).json();
@@ -317,7 +294,6 @@ try {
   if (info.report) at("report").href = info.report;
   if (info.keys_required) at("key-field").hidden = false;
   await loadModels();
-  await showDrift();
 } catch (error) {
   say("", error.message);
 }
