@@ -47,6 +47,7 @@ class Captured:
         """Run a step and return the loss and its terms, which the next step overwrites."""
         # the first makes what a graph must not: workspaces, kernels, the optimiser's state
         if staged.shape not in self.graphs:
+            self._make_room()
             self.graphs[staged.shape] = None
             self.stream.wait_stream(torch.cuda.current_stream())
             with torch.cuda.stream(self.stream):  # the one that captures: gradients keep to the stream of their first
@@ -62,10 +63,17 @@ class Captured:
         graph.replay()
         return terms
 
+    def _make_room(self) -> None:
+        """Give the graphs up if there is no room for a step beside them; they are captured again."""
+        free, _ = torch.cuda.mem_get_info(self.device)
+        if self.graphs and free < torch.cuda.memory_reserved(self.device):
+            self.graphs, self.pool = {}, torch.cuda.graph_pool_handle()
+            self.optimizer.zero_grad()
+            torch.cuda.empty_cache()
+
     def _capture(self, staged: Staged) -> tuple[torch.cuda.CUDAGraph, torch.Tensor, Terms]:
         given, graph = in_one(staged.arrays).to(self.device, non_blocking=True), torch.cuda.CUDAGraph()
         tensors = as_parts(given, staged.arrays)
-        torch.cuda.empty_cache()  # what steps without a graph have left
         with self._rates_on_device(), torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
             terms = {name: value.detach() for name, value in self.update(staged, tensors).items()}
         return graph, given, terms
