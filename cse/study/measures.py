@@ -6,14 +6,13 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
 
 from cse.data.clean import text_key
 from cse.data.cxc import read_cxc
-from cse.data.draws import draw_parts
+from cse.data.draws import LEAST, draw_parts
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
 from cse.data.tasks.kinds import (
@@ -38,14 +37,15 @@ def dev_part(task: Task) -> Task:
     """Return the part of a task that chooses.
 
     Labelled texts give a share of their reference texts, drawn by a hash, none of them a test text in another case or
-    punctuation; where the reference texts are the training rows, half of the test texts. Of a search half of the
-    queries; of pairs and triplets, half.
+    punctuation; where the reference texts are the training rows, half of the test texts. Of a search about half of the
+    queries, of pairs and triplets about half: those that share a text stay together. If that binds most of them to each
+    other, as negatives drawn from a pool do, those that share the first text stay together.
 
     Raises:
         CseError: too few texts for two parts.
     """
     if not isinstance(task, LabelledTexts):
-        return _part(task, _drawn(task.name, len(task), 0.5))
+        return _part(task, [place for place, drawn in enumerate(_halved(task)) if drawn])
     if task.split == HELD_OUT:
         return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=True)
     drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
@@ -64,8 +64,7 @@ def part_for_test(task: Task) -> Task:
     if isinstance(task, LabelledTexts):
         held_out = task.split == HELD_OUT
         return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=False) if held_out else task
-    drawn = set(_drawn(task.name, len(task), 0.5))
-    return _part(task, [place for place in range(len(task)) if place not in drawn])
+    return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
 
 
 def apart(task: Task) -> Iterator[str]:
@@ -144,11 +143,36 @@ def kept(figures: Mapping[str, float], bare: Mapping[str, float]) -> float | Non
     return float(np.mean([figures[name] - bare[name] for name in own])) if own else None
 
 
-def _drawn(name: str, count: int, share: float) -> list[int]:
-    wanted = round(share * count)
-    if wanted < 2 or count - wanted < 2:
-        raise _too_few(name, count)
-    return sorted(Random(f"{_SEED} {name}").sample(range(count), wanted))
+def _halved(task: Any) -> list[bool]:
+    """Return whether each row of a task is in the half that chooses, drawn by a hash of the texts that bind it."""
+    texts = [task.queries] if isinstance(task, Retrieval) else [getattr(task, name) for name in task.held_out]
+    rows = [[text_key(text) for text in row] for row in zip(*texts, strict=True)]
+    for bound in (rows, [row[:1] for row in rows]):
+        groups = _bound(bound)
+        sizes = Counter(groups)
+        if max(sizes.values(), default=0) <= len(rows) / 2:
+            drawn: dict[bytes, int] = {}
+            draw_parts(sizes, f"{_SEED} {task.name}", 0.5, 1, drawn)
+            halves = [group in drawn for group in groups]
+            if min(halves.count(True), halves.count(False)) >= LEAST:
+                return halves
+    raise _too_few(task.name, len(rows))
+
+
+def _bound(rows: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return for each row the first key of all those that it is bound to by rows with a key in common."""
+    parent: dict[bytes, bytes] = {}
+
+    def root(key: bytes) -> bytes:
+        while parent.setdefault(key, key) != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    for first, *others in rows:
+        for other in others:
+            low, high = sorted((root(first), root(other)))
+            parent[high] = low
+    return [root(row[0]) for row in rows]
 
 
 def _drawn_texts(name: str, texts: Sequence[str], share: float) -> set[bytes]:
@@ -180,6 +204,7 @@ def _part(task: Any, places: list[int]) -> Any:
             query=np.array([place_of[int(query)] for query in task.query[here]], np.int64),
             document=task.document[here],
             relevance=task.relevance[here],
+            own=None if task.own is None else task.own[np.array(places)],
         )
     columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.name != "name"}
     halves = {

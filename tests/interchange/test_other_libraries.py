@@ -13,13 +13,9 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 from transformers.cache_utils import DynamicCache
 
 from cse.errors import CseError
-from cse.export.bank import create_bank, make_domain
-from cse.export.domains import add_domain
 from cse.interchange.importing import import_model
 from cse.model.checkpoint_config import read_config
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bank import Bank
-from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
 
@@ -112,7 +108,7 @@ def lora_of_peft(folder, target, *, head=False, **options):
         {"r": 1, "lora_alpha": 2, "target_modules": r".*encoder\.layer.*(key|dense)", "head": True},
     ],
 )
-def test_lora_of_peft_gives_its_embeddings_alone_and_in_a_bank(tiny_folders, tmp_path, options, worst):
+def test_lora_of_peft_gives_its_embeddings(tiny_folders, tmp_path, options, worst):
     folder = tiny_folders["bert"]
     expected = lora_of_peft(folder, tmp_path / "adapter", **options)
     done = import_model(tmp_path / "adapter", "peft", str(folder), tmp_path / "out", pooler="avg")
@@ -121,11 +117,6 @@ def test_lora_of_peft_gives_its_embeddings_alone_and_in_a_bank(tiny_folders, tmp
     worst("peft's LoRA", encoder.encode(TEXTS, normalize=False), expected)
     bare = SentenceEncoder.load(str(folder))
     assert np.abs(encoder.encode(TEXTS) - bare.encode(TEXTS)).max() > 0.01
-    adapters = ["all"] if "head" in options else options["target_modules"]
-    create_bank(bare, tmp_path / "bank", tolerance=1e-5, adapters=adapters)
-    add_domain(tmp_path / "bank", make_domain(encoder, "it", bank=Bank(tmp_path / "bank").manifest))
-    found = OnnxEncoder(tmp_path / "bank", provider="cpu").encode(TEXTS, domain="it", normalize=False)
-    worst("peft's LoRA in a bank", found, expected)
 
 
 @pytest.mark.parametrize(
@@ -152,13 +143,9 @@ def test_lora_that_means_more_than_its_factors_is_refused(tiny_folders, tmp_path
     ("changes", "said"),
     [
         ({"peft_type": "IA3"}, "peft_type is IA3, and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
-        ({"peft_type": "PROMPT_TUNING"}, "peft_type is PROMPT_TUNING"),
         ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
         ({"num_layers": 12}, "num_layers is 12, but"),
-        ({"token_dim": 768}, "token_dim is 768, but"),
         ({"num_virtual_tokens": 9}, "prompt_embeddings has shape (5, 192), but a prefix of 9"),
-        ({"num_virtual_tokens": None}, "num_virtual_tokens is None"),
-        ({"num_virtual_tokens": True}, "num_virtual_tokens is True"),
         ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
         ({"peft_type": [[]]}, "peft_type is [[]]"),
         ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),

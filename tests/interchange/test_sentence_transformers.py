@@ -122,9 +122,7 @@ def test_texts_of_roles_become_prompts(encoders, tmp_path):
     assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
 
 
-@pytest.mark.parametrize(
-    "case", ["bert", "roberta", "mpnet", "albert", "modernbert", "gte", "qwen3", "gemma3", "distilbert"]
-)
+@pytest.mark.parametrize("case", ["bert", "modernbert", "gemma3"])
 def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
     written = write(encoders(case, None, trained="full"), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))

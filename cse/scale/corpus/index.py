@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from cse.data.checks import listed
 from cse.errors import CseError, full_disk_in, one_line
-from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect, refuse_foreign
+from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, connect, refuse_foreign
 from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.table import READY, SearchTable, open_table
 from cse.scale.storage import Folder
+from cse.search.words import tokens
 
 Kind = Literal["auto", "exact", "approximate"]
 
@@ -44,7 +45,11 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
         table = database.create_table(TABLE, _chained(first, batches), schema=first.schema, mode="overwrite")
         table.create_index("id", config=BTree())
         if vectors.text:
-            table.create_index("text", config=FTS())
+            exactly = FTS(
+                base_tokenizer="whitespace", stem=False, remove_stop_words=False, lower_case=False, ascii_folding=False,
+                max_token_length=None,
+            )  # fmt: skip
+            table.create_index(WORDS, config=exactly)
         if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
             table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
         _publish(table)
@@ -108,12 +113,17 @@ def _publish(table: Any) -> None:
 
 def _batches(vectors: VectorStore) -> Iterator[Any]:
     """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
+    import pyarrow as pa
     from tqdm import tqdm
 
-    facts = {name: getattr(vectors, name) for name in ("bundle", "model", "role", "id_column", "queries")}
+    facts: dict[str, Any] = {"format": FORMAT}
+    facts |= {name: getattr(vectors, name) for name in ("bundle", "model", "role", "id_column", "queries")}
     shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
                   disable=not sys.stderr.isatty())  # fmt: skip
     for table in shards:
+        if vectors.text:
+            words = [" ".join(tokens(text)) for text in table["text"].to_pylist()]
+            table = table.append_column(WORDS, pa.array(words, pa.string()))
         yield from table.replace_schema_metadata({FACTS: json.dumps(facts)}).combine_chunks().to_batches()
 
 

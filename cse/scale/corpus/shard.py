@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from cse.errors import CseError
 from cse.runtime.encode import unit_rows
 from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.database import WORDS
 from cse.scale.corpus.output import VectorStore
 from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
-STORED = ("id", "text", EMBEDDING, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
+STORED = ("id", "text", EMBEDDING, WORDS, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
 
 
 def shard_bytes(
