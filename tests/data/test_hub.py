@@ -8,7 +8,7 @@ import pytest
 from huggingface_hub import constants
 
 from cse.data.hub import hub_rows
-from cse.data.readers import Row
+from cse.data.shape import Row
 from cse.errors import CseError, OfflineError
 
 HUB_ID = "princeton-nlp/datasets-for-simcse"
@@ -62,16 +62,16 @@ def test_a_split_is_read_by_its_usual_columns(monkeypatch):
 
     def load_dataset(name, **how):
         asked.update(how, name=name)
-        return datasets.Dataset.from_dict({"label": [0, 1], "premise": ["a", "b"], "entailment": ["c", None]})
+        return datasets.Dataset.from_dict({"idx": [0, 1], "premise": ["a", "b"], "entailment": ["c", None]})
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     rows = list(hub_rows("some/set", "pairs", split="dev", revision="v1"))
     assert rows == [Row(1, ("a", "c")), Row(2, ("b", None))]
     assert asked == {"name": "some/set", "split": "dev", "revision": "v1"}
-    labelled = list(hub_rows("some/set", "labelled", columns=["premise", "entailment", "label"]))
+    labelled = list(hub_rows("some/set", "labelled", columns=["premise", "entailment", "idx"]))
     assert labelled == [Row(1, ("a", "c"), "entailment"), Row(2, ("b", None), "neutral")]
-    with pytest.raises(CseError, match=r"some/set: no column 'contradiction' for data.view: triplets"):
+    with pytest.raises(CseError, match=r"some/set: no column 'hard_neg' for data.view: triplets"):
         list(hub_rows("some/set", "triplets"))
 
 

@@ -75,11 +75,10 @@ def test_pairs_and_triplets_are_halved():
 def halves_of(texts, kind=ScoredPairs):
     """Rows of these texts in both halves, as sets."""
     columns = [list(column) for column in zip(*texts, strict=True)]
-    task = kind("own", *columns, *([np.arange(len(texts)) % 2 == 0] if kind is not Triplets else []))
-    names = task.held_out
-    return [
-        {*zip(*(getattr(half, name) for name in names), strict=True)} for half in (dev_part(task), part_for_test(task))
-    ]
+    gold = {ScoredPairs: [np.arange(len(texts)), ["one"] * len(texts)], BinaryPairs: [np.arange(len(texts)) % 2 == 0]}
+    task = kind("own", *columns, *gold.get(kind, []))
+    halves = dev_part(task), part_for_test(task)
+    return [{*zip(*(getattr(half, name) for name in task.held_out), strict=True)} for half in halves]
 
 
 def keys_of(rows, columns=slice(None)):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from cse.data.tables import TABLES
+from cse.data.read import TABLES
 from cse.errors import CseError, Interrupted
 from cse.process import handling
 from cse.runtime.bundle import MODEL

@@ -217,7 +217,8 @@ def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]
     Raises:
         ValueError: another number of columns than the view's, the same twice, or no use of `pairs`.
     """
-    if columns is not None and len(columns) != VIEW_WIDTH[view]:
+    label = view == "pairs" and columns is not None and len(columns) == 3
+    if columns is not None and len(columns) != VIEW_WIDTH[view] and not label:
         raise ValueError(f"columns: view {view!r} needs {VIEW_WIDTH[view]} column names, {len(columns)} given")
     if columns is not None and len(set(columns)) < len(columns):
         raise ValueError(f"columns: name each column only once, found {', '.join(columns)}")
