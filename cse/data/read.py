@@ -483,7 +483,8 @@ def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[N
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise CseError(f"{shown}:{number}: not valid JSON ({error}); expected one object per line") from None
+            expected = "expected one object per line, or an array of objects"
+            raise CseError(f"{shown}:{number}: not valid JSON ({error}); {expected}") from None
         yield number, _object(record, shown, number)
 
 

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from cse.data.tasks.kinds import HELD_OUT, BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
+from cse.data.tasks.parts import apart, dev_part, part_for_test
 from cse.errors import CseError
-from cse.study.measures import CXC, DEV, apart, columns, dev_part, gained, kept, part_for_test
+from cse.study.measures import CXC, DEV, columns, gained, kept
 
 
 def test_labelled_texts_keep_their_test_rows():
