@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import listed
+from cse.data.checks import is_blank, listed
 from cse.data.tasks.beir import document_ids, read_beir
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
@@ -98,9 +98,10 @@ def measure_search(
     """
     task = read_beir(Path(folder), Path(folder).name)
     place = {name: number for number, name in enumerate(document_ids(Path(folder)))}
-    if table.id_column != "_id" or len(table) != len(place):
+    documents = sum(not is_blank(text) for text in task.documents)
+    if table.id_column != "_id" or len(table) != documents:
         raise CseError(
-            f"{table.url}: {len(table):,} rows, not the {len(place):,} documents of {folder}; embed its corpus.jsonl "
+            f"{table.url}: {len(table):,} rows, not the {documents:,} documents of {folder}; embed its corpus.jsonl "
             "with --id-column _id"
         )
     vectors = encoder.encode(task.queries, normalize=True, role=role)
