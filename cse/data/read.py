@@ -300,16 +300,22 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 
 
 def text_table(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: Header | None = None
+    lines: Iterable[str],
+    kind: Format,
+    shown: str,
+    first: int = 1,
+    header: Header | None = None,
+    *,
+    whole: bool = True,
 ) -> TableFile | None:
-    """Read a csv, tsv or jsonl table lazily from its lines."""
+    """Read a csv, tsv or jsonl table lazily from its lines, from the ``first`` on; a part of one is not ``whole``."""
     separator = header.separator if header else ","
     if kind == "csv" and header is None:
         separator, first, lines = _separator_of(lines, first)
     if kind == "jsonl":
         records = json_records(lines, shown, first)
     else:
-        records = delimited_records(lines, kind, shown, first, separator=separator)
+        records = delimited_records(lines, kind, shown, first, separator=separator, whole=whole)
     above: list[Numbered] = []
     if header is None:
         for head in records:
@@ -360,19 +366,12 @@ def _separator_of(lines: Iterable[str], first: int) -> tuple[str, int, Iterable[
 
 
 def delimited_records(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ","
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ",", whole: bool = True
 ) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
-    Args:
-        lines: lines without their line ends.
-        kind: ``csv`` (line breaks inside quotes belong to the field) or ``tsv`` (a line is a record).
-        shown: name of the file in errors.
-        first: number of the first line.
-        separator: of the fields of a csv file.
-
-    Raises:
-        CseError: a broken csv record, or one between two stray quotes.
+    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a ``whole`` file
+    whose texts have no other line breaks.
     """
     if kind == "tsv":
         for number, line in enumerate(lines, start=first):
@@ -395,7 +394,7 @@ def delimited_records(
         try:
             record = next(reader)
         except StopIteration:
-            if stray and not broken:
+            if stray and whole and not broken:
                 raise _stray(shown, *stray) from None
             return
         except csv.Error as error:
@@ -445,28 +444,26 @@ def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[N
 
 
 def _array_records(lines: Iterable[str], shown: str) -> Iterator[Numbered]:
-    text = "\n".join(lines).strip()
-    if len(text) > _LONGEST_ARRAY:
-        raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
-    decoder, space, number, place = json.JSONDecoder(), re.compile(r"\s*"), 0, 1
-    try:
-        while True:
-            place = space.match(text, place).end()  # type: ignore[union-attr]
-            if number == 0 and text[place:] == "]":
-                return
-            record, place = decoder.raw_decode(text, place)
-            number += 1
-            yield number, _object(record, shown, number)
-            place = space.match(text, place).end()  # type: ignore[union-attr]
-            if text[place:] == "]":
-                return
-            if text[place : place + 1] != ",":
+    held, size = [], 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size > _LONGEST_ARRAY:
+            raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
+    text = "\n".join(held).strip()
+    decoder, space = json.JSONDecoder(), re.compile(r"\s*")
+    number, place, last = 0, 1, len(text) - 1
+    while not (text.endswith("]") and space.match(text, place).end() == last):  # type: ignore[union-attr]
+        try:
+            if number and text[place] != ",":
                 raise ValueError("Expecting ',' or, at the end, ']'")
-            place += 1
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CseError):
-            raise
-        raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
+            start = space.match(text, place + bool(number)).end()  # type: ignore[union-attr]
+            record, place = decoder.raw_decode(text, start)
+            place = space.match(text, place).end()  # type: ignore[union-attr]
+        except (ValueError, IndexError, RecursionError) as error:
+            raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
+        number += 1
+        yield number, _object(record, shown, number)
 
 
 def _object(record: Any, shown: str, number: int) -> dict[str, Any]:
