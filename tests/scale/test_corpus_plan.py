@@ -104,6 +104,7 @@ def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(tmp_p
     ("name", "content", "encoding", "expected"),
     [
         ("a.csv", b"sep=;\r\nn;text\r\n1;a, b\r\n2;c\r\n3;d\r\n", "utf-8", ["a, b", "c", "d"]),
+        ("a.csv", b'n,text\n1,"a\nb"\n2,c\n3,"one\ntwo,three"\n', "utf-8", ["a\nb", "c", "one\ntwo,three"]),
         ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n'), "utf-8", ["a", "b\nc", "d"]),
         ("a.txt.gz", gzip.compress(b"\xef\xbb\xbfa\nb\n\nc\nd"), "utf-8", ["a", "b", "", "c", "d"]),
         ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), "utf-8", ["a", "é", "c"]),

@@ -98,7 +98,7 @@ def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> I
         with fs.open(path, "rb") as file:
             header = read_header(file, kind, source.shown)
     lines = map(without_end, decoded_lines(io.BytesIO(content), source.shown, first=piece.line))
-    return text_rows(lines, kind, columns, source.shown, piece.line, header)
+    return text_rows(lines, kind, columns, source.shown, piece.line, header, whole=False)
 
 
 def _in_parts(source: CorpusFile, columns: Columns) -> bool:
