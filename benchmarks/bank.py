@@ -3,7 +3,6 @@
     python -m benchmarks.bank                            # speed, memory, and a minute of replacements under load
     python -m benchmarks.bank --seconds 5 --domains 100  # a quick look
     python -m benchmarks.bank --head 76                  # each domain with a head of its own, 76 numbers a vector
-    python -m benchmarks.bank --picture docs/bank.svg    # also draw memory against the number of domains
 
 Backbone: MiniLM, with prompts of 12 keys and values per layer, drawn at random: speed does not depend on their values.
 Speed compares a batch of 64 sentences of 64 domains, and of one domain, with the same batch in the domain's own bundle;
@@ -17,7 +16,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -167,7 +165,6 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=60.0, help="of replacements under load; default: 60")
     parser.add_argument("--head", type=int, metavar="NUMBERS", help="give each domain a head with vectors this long")
     parser.add_argument("--json", type=Path, help="write the figures here")
-    parser.add_argument("--picture", type=Path, help="draw memory against the number of domains here (svg)")
     options = parser.parse_args()
     rows = sample_rows("sentences", 1000, 0)
     sentences = list(dict.fromkeys(text for row in rows for text in row))[:BATCH]
@@ -214,31 +211,6 @@ def main() -> None:
     print(text)
     if options.json is not None:
         options.json.write_text(text + "\n", encoding="utf-8")
-    if options.picture is not None:
-        draw(figures, options.picture)
-
-
-def draw(figures: dict[str, Any], path: Path) -> None:
-    """Draw the memory of a bank and of as many separate models against the number of domains."""
-    os.environ.setdefault("MPLBACKEND", "Agg")
-    import matplotlib.pyplot as plt
-
-    curve = {int(count): memory for count, memory in figures["memory_megabytes"].items() if int(count)}
-    separate = curve[1] + (np.array(list(curve)) - 1) * figures["bundle_megabytes"]
-    with plt.rc_context({"svg.hashsalt": "bank", "font.size": 10}):
-        figure, axes = plt.subplots(figsize=(6.4, 3.4), layout="constrained")
-        axes.loglog(list(curve), separate, "o--", color="#8a8a8a", label="separate bundles (at least their files)")
-        axes.loglog(list(curve), list(curve.values()), "o-", color="#1f5fa8", label="one bank")
-        for count, memory in curve.items():
-            axes.annotate(
-                f"{memory:,.0f} MB", (count, memory), textcoords="offset points", xytext=(0, -14), ha="center"
-            )
-        axes.set(xlabel="domains", ylabel="memory of the process, MB", title="One backbone, many domains (MiniLM)")
-        axes.set_ylim(bottom=min(curve.values()) / 2)
-        axes.legend(frameon=False)
-        axes.spines[["top", "right"]].set_visible(False)
-        figure.savefig(path, metadata={"Date": None})
-    plt.close(figure)
 
 
 if __name__ == "__main__":

@@ -28,14 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import psutil
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from benchmarks.search import averaging_model
 from cse.data.sample import sample_rows
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import usable_cpus
 
@@ -123,37 +120,6 @@ def small_model(folder: Path) -> Path:
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     return averaging_model(folder, tokenizer, np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32))
-
-
-def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float32]) -> Path:
-    """Write a bundle that averages the vectors of a text's tokens.
-
-    Args:
-        folder: of the bundle.
-        tokenizer: without padding.
-        table: vectors of the tokens ``(tokens, D)``.
-    """
-    folder.mkdir()
-    tokenizer.save(str(folder / TOKENIZER))
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
-        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.FLOAT),
-        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
-        helper.make_node("Mul", ["tokens", "column"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "one"], ["sentence_embedding"], keepdims=0),
-    ]
-    width = table.shape[1]
-    inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")]
-    outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])]
-    constants = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([1]), "one"),
-        numpy_helper.from_array(np.array([-1]), "last"),
-    ]
-    graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
-    Bundle(FORMAT, width, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
-    return folder
 
 
 def write_words(path: Path, rows: int) -> Path:

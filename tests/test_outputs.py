@@ -292,9 +292,9 @@ def special(path, kind):
 @pytest.mark.parametrize("kind", ["file", "pipe", "broken link", "loop"])
 def test_only_folders_are_replaced_by_folders(tmp_path, kind):
     out = special(tmp_path / "out", kind)
-    before = out.lstat()
+    before = out.lstat().st_ino
     assert refusal(out) == "exists and is not a folder; choose another folder"
-    assert out.lstat() == before
+    assert out.lstat().st_ino == before
     assert names(tmp_path) == ["out"]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
 from cse.choices import Provider
+from cse.cli.options import encoding_option
 from cse.errors import escaped, one_line
 from cse.stages.common import BUNDLE
 
@@ -49,6 +51,7 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
     "--keep-text", is_flag=True, help="Store the text with each vector; search finds its words and prints it."
 )
 @click.option("--keep-column", multiple=True, help="Column to store with each vector, for filters; may be repeated.")
+@encoding_option
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
     "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
@@ -73,6 +76,7 @@ def embed(
     role: str | None,
     keep_text: bool,
     keep_column: tuple[str, ...],
+    encoding: str,
     shard_rows: int,
     workers: int | None,
     batch_size: int | None,
@@ -88,15 +92,18 @@ def embed(
     Writes parquet files of at most --shard-rows rows with columns id and embedding (and text, and those kept), using
     all cores or GPUs.
     """
+    from cse.data.checks import saying_nothing
     from cse.scale.corpus.columns import Columns
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.plan import Choices
 
-    columns = Columns(text_column, id_column, domain_column, title_column, keep_column)
+    columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
     choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider, role)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
         click.echo(done.cut, err=True)
+    if done.left_out:
+        click.echo(f"left out: {saying_nothing(done.left_out, 'ids')}", err=True)
     if index:
         _build(out, "auto")
     before = f", {done.found:,} of them from earlier runs" if done.found else ""
@@ -170,7 +177,8 @@ def search(
 ) -> None:
     """Print the rows of FOLDER that answer each QUERY best.
 
-    Prints rank, score, id, and the text if it was stored. `cse index` builds the index that it searches.
+    Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text if it was stored. `cse index`
+    builds the index that it searches.
     """
     from cse.scale.corpus.search import changed_queries, open_encoder, role_of_queries
     from cse.scale.corpus.table import open_table
@@ -192,13 +200,17 @@ def search(
     for query, hits in zip(queries, found, strict=True):
         if as_json:
             listed = [_as_json(rank, hit) for rank, hit in enumerate(hits, start=1)]
-            click.echo(escaped(json.dumps({"query": query, "mode": mode, "hits": listed}, ensure_ascii=False)))
+            answer = {"query": query, "mode": mode, "hits": listed}
+            plain = "utf" not in sys.stdout.encoding.lower()
+            click.echo(escaped(json.dumps(answer, ensure_ascii=plain)))
             continue
         if len(queries) > 1:
             click.echo(one_line(query))
         for rank, hit in enumerate(hits, start=1):
-            words = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
-            click.echo(f"{rank:4}  {hit.score:7.4f}  {one_line(str(hit.id))}{words}")
+            text = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
+            parts = {"vectors": hit.cosine, "words": hit.bm25} if mode == "hybrid" else {}
+            found = "".join(f"  {name} {'-' if part is None else f'{part:.2f}':>5}" for name, part in parts.items())
+            click.echo(f"{rank:4}  {hit.score:7.4f}{found}  {one_line(str(hit.id))}{text}")
 
 
 def _as_json(rank: int, hit: Hit) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -240,6 +241,8 @@ cli.add_command(pull)
 
 def main() -> None:
     """Run the command line; print errors as one line and exit with code 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # what a terminal's encoding lacks
 
     def work() -> None:
         try:

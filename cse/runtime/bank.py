@@ -39,7 +39,7 @@ from cse.runtime.domain import (
     read_domain,
     read_outline,
 )
-from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache
+from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache, Look, look_directly
 from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
 
 FORMAT = 2
@@ -89,8 +89,8 @@ class BankManifest:
     backbone: dict[str, Any]
     versions: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
-    updates: dict[str, Any] = field(default_factory=dict)
-    adapters: list[Any] = field(default_factory=list)
+    updates: dict[str, int] = field(default_factory=dict)
+    adapters: list[str] = field(default_factory=list)
 
     @property
     def shape(self) -> Shape:
@@ -140,8 +140,8 @@ class Bank:
         bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
 
     Raises:
-        CseError: not a bank, or a damaged one, or ``kept_bytes`` is less than one of its domains takes. A damaged
-            domain does not raise; it is refused when asked for.
+        CseError: not a bank, or a damaged one. A damaged domain, or one beyond ``kept_bytes``, does not raise; it is
+            refused when asked for.
     """
 
     def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES) -> None:
@@ -151,20 +151,14 @@ class Bank:
         self.bare = _bare(self.manifest)
         self._place = self.folder / DOMAINS
         shape = self.manifest.shape
-        self._kept = FileCache(_or_reason(lambda path: read_domain(path, shape)), _bytes, kept_bytes, _same)
+        self._kept = FileCache(_or_reason(lambda path: read_domain(path, shape, kept_bytes)), _bytes, kept_bytes, _same)
         self._outlines = FileCache(
-            _or_reason(lambda path: read_outline(path, shape)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
+            _or_reason(lambda path: read_outline(path, shape, kept_bytes)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
         )
-        self._centres = Centres(lambda path: read_centres(path, shape), shape.dimension)
+        self._centres = Centres(lambda path: read_centres(path, shape, kept_bytes), shape.dimension)
         self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
         self._held: dict[str, Domain] | None = None
-        for path in (Path(self._file(name)) for name in self.names()[:1]):
-            size = path.stat().st_size if path.is_file() else 0
-            if size > kept_bytes:
-                raise CseError(
-                    f"{path}: {size} bytes, and all domains in memory may have {kept_bytes}; allow more "
-                    "(--max-domain-bytes)"
-                )
+        self._ask: Look = look_directly
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
@@ -293,6 +287,10 @@ class Bank:
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
 
+    def ask_through(self, ask: Look) -> None:
+        """Look at the files of domains by way of ``ask``, whose ``TimeoutError`` makes a ``BadDomainError``."""
+        self._ask = self._centres.ask = ask
+
     def _file(self, name: str) -> str:
         return f"{self._place}{os.sep}{name}{SUFFIX}"
 
@@ -300,7 +298,8 @@ class Bank:
         """Return what is kept of a domain's file."""
         path = self._file(name)
         try:
-            found = kept.get(path) if is_name(name) or name in self.names() else None
+            known = is_name(name) or name in self.names()
+            found = self._ask(name, lambda: kept.get(path)) if known else None
         except (FileNotFoundError, NotADirectoryError):
             found = None
         except OSError as error:

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 from zlib import crc32
@@ -19,7 +20,7 @@ from numpy.typing import NDArray
 
 from cse.errors import CseError
 from cse.runtime.domain import SUFFIX
-from cse.runtime.file_cache import COARSE_NS, Stamp, stamp_of
+from cse.runtime.file_cache import COARSE_NS, Look, Stamp, look_directly, stamp_of
 
 _BLOCKS = 64
 
@@ -44,10 +45,15 @@ class Centres:
     Args:
         read: returns the centres (c, d) of a domain's file, or None.
         width: d.
+
+    Attributes:
+        ask: looks at a file, see ``Look``; what hangs is left out, and looked at again.
     """
 
     def __init__(self, read: Callable[[Path], NDArray[np.float32] | None], width: int) -> None:
         self._read, self._width = read, width
+        self.ask: Look = look_directly
+        self._missed = False
         self._blocks = [self._block([])] * _BLOCKS
         self._stamp, self._looked = -1, -np.inf
         self._lock = threading.Lock()
@@ -70,8 +76,9 @@ class Centres:
                 return
             stamp = folder.stat().st_mtime_ns
             if stamp != self._stamp:
+                self._missed = False
                 self._blocks = self._changed(folder, now)
-                self._stamp = stamp if now - stamp > COARSE_NS else -1
+                self._stamp = stamp if now - stamp > COARSE_NS and not self._missed else -1
             self._looked = begin
 
     def hold(self, found: Iterable[tuple[str, NDArray[np.float32] | None]]) -> None:
@@ -104,10 +111,11 @@ class Centres:
             for entry in entries:
                 if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
                     name = entry.name.removesuffix(SUFFIX)
-                    try:
-                        stamps[crc32(os.fsencode(name)) % _BLOCKS][name] = stamp_of(entry.stat(), now)
-                    except OSError:  # gone, or it is refused when it is asked for
-                        continue
+                    try:  # of all that hangs, only a link to elsewhere already does so here
+                        status = self.ask(name, entry.stat) if entry.is_symlink() else entry.stat()
+                        stamps[crc32(os.fsencode(name)) % _BLOCKS][name] = stamp_of(status, now)
+                    except OSError as error:  # gone, or it is refused when it is asked for
+                        self._missed |= isinstance(error, TimeoutError)
         return [
             old if {name: row[0] for name, row in old.rows.items()} == new else self._again(folder, old, new)
             for old, new in zip(self._blocks, stamps, strict=True)
@@ -117,8 +125,12 @@ class Centres:
         found: list[tuple[str, Stamp | None, NDArray[np.float32] | None]] = []
         for name, stamp in sorted(stamps.items()):
             before, first, end = old.rows.get(name, (None, 0, 0))
+            path = folder / f"{name}{SUFFIX}"
             try:
-                rows = old.matrix[first:end] if before == stamp else self._read(folder / f"{name}{SUFFIX}")
+                rows = old.matrix[first:end] if before == stamp else self.ask(name, partial(self._read, path))
+            except TimeoutError:
+                self._missed = True
+                continue
             except (CseError, OSError):  # it is refused when it is asked for
                 rows = None
             found.append((name, stamp, rows))

@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -21,6 +24,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from cse.errors import CseError, error_line
+from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
@@ -147,6 +151,11 @@ class Domain:
         """Rank of its low-rank updates; 0 without."""
         return 0 if self.update_down is None else len(self.update_down)
 
+    @cached_property
+    def bytes_filled(self) -> int:
+        """Bytes of what the other domains of a batch are filled up to."""
+        return sum(one.nbytes for one in (self.prompt, self.update_down, self.update_up) if one is not None)
+
     @property
     def texts(self) -> dict[str, str]:
         """Task texts by role; a query side has roles even if none of them has a text."""
@@ -263,12 +272,32 @@ def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
     return {name: hashlib.sha256(np.ascontiguousarray(tensor).data).hexdigest() for name, tensor in tensors.items()}
 
 
-def read_domain(path: Path, shape: Shape) -> Domain:
+def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
+    """Open a file to read; a pipe or a device is neither waited for nor read.
+
+    Raises:
+        CseError: it is no regular file, or has more than ``most`` bytes.
+        OSError: it is gone or cannot be opened.
+    """
+    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
+    facts = os.fstat(file.fileno())
+    if stat.S_ISREG(facts.st_mode) and facts.st_size <= most:
+        return file
+    file.close()
+    if not stat.S_ISREG(facts.st_mode):
+        raise CseError(f"{path}: not a file but a pipe, a device or the like; remove it, or {_AGAIN}")
+    raise CseError(
+        f"{path}: {facts.st_size} bytes, and all domains in memory may have {most}; allow more (--max-domain-bytes)"
+    )
+
+
+def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
     """Read a domain's file and check that it is whole and fits the backbone.
 
     Args:
         path: the file; its name without suffix is the domain's.
         shape: of the bank's backbone.
+        most: bytes that it may have.
 
     Raises:
         CseError: the file is truncated, modified, of another format, name or backbone, or holds numbers that are not
@@ -276,7 +305,8 @@ def read_domain(path: Path, shape: Shape) -> Domain:
         FileNotFoundError: it is gone.
     """
     try:
-        content = path.read_bytes()  # not mapped: a file that somebody cuts while it is read would end the process
+        with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
+            content = _read(file, os.fstat(file.fileno()).st_size)
         tensors = load(content)
     except FileNotFoundError:
         raise
@@ -309,36 +339,38 @@ class Outline(NamedTuple):
     centres: bool
 
 
-def read_outline(path: Path, shape: Shape) -> Outline:
+def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
     """Read the start of a domain's file; the tensors behind it are not read, nor checked.
 
     Raises:
         CseError: as ``read_domain``, as far as the start tells.
         OSError: it is gone or cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path, most) as file:
         facts, tensors, _ = _start_of(path, file)
     _check_facts(path, facts, shape)
-    width = tensors["map_matrix"].width if "map_matrix" in tensors else shape.dimension
+    if UPDATES[0] in tensors:
+        _check_rank(path, tensors[UPDATES[0]].shape[0], shape)
+    width = tensors["map_matrix"].shape[-1] if "map_matrix" in tensors else shape.dimension
     queries = QUERY in facts.texts or facts.side == QUERY
     same = (identity_of(facts), width, facts.max_length, facts.normalize)
     return Outline(*same, queries, facts.side, "centres" in tensors)
 
 
-def read_centres(path: Path, shape: Shape) -> NDArray[np.float32] | None:
+def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
     """Read the centres (c, d) alone of a domain's file; None if it has none.
 
     Raises:
         CseError: the start of the file or its centres are damaged.
         OSError: it is gone or cannot be read.
     """
-    with path.open("rb") as file:
+    with open_file(path, most) as file:
         facts, tensors, begin = _start_of(path, file)
         _check_facts(path, facts, shape)
         if "centres" not in tensors:
             return None
-        file.seek(begin + tensors["centres"].first)
-        content = file.read(tensors["centres"].size)
+        file.seek(min(begin + tensors["centres"].first, most))
+        content = _read(file, min(tensors["centres"].size, most))
     if hashlib.sha256(content).hexdigest() != facts.hashes.get("centres") or len(content) % (4 * shape.dimension):
         raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
     return np.frombuffer(content, np.float32).reshape(-1, shape.dimension)
@@ -389,17 +421,22 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
 
 
 class _Place(NamedTuple):
-    """Where a tensor lies behind the header: its first byte, their number, and the length of its last axis."""
+    """Where a tensor lies behind the header: its first byte, their number, and its shape."""
 
     first: int
     size: int
-    width: int
+    shape: tuple[int, ...]
+
+
+def _read(file: IO[bytes], size: int) -> bytes:
+    """Return at most so many bytes; none of a file whose bytes are still to come."""
+    return file.read(size) or b""
 
 
 def _start_of(path: Path, file: IO[bytes]) -> tuple[DomainFacts, dict[str, _Place], int]:
     """Return the facts of a file, where its tensors lie, and where the header ends."""
-    length = int.from_bytes(file.read(8), "little")
-    text = file.read(min(length, _LONGEST_HEADER))
+    length = int.from_bytes(_read(file, 8), "little")
+    text = _read(file, min(length, _LONGEST_HEADER))
     if len(text) < length:
         raise _not_a_domain(path, "its header is cut")
     return *_header(path, text), 8 + length
@@ -413,8 +450,9 @@ def _header(path: Path, text: bytes) -> tuple[DomainFacts, dict[str, _Place]]:
         places = {}
         for name, entry in tree.items():
             first, end = map(int, entry["data_offsets"])
-            places[name] = _Place(abs(first), abs(end - first), int(entry["shape"][-1]))
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+            *outer, last = map(int, entry["shape"])
+            places[name] = _Place(abs(first), abs(end - first), (*outer, last))
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
         raise _not_a_domain(path, "its header is damaged") from None
     return _facts(path, metadata), places
 
@@ -434,6 +472,14 @@ def _facts(path: Path, text: str | None) -> DomainFacts:
     return fields_of(DomainFacts, tree, path, _AGAIN)
 
 
+def _check_rank(path: Path, rank: int, shape: Shape) -> None:
+    if rank > shape.dimension:
+        raise CseError(
+            f"{path}: updates of rank {rank}, and the backbone's weights have {shape.dimension} at most; "
+            "train it with a smaller train.lora_rank"
+        )
+
+
 def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: DomainFacts, shape: Shape) -> None:
     width = shape.dimension
     prompt = tensors.get("prompt")
@@ -450,6 +496,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         )
     down = tensors.get(UPDATES[0])
     rank = len(down) if down is not None and down.ndim == 2 else 0
+    _check_rank(path, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
         "cls": (shape.words,),

@@ -8,7 +8,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 # A time stamp may be this coarse (network file systems count whole seconds): what changed so recently may change again
 # without a new stamp.
@@ -16,6 +16,18 @@ COARSE_NS = 2_500_000_000
 KEPT_BYTES = 256 * 2**20  # of a bank's domains
 Stamp = tuple[int, int, int, int, int]
 Value = TypeVar("Value")
+
+
+class Look(Protocol):
+    """Asks a question about a file by its name."""
+
+    def __call__(self, name: str, question: Callable[[], Value], /) -> Value:
+        """Return the answer; a server's raises ``TimeoutError`` where the file hangs."""
+
+
+def look_directly(name: str, question: Callable[[], Value], /) -> Value:
+    """Ask, however long it takes."""
+    return question()
 
 
 def stamp_of(status: os.stat_result, now: int) -> Stamp:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_type_hints
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from cse.errors import CseError
 
@@ -174,16 +174,26 @@ def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again
     hints = _hints(kind)  # type: ignore[arg-type]
     values = {}
     for key in dataclasses.fields(kind):  # type: ignore[arg-type]
-        wanted = getattr(hints[key.name], "__origin__", hints[key.name])
         if key.name not in tree:
             if key.default is key.default_factory is dataclasses.MISSING:
                 raise CseError(f"{manifest}: key {key.name!r} is missing; {again}")
             continue
-        if type(tree[key.name]) is not wanted:
-            found = type(tree[key.name]).__name__
-            raise CseError(f"{manifest}: key {key.name!r} should be {wanted.__name__}, found {found}; {again}")
-        values[key.name] = tree[key.name]
+        value, wanted = tree[key.name], hints[key.name]
+        if not _is(value, wanted):
+            kind = get_origin(wanted) or wanted
+            should, found = (wanted, short(value)) if type(value) is kind else (kind.__name__, type(value).__name__)
+            raise CseError(f"{manifest}: key {key.name!r} should be {should}, found {found}; {again}")
+        values[key.name] = value
     return kind(**values)
+
+
+def _is(value: object, wanted: Any) -> bool:
+    """Return whether a value is of a plain JSON type, such as ``dict[str, int]``, all the way down."""
+    if wanted is Any or type(value) is not (get_origin(wanted) or wanted):
+        return wanted is Any
+    inside = get_args(wanted)[-1:]
+    items = value.values() if isinstance(value, dict) else value
+    return not inside or all(_is(item, inside[0]) for item in items)  # type: ignore[attr-defined]
 
 
 def check_limits(values: Mapping[str, int], limits: Mapping[str, tuple[int, int]], manifest: Path, again: str) -> None:

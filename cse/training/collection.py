@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from cse.data.store import AGAIN, texts_in
 from cse.errors import CseError
-from cse.evaluation.words import DOCUMENTS, Words
 from cse.objectives.collection import NO_DOCUMENT
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
+from cse.search.words import DOCUMENTS, Words
 
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6

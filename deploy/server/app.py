@@ -17,6 +17,7 @@ from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
 from cse import __version__
+from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
@@ -37,6 +38,7 @@ from deploy.server.schema import (
     ModelList,
     SimilarityRequest,
     TeiError,
+    TeiRequest,
 )
 from deploy.server.service import Answer, Inputs, Service
 
@@ -100,6 +102,7 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/v1/models", models, response_model=ModelList, **openai)
     app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
+    app.add_api_route("/", embed_or_compare, methods=["POST"], response_model=list[list[float]] | list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
     app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
@@ -117,7 +120,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.input)
-    _check_size(inputs, service.options, "input")
+    _check(inputs, service.options, "input")
     answer = await service.embed(
         inputs, body.model, client=request.state.client, normalize=None, dimensions=body.dimensions
     )
@@ -140,7 +143,7 @@ async def models(
         raise ServiceError(
             400, f"after: {after[:80]!r} is not the id of a model; send the last_id of a page", param="after"
         )
-    page = await service.stored(service.served.cards, after, limit, request.state.client.models)
+    page = await service.stored(service.served.cards, after, limit, request.state.client.models, name="/v1/models")
     return Response(orjson.dumps({"object": "list", **page._asdict()}), media_type=_JSON)
 
 
@@ -148,7 +151,7 @@ async def embed(body: EmbedRequest, request: Request) -> Response:
     """Embed texts in the form of Text Embeddings Inference."""
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.inputs)
-    _check_size(inputs, service.options, "inputs")
+    _check(inputs, service.options, "inputs")
     answer = await service.embed(
         inputs,
         body.model,
@@ -165,10 +168,22 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     """Compare one sentence with others: their cosines."""
     service: Service = request.app.state.service
     inputs = [body.inputs.source_sentence, *body.inputs.sentences]
-    _check_size(inputs, service.options, "inputs.sentences")
-    answer = await service.embed(inputs, body.model, client=request.state.client, normalize=True)
+    _check(inputs, service.options, "inputs.sentences")
+    answer = await service.embed(
+        inputs,
+        body.model,
+        client=request.state.client,
+        normalize=True,
+        whole=not body.parameters.truncate,
+        role=body.parameters.prompt_name,
+    )
     cosines = cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0]
     return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+
+
+async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
+    """Answer as ``/embed``, or as ``/similarity`` where ``inputs`` has a ``source_sentence``."""
+    return await (similarity(body, request) if isinstance(body, SimilarityRequest) else embed(body, request))
 
 
 async def info(request: Request) -> Response:
@@ -180,7 +195,7 @@ async def info(request: Request) -> Response:
     facts = {
         "model_id": served.name,
         "model_sha": served.sha256,
-        "models": [card["id"] for card in (await service.stored(served.cards)).data],
+        "models": [card["id"] for card in (await service.stored(served.cards, name="/v1/models")).data],
         "dimension": encoder.dimension,
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
@@ -267,12 +282,18 @@ def _listed(given: Any) -> Any:
     return [given] if isinstance(given, str) or (given and isinstance(given[0], int)) else given
 
 
-def _check_size(inputs: Inputs, options: Options, param: str) -> None:
-    """Refuse too long texts.
+def _check(inputs: Inputs, options: Options, param: str) -> None:
+    """Refuse token ids where none are taken, and too long texts.
 
     Raises:
+        CseError: they are token ids.
         ServiceError: 413.
     """
+    if not options.token_ids and not isinstance(inputs[0], str):
+        raise CseError(
+            f"{param}: token ids; most clients send those of OpenAI's tokenizer, which are other words here: send "
+            "texts (LangChain: check_embedding_ctx_length=False), or start with --token-ids if they are the model's own"
+        )
     longest = max(range(len(inputs)), key=lambda index: len(inputs[index]))
     if len(inputs[longest]) > options.max_characters:
         unit = "characters" if isinstance(inputs[longest], str) else "token ids"

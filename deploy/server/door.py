@@ -28,7 +28,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-CLOSED = ("/v1/", "/embed", "/similarity")  # routes that need a key where keys are set, and alone have bodies
+_CLOSED = ("/v1/", "/embed", "/similarity")  # begin routes that need a key where keys are set, and alone have bodies
 _REASONS = {400: "invalid", 401: "key", 404: "unknown", 405: "unknown", 408: "slow", 413: "too large", 422: "invalid"}
 _GONE = 499  # the client went away; nobody reads this status
 _ID = re.compile(r"[\w.-]{1,128}")
@@ -75,12 +75,13 @@ class Door:
         try:
             if not self._keys:
                 _check_origin(scope, headers)
-            key = self._admit(path, headers)
+            closed = path.startswith(_CLOSED) or (path == "/" and scope["method"] == "POST")
+            key = self._admit(closed, headers)
             # a proxy's address is read from X-Forwarded-For
             name, models = ((scope.get("client") or ("",))[0], None) if key is None else (key, self._keys[key].models)
             scope.setdefault("state", {})["client"] = Client(name, models)
             body = b""
-            if unread and path.startswith(CLOSED):
+            if unread and closed:
                 body = await self._body(receive)
                 unread = False
             await self._answer(scope, body, receive, reply)
@@ -95,7 +96,7 @@ class Door:
                 await _refuse(HTTPException(500, "unforeseen error; the log says where"), path, reply)
         self._note(scope, status, time.perf_counter() - start, request)
 
-    def _admit(self, path: str, headers: Headers) -> str | None:
+    def _admit(self, closed: bool, headers: Headers) -> str | None:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
 
         Returns the key's hash, if the route needs a key.
@@ -103,7 +104,7 @@ class Door:
         Raises:
             ServiceError: 401 or 413.
         """
-        closed = bool(self._keys) and path.startswith(CLOSED)
+        closed = closed and bool(self._keys)
         key = key_of(headers.get("authorization"), self._keys) if closed else None
         if closed and key is None:
             raise ServiceError(401, "send a known API key: Authorization: Bearer KEY", code="invalid_api_key")
@@ -138,7 +139,7 @@ class Door:
             raise ServiceError(408, f"the request did not arrive within {wait:g} s", code="slow_request") from None
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, reply: Send) -> None:
-        """Run the application on a request that has arrived whole; give up when its client goes or time is up."""
+        """Run the application on a request that has arrived whole; give up when its client goes."""
         task = asyncio.current_task()
         read = gone = False
 
@@ -159,11 +160,7 @@ class Door:
 
         watcher = asyncio.create_task(left()) if body else None
         try:
-            async with asyncio.timeout(self._options.timeout):
-                await self._app(scope, whole, reply)
-        except TimeoutError:
-            wait = self._options.timeout
-            raise ServiceError(503, f"no answer within {wait:g} s", code="timeout", retry_after=1) from None
+            await self._app(scope, whole, reply)
         except asyncio.CancelledError:
             if not gone:
                 raise

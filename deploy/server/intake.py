@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import re
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -17,28 +18,32 @@ from deploy.server.options import Options
 
 _LARGE = 2**18  # bytes that are read in another thread
 _HIGHEST = 2**31 - 1  # token id
+# half of a pair of surrogates, as JSON writes it and in bytes
+_HALVES = (
+    re.compile(
+        rb"\\u[dD](?:[89abAB][\da-fA-F]{2}(?!\\u[dD][c-fC-F][\da-fA-F]{2})"
+        rb"|(?<!\\u[dD][89abAB][\da-fA-F]{2}\\u[dD])[c-fC-F][\da-fA-F]{2})"
+    ),
+    re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]"),
+)
 
 
-def checked(shape: Any, *, text: bool = False, row: bool = False, rows: bool = False) -> PlainValidator:
+def checked(shape: Any, *, alone: bool = True) -> PlainValidator:
     """Return the check of a field that holds texts.
 
     pydantic's own would write an error for each wrong item and each alternative: gigabytes for a small body.
 
     Args:
         shape: the field's type, for the document.
-        text: whether one text alone is allowed.
-        row: whether one text's token ids alone are.
-        rows: whether the token ids of several texts are.
+        alone: whether one text, and token ids, are taken beside a list of texts.
     """
 
     def check(value: Any) -> Any:
-        good = text and _is_text(value)
+        good = alone and _is_text(value)
         if type(value) is list and value:
             kind = type(value[0])
-            good = (
-                (kind is str and all(map(_is_text, value)))
-                or (row and kind is int and _is_row(value))
-                or (rows and kind is list and all(map(_is_row, value)))
+            good = (kind is str and all(map(_is_text, value))) or (
+                alone and ((kind is int and _is_row(value)) or (kind is list and all(map(_is_row, value))))
             )
         if not good:
             raise ValueError("is not valid")
@@ -67,10 +72,13 @@ class SizedRequest(Request):
         """
         if not hasattr(self, "_json"):
             body = await self.body()
-            if len(body) > _LARGE:
-                self._json = await asyncio.get_running_loop().run_in_executor(None, _read, body)
-            else:
-                self._json = orjson.loads(body)
+            try:
+                if len(body) > _LARGE:
+                    self._json = await asyncio.to_thread(_read, body)
+                else:
+                    self._json = orjson.loads(body)
+            except orjson.JSONDecodeError:  # half a character, of an emoji that was cut, is all that may be mended
+                self._json = await asyncio.to_thread(_read, await asyncio.to_thread(_mended, body))
             _count(self._json, self.app.state.service.options)
         return self._json
 
@@ -95,6 +103,14 @@ def _read(body: bytes) -> Any:
         return orjson.loads(body)
     finally:
         gc.enable()
+
+
+def _mended(body: bytes) -> bytes:
+    """Return JSON with U+FFFD for each half of a pair of surrogates."""
+    body = body.replace(rb"\\", rb"\u005c")  # so that every backslash begins an escape
+    for half in _HALVES:
+        body = half.sub(lambda _: rb"\ufffd", body)  # a function lets other threads run
+    return body
 
 
 def _count(body: Any, options: Options) -> None:

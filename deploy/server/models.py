@@ -193,28 +193,33 @@ class Served:
             raise _unknown(AUTO, self.names())
         return found
 
-    def target(self, model: str | None, allowed: Collection[str] | None = None) -> Target:
+    def only(self) -> str:
+        """Return the only model's id.
+
+        Raises:
+            ServiceError: 400, one of several must be named; 503, the bank's folder cannot be read.
+        """
+        names = self.names()
+        if len(names) != 1:
+            raise ServiceError(400, f"model: name one of {_listed(names)}", param="model", code="model_missing")
+        return names[0]
+
+    def target(self, model: str, allowed: Collection[str] | None = None) -> Target:
         """Return what an id stands for.
 
         Args:
-            model: the id; None where the route does not ask for one: the only model.
+            model: the id.
             allowed: names to speak of where there is no such model; None: all.
 
         Raises:
-            ServiceError: 404, there is no such model; 400, one of several must be named; 503, its file is damaged, or
-                the bank's folder cannot be read.
+            ServiceError: 404, there is no such model; 503, its file is damaged, or the bank's folder cannot be read.
         """
         bank = self.encoder.bank
-        if model is None:
-            names = self.names()
-            if len(names) != 1:
-                raise ServiceError(400, f"model: name one of {_listed(names)}", param="model", code="model_missing")
-            model = names[0]
         if model == AUTO and bank is not None and self._ask(lambda: bool(bank.centres(AGE))):
             return Target(self, AUTO, None, auto=True)
         name, texts, domain = self.name, self.encoder.texts, None
         if bank is not None:
-            name = model.rpartition(":")[0] or model
+            name = name_in(model)
             domain = self.domain(bank, name)
             if domain is None:
                 raise _unknown(model, self.names() if allowed is None else sorted(allowed))
@@ -242,7 +247,7 @@ class Served:
             raise
         except CseError as error:
             self._say("", str(error))  # no file has this name
-            raise unreachable("cannot be read now; the log says why") from None
+            raise unreachable("the bank's folder cannot be read now; the log says why") from None
         if "" in self._said:
             with _SAYING:
                 self._said.pop("", None)
@@ -302,6 +307,11 @@ def _with_roles(name: str, texts: Mapping[str, str]) -> dict[str, str | None]:
     if QUERY not in texts:
         return {}
     return {f"{name}:{QUERY}": QUERY, f"{name}:passage": role_for("document", texts)}
+
+
+def name_in(model: str) -> str:
+    """Return the domain that an id of a bank names, with a role or without."""
+    return model.rpartition(":")[0] or model
 
 
 def folder_name(folder: Path) -> str:

@@ -32,9 +32,14 @@ class Options(BaseModel):
     max_domain_bytes: int = Field(
         KEPT_BYTES, ge=1, description="Bytes of a bank's domains in memory; the longest unused are read again."
     )
-    timeout: float = Field(60.0, gt=0, description="Seconds after which a request is given up.")
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds of work that may wait, and without any result after which a request is given up.",
+    )
     receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")
     follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
+    token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")
     log_requests: bool = Field(False, description="Log every request, without its texts.")

@@ -11,6 +11,7 @@ from starlette.exceptions import HTTPException
 
 from cse.errors import CseError, one_line
 from deploy.server.errors import TEI_ROUTES, ServiceError, body_of
+from deploy.server.schema import KINDS
 
 
 def refuse_in_form(app: FastAPI) -> None:
@@ -31,9 +32,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
     tei = request.url.path in TEI_ROUTES
     field = "inputs" if tei else "input"
     value = error.body.get(field) if isinstance(error.body, dict) else None
-    others = [one for one in error.errors() if one["loc"][1:2] != (field,)]
+    found = [one | {"loc": [part for part in one["loc"] if part not in KINDS]} for one in error.errors()]
+    others = [one for one in found if one["loc"][1:2] != [field]]
     if others or value is None:
-        first = others[0] if others else error.errors()[0]
+        first = others[0] if others else found[0]
         where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
         refusal = ServiceError(
             422 if tei else 400, f"{where}: {one_line(first['msg'])[:200]}", param=where, kind="Validation"
@@ -41,7 +43,7 @@ async def _invalid(request: Request, error: Exception) -> Response:
     else:
         where, empty = _first_wrong(field, value)
         kind = "Empty" if empty else "Validation"
-        why = "is empty" if empty else "is not valid: send a text, a list of texts, or lists of token ids"
+        why = "is empty" if empty else "is not valid: send a text or a list of texts"
         status = 422 if tei and not empty else 400
         refusal = ServiceError(status, f"{where} {why}", param=field, code="empty_input" if empty else None, kind=kind)
     return await _refused(request, refusal)
@@ -54,9 +56,10 @@ async def _not_tokenized(request: Request, error: Exception) -> Response:
 
 def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
     """Return the place of the first wrong input, and whether it is wrong for being empty."""
-    if isinstance(value, dict) and "source_sentence" in value:
-        if value.get("source_sentence") == "":
-            return f"{field}.source_sentence", True
+    if isinstance(value, dict) and value.keys() & {"source_sentence", "sentences"}:
+        source = value.get("source_sentence")
+        if not isinstance(source, str) or not source:
+            return f"{field}.source_sentence", source == ""
         field, value = f"{field}.sentences", value.get("sentences")
     items = value
     if not isinstance(items, list) or not items:

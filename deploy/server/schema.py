@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
 
 from deploy.server.intake import checked
 
@@ -15,10 +15,24 @@ Texts = Annotated[list[Text], Field(min_length=1)]
 Rows = Annotated[list[TokenIds], Field(min_length=1)]
 
 
-class EmbeddingRequest(BaseModel):
-    """Body of ``POST /v1/embeddings``; unknown keys are ignored, as clients send keys of other servers."""
+class Body(BaseModel):
+    """Of a request: null is as good as absent, and unknown keys are ignored, as clients send keys of other servers.
 
-    input: Annotated[Any, checked(Text | Texts | TokenIds | Rows, text=True, row=True, rows=True)]
+    However many these are, they cost nothing.
+    """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        return {key: given[key] for key in cls.model_fields if given.get(key) is not None}
+
+
+class EmbeddingRequest(Body):
+    """Body of ``POST /v1/embeddings``."""
+
+    input: Annotated[Any, checked(Text | Texts | TokenIds | Rows)]
     model: StrictStr
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
@@ -86,36 +100,52 @@ class ModelList(BaseModel):
     has_more: bool
 
 
-class EmbedRequest(BaseModel):
-    """Body of ``POST /embed``, as Text Embeddings Inference takes it.
+class TeiOptions(Body):
+    """What Text Embeddings Inference is told beside the texts.
 
-    ``model`` names a domain of a bank, ``prompt_name`` a role whose task text goes before each text.
+    ``prompt_name`` is a role whose task text goes before each text.
     """
 
-    model_config = ConfigDict(extra="ignore")
-
-    inputs: Annotated[Any, checked(Text | Texts | Rows, text=True, rows=True)]
-    normalize: bool = True
-    truncate: bool | None = False
+    truncate: bool = True
     truncation_direction: Literal["right", "Right"] = "right"
     prompt_name: StrictStr | None = None
+
+
+class EmbedRequest(TeiOptions):
+    """Body of ``POST /embed``; ``model`` names a domain of a bank."""
+
+    inputs: Annotated[Any, checked(Text | Texts | TokenIds | Rows)]
+    normalize: bool = True
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
     model: StrictStr | None = None
 
 
-class SimilarityInputs(BaseModel):
+class SimilarityInputs(Body):
     """One sentence, and those to compare it with."""
 
     source_sentence: Text
-    sentences: Annotated[Any, checked(Texts)]
+    sentences: Annotated[Any, checked(Texts, alone=False)]
 
 
-class SimilarityRequest(BaseModel):
+class SimilarityRequest(Body):
     """Body of ``POST /similarity``."""
 
     inputs: SimilarityInputs
-    parameters: dict[str, Any] | None = None
+    parameters: TeiOptions = TeiOptions()
     model: StrictStr | None = None
+
+
+KINDS = ("embed", "similarity")  # of a body of ``POST /``
+
+
+def _kind(given: Any) -> str:
+    return KINDS[isinstance(given, dict) and isinstance(given.get("inputs"), dict)]
+
+
+# body of ``POST /``: a sentence to compare with others, or texts
+TeiRequest = Annotated[
+    Annotated[EmbedRequest, Tag(KINDS[0])] | Annotated[SimilarityRequest, Tag(KINDS[1])], Discriminator(_kind)
+]
 
 
 class TeiError(BaseModel):

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar, cast
 
@@ -23,7 +24,7 @@ from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
-from deploy.server.models import Served, Target, folder_name
+from deploy.server.models import Served, Target, folder_name, name_in
 from deploy.server.options import Options
 from deploy.server.registry import Follower
 from deploy.server.storage import Storage, Watcher
@@ -91,7 +92,10 @@ class Service:
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
-        self._watcher = None if encoder.bank is None else Watcher(encoder.bank)
+        self._watcher = None
+        if encoder.bank is not None:
+            encoder.bank.ask_through(self._storage.look)
+            self._watcher = Watcher(encoder.bank)
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
         metrics.watch(metrics.domain_bytes, lambda: 0 if encoder.bank is None else encoder.bank.bytes)
@@ -121,7 +125,6 @@ class Service:
             self._watcher.close()
         self._batcher.close()
         self._beside.shutdown()
-        self._storage.close()
 
     async def embed(
         self,
@@ -152,8 +155,10 @@ class Service:
         """
         model = client.opened(model)
         if model == AUTO and self._watcher is not None:
-            await self._watcher.ready()
-        target = await self.stored(self._served.target, model, client.models)
+            await self._watcher.ready(self.options.timeout)
+        if model is None:
+            model = await self.stored(self._served.only)
+        target = await self.stored(self._served.target, model, client.models, name=name_in(model))
         role = _role(target, role)
         inputs = _with_task_text(inputs, target, role)
         _check_dimensions(dimensions, target)
@@ -165,7 +170,7 @@ class Service:
                 f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
             )
             raise ServiceError(413, message, param="inputs")
-        work = await self._run(target, tokens, domains, client.name)
+        work = await self._run(target, tokens, domains, client.name, taken=target.auto)
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
         vectors = _scaled(kept, target, domains, normalize)
         count = int(tokens.starts[-1])
@@ -177,15 +182,20 @@ class Service:
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
         return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
 
-    async def stored(self, question: Callable[..., _T], *arguments: object) -> _T:
+    async def stored(self, question: Callable[..., _T], *arguments: object, name: str = "") -> _T:
         """Return what a function answers that looks into the folder of a bank, if one is served.
 
+        Args:
+            question: the function.
+            arguments: of the function.
+            name: whose file alone it looks at itself; others are looked at through ``Storage.look``.
+
         Raises:
-            ServiceError: 503, the folder cannot be read, or not in time.
+            ServiceError: 503, the folder or the file cannot be read, or not in time.
         """
         if self._served.encoder.bank is None:
             return question(*arguments)
-        return await self._storage.ask(question, *arguments)
+        return await self._storage.ask(name, partial(question, *arguments))
 
     async def _chosen(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
         """Return the domain of each input that the server chooses, and the seconds that choosing waited."""
@@ -194,7 +204,7 @@ class Service:
             return [], 0.0
         bare = [bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
-        domains = await self.stored(target.served.nearest, bank, work.vectors)
+        domains = await self.stored(target.served.nearest, bank, work.vectors, name=AUTO)
         return domains, max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
@@ -206,12 +216,21 @@ class Service:
             return encoder.tokenize(texts, domains)
         return await asyncio.get_running_loop().run_in_executor(self._beside, encoder.tokenize, texts, domains)
 
-    async def _run(self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str) -> Work:
-        work = self._batcher.submit(target.served.encoder, tokens, domains, client)
+    async def _run(
+        self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str, *, taken: bool = False
+    ) -> Work:
+        batcher, seconds = self._batcher, self.options.timeout
+        work = batcher.submit(target.served.encoder, tokens, domains, client, taken=taken)
         try:
+            ended = -1.0
+            while not work.done.done():  # as long as batches end, its rows have their turn
+                if ended == batcher.ended:
+                    raise ServiceError(503, f"nothing was computed within {seconds:g} s", code="timeout", retry_after=1)
+                ended = batcher.ended
+                await asyncio.wait([work.done], timeout=seconds)
             await work.done
-        except asyncio.CancelledError:
-            self._batcher.cancel(work)
+        except (asyncio.CancelledError, ServiceError):
+            batcher.cancel(work)
             raise
         except Exception as error:
             log.exception("a batch failed")

@@ -83,7 +83,9 @@ def stays(folder: Path, before: dict[str, bytes]) -> None:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_full_disk(cse, disk, name, traced_anew):
+def test_a_full_disk(cse, disk, name, request):
+    if name == "export":
+        request.getfixturevalue("traced_anew")
     command, where, file_bytes = COMMANDS[name]
     if name == "embed":
         shutil.rmtree(disk / "vectors")

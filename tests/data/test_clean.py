@@ -4,8 +4,8 @@ import weakref
 
 import pytest
 
-from cse.data.clean import MOST_CHARACTERS, REASONS, CleaningReport, clean_rows, overlap_key, overlap_keys
-from cse.data.readers import Row
+from cse.data.clean import REASONS, CleaningReport, clean_rows, overlap_key, overlap_keys
+from cse.data.shape import Row
 from cse.errors import CseError
 
 
@@ -66,12 +66,6 @@ def test_rows_of_the_evaluation_data_may_stay_and_are_counted():
     assert (len(kept), report.evaluation_overlap_kept) == (1, 0)
 
 
-def test_a_word_of_a_megabyte_is_no_sentence():
-    kept, report = clean([("x" * MOST_CHARACTERS,), ("x" * (MOST_CHARACTERS + 1),)], max_words=200_000)
-    assert kept == [("x" * MOST_CHARACTERS,)]
-    assert dropped(report) == {"too_long": (1, "nli.csv:3")}
-
-
 def test_max_rows_are_drawn_after_cleaning_from_everywhere():
     rows = [("",), *((f"row {n}",) for n in range(1000)), ("row 7",)]
     kept, report = clean(rows, max_rows=100, seed=1)
@@ -85,16 +79,6 @@ def test_max_rows_are_drawn_after_cleaning_from_everywhere():
     assert set(kept) < set(clean(rows, max_rows=101, seed=1)[0]), "more rows include those of fewer"
     every, report = clean(rows, max_rows=1000)
     assert (every, report.not_drawn) == (clean(rows)[0], 0)
-
-
-def test_every_row_is_drawn_as_often_as_any_other():
-    counts = [0] * 10
-    for seed in range(1000):
-        for (text,) in clean([(str(n),) for n in range(10)], max_rows=3, seed=seed)[0]:
-            counts[int(text)] += 1
-    assert sum(counts) == 3000
-    assert min(counts) > 240  # 300 expected, standard deviation 14.5
-    assert max(counts) < 360
 
 
 def test_a_draw_holds_no_more_rows_than_it_keeps():

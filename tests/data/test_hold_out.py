@@ -10,7 +10,7 @@ import pytest
 from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import LabelledTexts, Retrieval, Triplets, describe, is_proxy
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, describe, is_proxy
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.evaluation.tasks.score import dev_measure, score_dev
@@ -86,15 +86,6 @@ def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, tas
     assert all(query.lower().rstrip("!") == document for query, document in found)
 
 
-def test_triplets_are_held_out_as_triplets(tmp_path, task):
-    rows = [(f"a{i}", f"b{i}", f"c{i}") for i in range(15)]
-    data, dev = made(tmp_path, rows, ("anchor", "positive", "negative"), view="triplets", task_path=task)
-    assert isinstance(dev, Triplets) and is_proxy(dev)
-    assert 2 <= len(dev) <= 4
-    assert len(data.train) + len(dev) == 15
-    assert set(dev.anchor).isdisjoint(data.train["sent0"].to_pylist())
-
-
 def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
     rows = [(f"question {i}", "the one answer" if i % 2 else f"answer {i}") for i in range(20)]
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
@@ -103,17 +94,6 @@ def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
     dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
     assert len(data.train) + len(dev) + dropped == 20
     assert "the one answer" in texts and dropped > 2
-
-
-def test_the_same_rows_are_held_out_every_time(tmp_path):
-    rows = [(f"q{i}", f"a{i}") for i in range(30)]
-    found = []
-    for name in ("one", "two"):
-        (tmp_path / name).mkdir()
-        found.append(made(tmp_path / name, rows, ("sent0", "sent1"), view="pairs")[1].queries)
-    assert found[0] == found[1]
-    (tmp_path / "other").mkdir()
-    assert made(tmp_path / "other", rows, ("sent0", "sent1"), view="pairs", seed=7)[1].queries != found[0]
 
 
 def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
@@ -163,11 +143,6 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
 def test_what_has_nothing_to_hold_out_is_refused(view):
     with pytest.raises(ValueError, match=f"hold_out: view '{view}' has no pairs or labels of its own"):
         DataSettings(source="files", view=view, hold_out=0.1)
-
-
-def test_too_few_rows_are_refused(tmp_path):
-    with pytest.raises(CseError, match=r"^data.hold_out: 0 of 2 rows of rows.csv would be held out"):
-        made(tmp_path, [("a", "b"), ("c", "d")], ("sent0", "sent1"), view="pairs")
 
 
 def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp_path, task):
@@ -243,11 +218,3 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
     for before, after in zip(found[0][:2], found[1][:2], strict=True):
         assert before <= after, "a text that selects or measures went elsewhere"
         assert not found[0][2] & after, "a text was trained on before"
-
-
-def test_a_large_file_holds_out_some_of_the_rows_that_a_smaller_one_would(tmp_path):
-    rows = [(f"q{i}", f"a{i}") for i in range(12_000)]
-    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
-    (measured,) = open_tasks(data, OWN)
-    assert all(530 < len(part) < 670 for part in (dev, measured)), "2,400 halved until they are 1,000 at most"
-    assert len(dev) + len(measured) + len(data.train) == 12_000

@@ -1,8 +1,6 @@
 """Preparing end to end: sources, settings, report, and the promise that a failure changes nothing."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -78,24 +76,6 @@ def test_own_files_are_cleaned_and_accounted_for(raw):
     assert open_dev(PreparedData(raw / "out")) is None
 
 
-def test_settings_are_honoured(raw):
-    kept = {"drop_duplicates": False, "drop_evaluation_overlap": False}
-    overlap = prepare(settings(raw, view="pairs", **kept), raw / "out")["train"]["evaluation_overlap_kept"]
-    assert overlap == 1, "a row that is kept is counted: the result says how many the evaluation data have"
-    assert prepare(settings(raw, view="pairs"), raw / "out")["train"]["evaluation_overlap_kept"] == 0
-    assert prepare(settings(raw, view="pairs", **kept), raw / "out")["train"]["kept"] == 4
-    assert prepare(settings(raw, view="pairs", max_rows=2, **kept), raw / "out")["train"]["kept"] == 2
-    assert prepare(settings(raw, view="pairs", max_words=2, **kept), raw / "out")["train"]["kept"] == 2
-    prepare(settings(raw, view="sentences", columns=["hard_neg"]), raw / "out")
-    assert PreparedData(raw / "out").train["sent0"].to_pylist() == ["a cat runs", "z"]
-    (raw / "train/nli.csv").write_bytes("text\ncafé\n".encode("latin-1"))
-    prepare(settings(raw, view="sentences", encoding="latin-1"), raw / "out")
-    assert PreparedData(raw / "out").train["sent0"].to_pylist() == ["café"]
-    (raw / "evaluation/own.csv").write_text("sentence1,sentence2,score\na,b,-1\nc,d,1\n", encoding="utf-8")
-    prepare(settings(raw, view="sentences", encoding="latin-1", score_range=[-1.0, 1.0]), raw / "out")
-    assert open_tasks(PreparedData(raw / "out"), TEST)[0].score.tolist() == [-1.0, 1.0]
-
-
 def test_dev_file_and_empty_evaluation_folder(raw):
     (raw / "evaluation/own.csv").rename(raw / "dev/mine.csv")
     report = prepare(settings(raw), raw / "out")
@@ -151,16 +131,6 @@ def test_rows_of_a_sorted_file_are_drawn_from_all_of_it(raw):
     assert PreparedData(raw / "again").train["sent0"].to_pylist() != found
 
 
-def test_wrong_folders_are_refused(raw):
-    with pytest.raises(CseError, match=r"change data.evaluation_path"):
-        prepare(settings(raw, evaluation_path=str(raw / "evalution")), raw / "out")
-    (raw / "evaluation/own.csv").unlink()
-    (raw / "evaluation/something").mkdir()
-    with pytest.raises(CseError, match="no SentEval evaluation data here; expected STS/STS12-en-test"):
-        prepare(settings(raw), raw / "out")
-    assert not (raw / "out").exists()
-
-
 @pytest.mark.parametrize(
     ("file", "text", "message"),
     [
@@ -208,28 +178,3 @@ def test_published_data(tmp_path):
     assert without["dev"] == {"from": None, "pairs": 0}
     report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
     assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
-
-
-@pytest.mark.slow
-def test_a_million_lines_in_less_than_two_gigabytes(tmp_path):
-    (tmp_path / "none").mkdir()
-    with (tmp_path / "lines.txt").open("w", encoding="utf-8") as file:
-        for n in range(1_000_000):
-            file.write(
-                f"Line {n} says that {n * 7919 % 1000003} people of a small town near the sea met {n % 97} times.\n"
-            )
-    code = (
-        "import re, sys; from pathlib import Path\n"
-        "from cse.data.prepare import prepare; from cse.settings.groups.data import DataSettings\n"
-        "folder = Path(sys.argv[1]); none = str(folder / 'none')\n"
-        "settings = DataSettings(source='files', view='sentences', train_path=str(folder / 'lines.txt'),"
-        " dev_path=none, evaluation_path=none)\n"
-        "report = prepare(settings, folder / 'out')\n"
-        # not getrusage: its peak is at least that of the process which started this one
-        "peak = re.search(r'VmHWM:\\s*(\\d+) kB', Path('/proc/self/status').read_text())[1]\n"
-        "print(report['train']['kept'], peak)\n"
-    )
-    shown = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=True, capture_output=True, text=True)
-    kept, kilobytes = map(int, shown.stdout.split())
-    assert kept == 1_000_000
-    assert kilobytes < 2 * 1024 * 1024

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -71,3 +72,18 @@ def serving(model: object, *options: object, log: Path, cwd: Path | None = None)
 
 def whole_lines(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
+
+
+def asked(app: Any, *requests: tuple[str, str, Any], key: str | None = None) -> list[httpx.Response]:
+    """The answers of an application to requests (method, route, body), one after another; bytes are sent as JSON."""
+
+    async def ask() -> list[httpx.Response]:
+        headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+            return [
+                await client.request(method, route, **({"content" if isinstance(body, bytes) else "json": body}))
+                for method, route, body in requests
+            ]
+
+    return asyncio.run(ask())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
@@ -73,6 +72,11 @@ def numbers(output: str) -> list[float]:
 EXAMPLES = {
     "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
     "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
+    "huggingface_hub": (
+        "InferenceClient(",
+        numbers,
+        lambda encode: [2, DIMENSION, *encode([COME, LOAN]) @ encode(CARD)],
+    ),
     "openai": (
         "from openai",
         numbers,
@@ -153,23 +157,6 @@ def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
 # ---- OpenAI's client -----------------------------------------------------------------------------------------------
 
 
-def test_fifty_requests_at_once_of_the_async_client(service, encode):
-    words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
-    random = np.random.default_rng(5)
-    texts = [
-        [" ".join(random.choice(words, random.integers(1, 12))) for _ in range(random.integers(1, 7))]
-        for _ in range(50)
-    ]
-
-    async def ask_all() -> list[list[list[float]]]:
-        async with openai.AsyncOpenAI(base_url=f"{service.url}/v1", api_key="none", max_retries=0) as client:
-            answers = await asyncio.gather(*(client.embeddings.create(model="bundle", input=one) for one in texts))
-        return [[item.embedding for item in answer.data] for answer in answers]
-
-    for found, asked in zip(asyncio.run(ask_all()), texts, strict=True):
-        np.testing.assert_allclose(found, encode(asked), atol=1e-5)
-
-
 def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path):
     options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 5000)
     statuses = []
@@ -193,33 +180,3 @@ def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path
 
 
 # ---- libraries on top of it ----------------------------------------------------------------------------------------
-
-
-async def gathered(*calls):
-    return await asyncio.gather(*calls)
-
-
-def test_langchain_gets_the_runtimes_vectors_in_order(service, expected):
-    library = pytest.importorskip("langchain_openai")
-    embeddings = library.OpenAIEmbeddings(
-        model="bundle", base_url=f"{service.url}/v1", api_key="none", check_embedding_ctx_length=False, chunk_size=3
-    )
-    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), expected, atol=1e-5)
-    np.testing.assert_allclose(embeddings.embed_query(TEXTS[3]), expected[3], atol=1e-5)
-    documents, query = asyncio.run(gathered(embeddings.aembed_documents(TEXTS), embeddings.aembed_query(TEXTS[3])))
-    np.testing.assert_allclose(documents, expected, atol=1e-5)
-    np.testing.assert_allclose(query, expected[3], atol=1e-5)
-
-
-def test_llamaindex_gets_the_runtimes_vectors_in_order(service, expected):
-    library = pytest.importorskip("llama_index.embeddings.openai_like")
-    embedding = library.OpenAILikeEmbedding(
-        model_name="bundle", api_base=f"{service.url}/v1", api_key="none", embed_batch_size=3
-    )
-    np.testing.assert_allclose(embedding.get_text_embedding_batch(TEXTS), expected, atol=1e-5)
-    np.testing.assert_allclose(embedding.get_query_embedding(TEXTS[3]), expected[3], atol=1e-5)
-    documents, query = asyncio.run(
-        gathered(embedding.aget_text_embedding_batch(TEXTS), embedding.aget_query_embedding(TEXTS[3]))
-    )
-    np.testing.assert_allclose(documents, expected, atol=1e-5)
-    np.testing.assert_allclose(query, expected[3], atol=1e-5)

@@ -137,10 +137,6 @@ def test_a_failed_run_leaves_the_old_file(embed, bundle, file):
     assert sorted(file.parent.iterdir()) == [file, out]
 
 
-def test_help_has_an_example(embed):
-    assert b"python deploy/embed.py data/bundle sentences.txt --out vectors.npy" in embed("--help")[0]
-
-
 def test_it_needs_only_what_the_small_installation_brings(bundle):
     """Standard input in a process of its own: every module belongs to Python or to `cse[cpu]`, none is torch."""
     script = f"""
@@ -171,11 +167,3 @@ print("MODULES", json.dumps([sorted(found), cse]))
     assert beside == set(), f"not in cse[cpu]: {beside}"
     assert {"numpy", "tokenizers", "onnxruntime", "safetensors"} <= set(found)
     assert all(name in ("cse", "cse.choices", "cse.errors") or name.startswith("cse.runtime") for name in cse), cse
-
-
-def test_options_that_its_pages_name_exist():
-    page = (ROOT / "deploy/README.md").read_text(encoding="utf-8")
-    about = [line for line in page.splitlines() if "embed.py" in line or re.search("`--(out|provider)", line)]
-    named = set(re.findall(r"(?<![\w-])--[a-z-]+", "".join(about)))
-    assert {"--out", "--provider"} <= named
-    assert named <= set(re.findall(r'"(--[a-z-]+)"', SCRIPT.read_text(encoding="utf-8")))

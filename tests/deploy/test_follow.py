@@ -151,8 +151,3 @@ def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundl
 def test_outside_a_repository_the_error_says_what_is_missing(cse, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "not inside a DVC repository" in cse("serve", f"{NAME}@production").refused()
-
-
-def test_a_name_that_nobody_registered(cse, repository, monkeypatch):  # noqa: F811
-    monkeypatch.chdir(repository)
-    assert "no version registered yet" in cse("serve", f"{NAME}@production").refused()

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from benchmarks import load
-from benchmarks.asking import LoadError, split_url
-from benchmarks.load import CHECK_EVERY, LoadResult, compare, joined_chunks, percentile, read_vectors, summary
+from benchmarks.asking import LoadError
+from benchmarks.load import CHECK_EVERY, compare, joined_chunks, percentile, read_vectors
 from benchmarks.mixed_texts import LONGEST, histogram, mixed_texts
 from benchmarks.serve import medians, ratios
 from benchmarks.servers import ServerUnderTest, Setting, running
@@ -124,15 +124,6 @@ def test_counts_what_a_good_server_answers(texts, chunked):
     assert not load.faulty(figures)
 
 
-def test_measures_a_number_of_requests_of_many_texts(texts):
-    server = Server()
-    with serving(server) as url:
-        figures = run(url, texts, "--texts-per-request", 50, "--requests", 12)
-    assert figures["requests"] == 12 and figures["texts_per_request"] == 50
-    assert figures["texts_per_s"] == pytest.approx(50 * figures["requests_per_s"])
-    assert figures["compared"] == 12 and not load.faulty(figures)
-
-
 def test_counts_errors_by_status(texts):
     with serving(Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (429, "{}"))) as url:
         figures = run(url, texts)
@@ -143,20 +134,6 @@ def test_counts_lost_connections_and_goes_on(texts):
     with serving(Server(lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts)))) as url:
         figures = run(url, texts)
     assert figures["errors"]["connection"] > 0 and figures["requests"] > figures["errors"]["connection"]
-
-
-def test_counts_requests_without_an_answer(texts):
-    with serving(Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (200, ""))) as url:
-        assert run(url, texts)["miscounted"] > 0
-
-    class Silent(Server):
-        async def send(self, writer, status, body):
-            if self.seen < 6:
-                await super().send(writer, status, body)
-
-    with serving(Silent()) as url:
-        figures = run(url, texts, "--timeout", 0.2)
-    assert figures["errors"]["timeout"] > 0
 
 
 def test_finds_answers_with_too_few_vectors(texts):
@@ -187,32 +164,11 @@ def test_compares_with_given_references(texts, tmp_path):
         assert run(url, texts, "--references", tmp_path / "wrong.npy", "--tolerance", 0.01)["wrong"] == 0
 
 
-def test_says_when_no_server_answers(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["load", "http://127.0.0.1:9", "--seconds", "1"])
-    assert load.main() == 1
-    assert "is the server up?" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("url", ["https://host", "http://"])
-def test_refuses_an_address_it_cannot_reach(url):
-    with pytest.raises(LoadError, match="give an address"):
-        split_url(url)
-
-
 def test_percentiles_are_nearest_rank():
     values = [float(number) for number in range(100, 0, -1)]
     assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
     assert percentile([3.0], 99) == 3
     assert math.isnan(percentile([], 50))
-
-
-def test_summary_of_a_window():
-    found = LoadResult(seconds=2.0, cpu_seconds=0.001, latencies=[0.01, 0.02, 0.03, 0.04])
-    found.errors["503"] += 1
-    figures = summary(found, 16, 8)
-    assert (figures["requests_per_s"], figures["texts_per_s"]) == (2, 16)
-    assert (figures["p50_ms"], figures["p99_ms"]) == (20, 40)
-    assert figures["errors"] == {"503": 1} and figures["generator_cpu_ms_per_request"] == pytest.approx(0.2)
 
 
 def test_reads_base64_and_any_order():

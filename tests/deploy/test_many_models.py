@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import random
 import shutil
 import threading
-import time
 
 import httpx
 import numpy as np
@@ -20,24 +17,12 @@ from cse.runtime.centres import Centres
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server import keys
 from deploy.server.app import create_app
-from deploy.server.keys import digest, key_of, read_keys
+from deploy.server.keys import digest, read_keys
 from deploy.server.options import Options
-from tests.deploy.servers import serving
+from tests.deploy.servers import asked, serving
 from tests.export.banks import KINDS, make_encoder
 
 TEXT = "the cat sits on the mat"
-
-
-def asked(app, *requests, key=None):
-    """The answers to requests (method, route, body), one after another."""
-
-    async def ask():
-        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
-            return [await client.request(method, route, json=body) for method, route, body in requests]
-
-    return asyncio.run(ask())
 
 
 def listed(app, query="", key=None):
@@ -79,8 +64,6 @@ def test_a_page_goes_on_behind_a_domain_that_is_gone_and_past_a_damaged_one(smal
     [
         ("?after=../x", "after: '../x' is not the id of a model; send the last_id of a page"),
         ("?after=%00", "after: "),
-        ("?limit=0", "limit: Input should be greater than or equal to 1"),
-        ("?limit=many", "limit: Input should be a valid integer"),
         ("?limit=10001", "limit: Input should be less than or equal to 10000"),
     ],
 )
@@ -91,12 +74,11 @@ def test_a_page_that_cannot_be(small_bank, query, said):
     assert "\n" not in answer.json()["error"]["message"]
 
 
-def test_too_little_memory_and_a_limit_that_is_enough(small_bank, cse):
-    assert (
-        "all domains in memory may have 100; allow more"
-        in cse("serve", small_bank, "--max-domain-bytes", 100).refused()
-    )
+def test_too_little_memory_and_a_limit_that_is_enough(small_bank):
     largest = max(path.stat().st_size for path in (small_bank / "domains").iterdir())
+    small = create_app(Options(model=str(small_bank), max_domain_bytes=100))
+    (answer,) = asked(small, ("POST", "/embed", {"inputs": TEXT, "model": "plain"}))
+    assert (answer.status_code, listed(small)["data"]) == (503, [])
     app = create_app(Options(model=str(small_bank), max_domain_bytes=largest))
     expected = {name: OnnxEncoder(small_bank, provider="cpu").encode(TEXT, domain=name) for name in KINDS}
     names = [*KINDS, *KINDS]
@@ -223,80 +205,4 @@ def test_the_command_writes_the_line(tmp_path):
     assert made.stdout.endswith(" models=plain,hidden a team\n")
 
 
-def test_a_key_among_ten_thousand_costs_what_the_only_one_does():
-    many = {digest(str(number)): keys.Key(None, number) for number in range(10_000)}
-    last = list(many)[-1]
-
-    def seconds(known):
-        begin = time.perf_counter()
-        for _ in range(500):
-            assert key_of("Bearer 9999", known) == last
-        return time.perf_counter() - begin
-
-    one = {last: many[last]}
-    ratios = [seconds(many) / seconds(one) for _ in range(9)]
-    assert min(ratios) < 2  # compared one by one: over 1,000
-
-
 # ---- files change under load ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_every_answer_is_of_a_version_in_force_while_domains_come_change_and_go(small_bank, tiny_folders, tmp_path):
-    """Thirty domains, of which eight fit in memory; one changes every 20 ms, and one comes and goes."""
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    encoder, names = OnnxEncoder(bank, provider="cpu", threads=1), [f"d{number}" for number in range(30)]
-    versions = [make_domain(make_encoder(tiny_folders["bert"], "plain", seed), "d") for seed in range(6)]
-    vectors = [encoder.encode(TEXT, domain=one) for one in versions]
-    history = {name: [(0.0, 0)] for name in names}  # when which version was in force at the latest
-
-    def put(name, version):
-        history[name].append((float("inf"), version))
-        add_domain(bank, renamed(versions[version], name), replace=True)
-        history[name][-1] = time.monotonic(), version
-
-    for name in names:
-        put(name, 0)
-    over, wrong, counts = threading.Event(), [], {200: 0, 404: 0}
-
-    def ask(seed):
-        draw = random.Random(seed)
-        with httpx.Client(timeout=60) as client:
-            while not over.is_set():
-                name, texts, begin = draw.choice([*names, "guest"]), draw.choice((1, 1, 9)), time.monotonic()
-                answer = client.post(f"{server.url}/embed", json={"inputs": [TEXT] * texts, "model": name})
-                counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
-                known = history.get(name, [(0.0, 1)])
-                ends = [when for when, _ in known[1:]] + [float("inf")]
-                allowed = [version for (_, version), end in zip(known, ends, strict=True) if end > begin]
-                right = answer.status_code == 404 if name == "guest" else False
-                if answer.status_code == 200:
-                    found = np.array(answer.json())
-                    right = any(np.abs(found - vectors[version]).max() < 1e-5 for version in allowed)
-                wrong.extend([] if right else [(name, answer.status_code, answer.text[:200])])
-
-    limit = 8 * sum(tensor.nbytes for tensor in versions[0].tensors().values())
-    with serving(bank, "--threads", 2, "--max-domain-bytes", limit, log=tmp_path / "log") as server:
-        threads = [threading.Thread(target=ask, args=(seed,)) for seed in range(4)]
-        for thread in threads:
-            thread.start()
-        draw, end = random.Random(9), time.monotonic() + 6
-        while time.monotonic() < end:
-            put(draw.choice(names), draw.randrange(6))
-            if (bank / "domains/guest.safetensors").exists():
-                remove_domain(bank, "guest")
-            else:
-                add_domain(bank, renamed(versions[1], "guest"))
-            time.sleep(0.02)
-        over.set()
-        for thread in threads:
-            thread.join()
-        assert server.lines()[-1]["event"] == "listening", "nothing to complain of"
-    assert wrong == []
-    assert counts.keys() == {200, 404}
-    assert min(counts.values()) > 5
-    assert sum(map(len, history.values())) > 100
-
-
-def renamed(domain, name):
-    return dataclasses.replace(domain, facts=dataclasses.replace(domain.facts, name=name))

@@ -193,19 +193,6 @@ def test_every_cell_is_the_cosine_and_the_ranking_is_in_order(visit, bank):
     np.testing.assert_allclose(bars, np.clip(scores, 0, 1), atol=0.01)
 
 
-def test_headings_are_numbered_and_carry_the_full_text(visit, bank):
-    page, long = visit(bank), "the old cat sleeps on the red sofa near the small house by the river"
-    compare(page, [*TEXTS, f"  {long} ", "", " "])
-    for scope in ("col", "row"):
-        heads = page.locator(f"th[scope={scope}]")
-        assert heads.count() == len(TEXTS) + 1
-        assert heads.last.get_attribute("title") == long
-        assert heads.last.inner_text().split()[0] == str(len(TEXTS) + 1)
-        assert heads.last.locator("span").first.evaluate(
-            "one => one.scrollWidth > one.clientWidth || one.scrollHeight > one.clientHeight"
-        ), "shortened"
-
-
 def test_vectors_that_are_not_of_unit_length(visit, bundle):
     """This bundle's are not. The server takes sixteen texts at a time."""
     texts = [f"{'the cat ' * (i % 3)}dog sat" for i in range(40)]
@@ -251,15 +238,6 @@ def test_two_models_side_by_side_with_marks(visit, bank):
     assert cut_off(page) <= 0
 
 
-def test_a_model_is_not_compared_with_itself(visit, bank):
-    page = visit(bank)
-    page.get_by_label("Model", exact=True).select_option("hidden")
-    page.get_by_label("Compare with").select_option("projected")
-    page.get_by_label("Model", exact=True).select_option("projected")
-    assert page.get_by_label("Compare with").input_value() == ""
-    assert page.locator("#other option:disabled").all_inner_texts() == ["projected"]
-
-
 def test_auto_says_which_domain_it_chose(visit, bank):
     page, encoder = visit(bank), OnnxEncoder(bank, provider="cpu", threads=1)
     compare(page, model="auto")
@@ -279,17 +257,6 @@ def test_a_bundle_is_named_and_there_is_nothing_to_choose(visit, bundle, address
     assert page.locator("select:visible").count() == 0
     compare(page, ["the cat sat", "a dog sat on the mat the cat", "dog"], query="dog")
     assert page.locator("#notes").inner_text() == f"{model['id']}: 1 text was cut at {MAX_LENGTH} tokens."
-
-
-@pytest.mark.parametrize("report", ["/report", None])
-def test_links(visit, bundle, report):
-    page = visit(bundle, before=with_info(report=report))
-    links = (
-        page.get_by_role("navigation")
-        .get_by_role("link")
-        .evaluate_all("all => all.map(link => new URL(link.href).pathname)")
-    )
-    assert links == [report] * bool(report) + ["/docs"]
 
 
 # ---- errors ---------------------------------------------------------------------------------------------------------
@@ -421,13 +388,6 @@ def test_the_page_never_scrolls_sideways(visit, bank, width):
     compare(page, [*TEXTS * 8, "word" * 100], query="x" * 300, model="auto", other="hidden")
     assert cut_off(page) <= 0
     assert page.locator(".scroll").first.evaluate("box => box.scrollWidth > box.clientWidth")
-
-
-def test_two_hundred_sentences(visit, bundle):
-    page = visit(bundle)
-    compare(page, [f"the cat {i}" for i in range(200)])
-    assert heat_map(page).shape == (200, 200)
-    assert page.locator("li").count() == 200
 
 
 def test_text_is_never_taken_for_markup(visit, bundle):

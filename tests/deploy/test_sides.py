@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -42,7 +40,7 @@ def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])
         add_domain(model, make_domain(encoder, "legal", centres=centres))
         add_domain(model, make_domain(make_encoder(tiny_folders["bert"], "plain"), "other"))
-    with serving(model, "--threads", 2, log=root / "log") as found:
+    with serving(model, "--threads", 2, "--token-ids", log=root / "log") as found:
         yield found, request.param
 
 
@@ -79,7 +77,7 @@ def test_tei_names_a_role_by_prompt_name(service, encoder):
 def test_each_side_says_when_a_text_exceeds_its_own_length(service, encoder):
     server, _ = service
     for model, side in (("legal:query", encoder), ("legal:passage", encoder.documents)):
-        refused = server.post("/embed", {"inputs": TEXTS, "model": model})
+        refused = server.post("/embed", {"inputs": TEXTS, "model": model, "truncate": False})
         assert refused.status_code == 413
         assert f"1 of 3 inputs exceed {side.max_length} tokens" in refused.json()["error"]
 
@@ -91,23 +89,6 @@ def test_token_ids_take_either_side(service, encoder):
         answer = server.post("/v1/embeddings", {"model": model, "input": rows}).json()
         found = [item["embedding"] for item in answer["data"]]
         np.testing.assert_allclose(found, encoder.encode(TEXTS[:2], role=role), atol=1e-5)
-
-
-def test_requests_of_both_sides_share_batches(service, encoder):
-    server, _ = service
-    expected = {model: encoder.encode(TEXTS, role=role) for model, role in IDS.items()}
-
-    async def ask():
-        async with httpx.AsyncClient(timeout=60) as client:
-            sent = [(model, text) for _ in range(8) for model in IDS for text in range(len(TEXTS))]
-            answers = await asyncio.gather(*(
-                client.post(f"{server.url}/v1/embeddings", json={"model": model, "input": TEXTS[text]})
-                for model, text in sent
-            ))  # fmt: skip
-        return zip(sent, answers, strict=True)
-
-    for (model, text), answer in asyncio.run(ask()):
-        np.testing.assert_allclose(answer.json()["data"][0]["embedding"], expected[model][text], atol=1e-5)
 
 
 def test_the_nearest_domain_gives_its_documents_side(service, encoder):

@@ -1,4 +1,4 @@
-"""The small installation: `cse[cpu]` and `cse[serve,cpu]` in new environments, from the wheel."""
+"""The small installation: `cse[serve,cpu]` in a new environment, from the wheel."""
 
 from __future__ import annotations
 
@@ -49,22 +49,14 @@ def wheel(tmp_path_factory) -> Path:
     return found
 
 
-def environment_with(folder: Path, wheel: Path, extras: str) -> Path:
-    """Make a virtual environment with the project and these extras; return its ``bin``."""
-    worked(sys.executable, "-m", "venv", folder)
-    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
-    worked(*pip, "-c", ROOT / "constraints.txt", f"{wheel}[{extras}]")
-    return folder / "bin"
-
-
-@pytest.fixture(scope="module")
-def small(wheel, tmp_path_factory) -> Path:
-    return environment_with(tmp_path_factory.mktemp("small") / "venv", wheel, "cpu")
-
-
 @pytest.fixture(scope="module")
 def server(wheel, tmp_path_factory) -> Path:
-    return environment_with(tmp_path_factory.mktemp("server") / "venv", wheel, "serve,cpu")
+    """The programs of a virtual environment with the project and nothing but the server's extras."""
+    folder = tmp_path_factory.mktemp("server") / "venv"
+    worked(sys.executable, "-m", "venv", folder)
+    pip = [folder / "bin/python", "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-compile"]
+    worked(*pip, "-c", ROOT / "constraints.txt", f"{wheel}[serve,cpu]")
+    return folder / "bin"
 
 
 @pytest.fixture(scope="module")
@@ -77,37 +69,18 @@ def expected(bundle) -> np.ndarray:
     return OnnxEncoder(bundle, provider="cpu").encode(LINES)
 
 
-@pytest.mark.parametrize("extras", ["small", "server"])
-def test_training_packages_are_left_out(extras, request):
-    listed = worked(request.getfixturevalue(extras) / "python", "-m", "pip", "list", "--format=json")
+def test_training_packages_are_left_out(server):
+    listed = worked(server / "python", "-m", "pip", "list", "--format=json")
     names = {package["name"].lower() for package in json.loads(listed)}
     assert {"cse", "onnxruntime", "tokenizers"} <= names
     assert names & LEFT_OUT == set()
 
 
-def test_the_runtime_imports_quickly(small):
+def test_the_runtime_imports_quickly(server):
     """In processor time, which other work on the machine does not stretch."""
     script = "import time, cse.runtime.onnx_encoder; print(time.process_time())"
-    seconds = [float(worked(small / "python", "-c", script)) for _ in range(5)]
+    seconds = [float(worked(server / "python", "-c", script)) for _ in range(5)]
     assert min(seconds) < IMPORT_SECONDS, seconds
-
-
-def test_it_encodes_as_the_developers_environment_does(small, bundle, expected, tmp_path):
-    script = (
-        "import sys, json, numpy, cse\n"
-        "found = cse.OnnxEncoder(sys.argv[1], provider='cpu').encode(json.load(sys.stdin))\n"
-        "numpy.save(sys.argv[2], found)\n"
-    )
-    worked(small / "python", "-c", script, bundle, tmp_path / "x.npy", stdin=json.dumps(LINES))
-    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
-
-
-def test_the_runtime_alone_has_no_command_line(small):
-    done = run(small / "cse", "--help")
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: the command line needs the server packages (")
-    assert done.stderr.endswith("): pip install 'cse[serve]'\n")
-    assert done.stderr.count("\n") == 1
 
 
 def test_the_server_installation_helps_serves_and_encodes(server, bundle, expected, tmp_path):

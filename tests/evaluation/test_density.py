@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse.data.suite import read_stsb
-from cse.evaluation.density import ALL, densities, density_rows
+from cse.evaluation.density import ALL, densities
 
 SENTEVAL = Path(__file__).parents[3] / "shared/data/senteval"
 
@@ -33,30 +33,10 @@ def test_each_curve_is_the_kernel_estimate_of_its_group():
     assert curves[0].cosine[-1] == 1.0
 
 
-def test_limits_belong_to_the_group_above_and_the_highest_to_the_last():
-    gold = np.array([0.0, 0.9, 1.0, 1.5, 2.0, 2.0, 3.0, 3.9, 4.0, 5.0])
-    cosine = np.linspace(0.1, 0.9, 10)
-    assert [curve.pairs for curve in densities(cosine, gold)] == [10, 2, 2, 2, 2, 2]
-
-
-def test_another_range_of_scores_is_cut_in_five_too():
-    gold = np.linspace(0, 1, 50)
-    groups = [curve.group for curve in densities(np.sin(gold), gold)]
-    assert groups == [ALL, "[0, 0.2)", "[0.2, 0.4)", "[0.4, 0.6)", "[0.6, 0.8)", "[0.8, 1]"]
-
-
 def test_a_group_without_two_different_cosines_has_no_curve():
     gold = np.array([0.5, 0.6, 1.5, 4.5, 4.6])
     cosine = np.array([0.1, 0.3, 0.5, 0.8, 0.8])
     assert [curve.group for curve in densities(cosine, gold)] == [ALL, "[0, 1)"]
-
-
-def test_rows_are_the_points_of_the_curves():
-    gold = np.repeat([0.0, 5.0], 10)
-    curves = densities(np.linspace(0, 1, 20), gold)
-    table = density_rows(curves)
-    assert len(table) == sum(len(curve.cosine) for curve in curves)
-    assert table[0] == (ALL, 20, "0.000", f"{curves[0].density[0]:.4f}")
 
 
 @pytest.mark.shared_data

@@ -36,13 +36,6 @@ def test_tsne_keeps_groups_together_and_is_the_same_every_time():
     assert (nearest == own).mean() > 0.95
 
 
-@pytest.mark.parametrize("count", [1, 3, 4, 5])
-def test_tsne_of_few_rows(count):
-    points = tsne(np.random.default_rng(1).normal(size=(count, 6)))
-    assert points.shape == (count, 2)
-    assert np.isfinite(points).all()
-
-
 def test_stsb_is_drawn_where_it_is_there():
     tasks = [make_task("own", {"one": 4}), make_task("STS-B", {"one": 4})]
     assert drawn_task(tasks).name == "STS-B"
@@ -91,14 +84,6 @@ def test_a_record_comes_back(written):
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
     assert record.table("nothing.csv") == []
-
-
-def test_small_numbers_of_settings_survive(written, tmp_path):
-    _, results = written
-    (tmp_path / "small").mkdir()
-    model = {"kind": "checkpoint", "facts": {"settings": {"train": {"learning_rate": 5e-5, "weight_decay": 0.0}}}}
-    write_record(tmp_path / "small", "small", results, model=model, environment={})
-    assert read_record(tmp_path / "small").model == model
 
 
 def test_broken_records_are_one_line(written, tmp_path):

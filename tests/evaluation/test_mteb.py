@@ -13,7 +13,6 @@ from mteb.models.models_protocols import EncoderProtocol
 from mteb.types import PromptType
 
 from cse.data.tasks.kinds import ScoredPairs
-from cse.errors import CseError
 from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.evaluation.sts import evaluate_sts
 from tests.tiny import WORDS
@@ -63,30 +62,6 @@ def test_similarities_are_cosines(encoder):
     expected = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
     np.testing.assert_allclose(np.asarray(model.similarity(a, b)), expected, rtol=1e-6)
     np.testing.assert_allclose(np.asarray(model.similarity_pairwise(a, b)), np.diag(expected), rtol=1e-6)
-
-
-def test_names_and_data_that_are_not_there(encoder):
-    with pytest.raises(CseError, match=r"--mteb STSBenchmrk: no such task; did you mean 'STSBenchmark'\?"):
-        find_tasks(["STSBenchmark", "STSBenchmrk"])
-    (gone,) = find_tasks(["SICK-R"])
-    gone.load_data = lambda **_: (_ for _ in ()).throw(ConnectionError("no route to the hub\nsecond line"))
-    with pytest.raises(
-        CseError, match=r"MTEB SICK-R: its data \(mteb/sickr-sts\) are not cached .*no route to the hub\)"
-    ):
-        run_tasks(MtebEncoder(encoder, "tiny"), [gone])
-
-
-def test_batches_keep_their_order_and_the_batch_size_is_ours():
-    class Remembers:
-        def encode(self, sentences, batch_size, normalize, show_progress_bar):
-            self.seen = (sentences, batch_size, normalize)
-            return np.zeros((len(sentences), 2), np.float32)
-
-    remembers = Remembers()
-    batches = [{"text": ["a", "b"]}, {"text": ["c"]}]
-    assert MtebEncoder(remembers, "x", batch_size=7).encode(batches, batch_size=99).shape == (3, 2)
-    assert remembers.seen == (["a", "b", "c"], 7, True)
-    assert MtebEncoder(remembers, "an/x").mteb_model_meta.name == "an/x"
 
 
 def test_without_the_extra_it_is_one_line(tmp_path):

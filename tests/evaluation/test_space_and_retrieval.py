@@ -9,10 +9,10 @@ from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation import retrieval, space
 from cse.evaluation.retrieval import score_retrieval
-from cse.evaluation.space import alignment, score_space, uniformity
+from cse.evaluation.space import alignment, uniformity
 from cse.evaluation.vectors import Vectors
 from cse.runtime.encode import unit_rows
-from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.evaluation.test_sts import FakeEncoder
 
 
 def pairs(rows, name="STS-B") -> ScoredPairs:
@@ -45,22 +45,6 @@ def test_alignment_is_the_mean_squared_distance():
     a, b = np.random.default_rng(0).normal(size=(2, 7, 4))
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
     assert alignment(a, b) == pytest.approx(np.mean([((x - y) ** 2).sum() for x, y in zip(*unit, strict=True)]))
-
-
-def test_setting_says_what_was_measured():
-    splits = [make_task("STS-B train", {"one": 60}), make_task("STS-B test", {"one": 40}, seed=1)]
-    vectors = vectors_of(*splits)
-    gold = np.concatenate([split.score for split in splits])
-    found = score_space(vectors, splits)
-    assert (found.facts["positives"], found.facts["sentences"]) == ((gold > 4).sum(), 200)
-    assert found.setting == f"STS-B train + STS-B test, {(gold > 4).sum()} pairs with gold > 4, 200 sentences"
-    loose = score_space(vectors, splits[:1], threshold=3.0, strict=False, dedup=True)
-    distinct = {*splits[0].sentence1, *splits[0].sentence2}
-    assert (loose.facts["positives"], loose.facts["sentences"]) == ((splits[0].score >= 3).sum(), len(distinct))
-    assert "gold >= 3" in loose.setting
-    assert "distinct" in loose.setting
-    with pytest.raises(CseError, match="alignment: no pair has a gold score > 6; lower it"):
-        score_space(vectors, splits, threshold=6)
 
 
 def test_a_zero_vector_has_no_direction():
@@ -112,10 +96,3 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
             assert example.nearest[example.rank - 1][0] == example.partner
         if dedup:
             assert example.query not in dict(example.nearest)
-
-
-def test_retrieval_says_its_setting():
-    found = score_retrieval(vectors_of(pairs(ROWS)), pairs(ROWS))
-    assert found.setting == "8 queries from pairs with gold >= 5, both directions, 11 distinct sentences"
-    with pytest.raises(CseError, match=r"STS-B: no pair has a gold score of 5 or more"):
-        score_retrieval(vectors_of(pairs(ROWS[4:6])), pairs(ROWS[4:6]))

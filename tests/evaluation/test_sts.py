@@ -116,20 +116,6 @@ def test_all_mean_and_wmean_on_subsets_worked_out_by_hand():
     assert score.values["all"] == pytest.approx(100 * (1 - 6 * 70 / (8 * 63)))
 
 
-def test_subsets_need_not_stand_together():
-    task = make_task("STS13", {"a": 20, "b": 20})
-    order = np.random.default_rng(5).permutation(40)
-    mixed = ScoredPairs(
-        name="STS13",
-        sentence1=[task.sentence1[i] for i in order],
-        sentence2=[task.sentence2[i] for i in order],
-        score=task.score[order],
-        subset=[task.subset[i] for i in order],
-    )
-    first, second = (evaluate_sts(FakeEncoder(), [t]).tasks["STS13"] for t in (task, mixed))
-    assert len(first.values) == 3 and first.values == pytest.approx(second.values)
-
-
 def test_each_distinct_sentence_is_encoded_once_in_one_call():
     encoder = FakeEncoder()
     tasks = [make_task("STS12", {"x": 60}), make_task("STS13", {"x": 60}), make_task("own", {"x": 60})]
@@ -140,12 +126,6 @@ def test_each_distinct_sentence_is_encoded_once_in_one_call():
     assert len(used) < sum(2 * len(task) for task in tasks) / 2  # sentences do recur
     assert set(sentences) == used
     assert (batch_size, normalize, show_progress_bar) == (7, False, True)
-
-
-def test_dev_score_is_the_headline_of_its_task():
-    encoder, task = FakeEncoder(), make_task("STS-B", {"dev": 30, "more": 20})
-    assert score_dev(encoder, task, batch_size=16).value == evaluate_sts(encoder, [task]).tasks["STS-B"].values["all"]
-    assert [call[1] for call in encoder.calls] == [16, 32]  # the encoder's own, where none is given
 
 
 # ---- averages -----------------------------------------------------------------------------------------------------
@@ -173,23 +153,6 @@ def test_without_one_of_the_seven_there_is_no_avg(left_out):
     assert results.average_name == "mean of 6 tasks"
     assert "Avg." not in json.dumps(results.to_dict("sts"))
     assert "Avg." not in format_table({"model": results})
-
-
-def test_one_task_is_one_task():
-    results = evaluate_sts(FakeEncoder(), [make_task("STS-B", {"test": 25})])
-    assert results.average_name == "mean of 1 task"
-    assert results.average() == round(results.tasks["STS-B"].values["all"], 2)
-
-
-def test_dictionary_holds_numbers_and_counts():
-    results = evaluate_sts(FakeEncoder(), [make_task(name, {"x": 12, "y": 9}) for name in SEVEN_TASKS])
-    metrics = json.loads(json.dumps(results.to_dict("sts")))
-    assert list(metrics["sts"]) == list(SEVEN_TASKS)
-    assert all(set(scores) == {"all", "mean", "wmean", "pairs"} for scores in metrics["sts"].values())
-    assert metrics["sts"]["STS16"]["pairs"] == 21
-    assert metrics["pairs"] == 7 * 21
-    assert metrics["sentences"] == results.facts["sentences"]
-    assert metrics["Avg."] == {name: results.average(name) for name in ("all", "mean", "wmean")}
 
 
 # ---- what can go wrong --------------------------------------------------------------------------------------------
@@ -266,38 +229,6 @@ def test_markdown_and_latex_hold_the_same_numbers():
     assert latex[0] == r"\begin{tabular}{lrrrrrrrr}"
     assert [line.removesuffix(r" \\").split(" & ")[-8:] for line in latex[4:7]] == text
     assert latex[4].startswith(r"a\_b \& c|d & 76.99")
-
-
-def test_every_row_of_a_markdown_table_bears_its_model():
-    lines = format_table({"a": seven(), "b": seven()}, "markdown").splitlines()
-    assert [line.split("|")[1].strip() for line in lines[2:]] == [
-        "a",
-        "a, mean",
-        "a, wmean",
-        "b",
-        "b, mean",
-        "b, wmean",
-    ]
-
-
-@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
-def test_one_task_without_subsets_is_one_figure(style):
-    results = evaluate_sts(FakeEncoder(), [make_task("own", {"pairs": 25})])
-    table = format_table({"a": results, "b": results}, style)
-    assert table.count(f"{results.tasks['own'].values['all']:.2f}") == 2
-    assert "mean" not in table
-
-
-def test_tasks_without_subsets_have_an_average_and_one_row_a_model():
-    results = evaluate_sts(FakeEncoder(), [make_task(name, {"pairs": 25}) for name in ("one", "two")])
-    head, row = format_table({"a": results}).splitlines()
-    assert head.split() == ["model", "one", "two", "mean", "of", "2", "tasks"]
-    assert row.split()[-1] == f"{results.average():.2f}"
-
-
-def test_a_task_with_subsets_keeps_the_rows_that_differ():
-    results = evaluate_sts(FakeEncoder(), [make_task("STS12", {"news": 25, "video": 12})])
-    assert [line.split()[0] for line in format_table({"a": results}).splitlines()] == ["model", "a", "mean", "wmean"]
 
 
 def test_columns_stand_in_the_usual_order():

@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from cse.data.cxc import read_cxc
-from cse.data.suite import SuiteData, only_pairs, read_suite
-from cse.data.tasks.kinds import Retrieval, Splits, TransferTask, sentences_of
+from cse.data.suite import SuiteData, only_pairs
+from cse.data.tasks.kinds import Splits, TransferTask, sentences_of
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
-from cse.evaluation.record import trained_on
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
-from cse.evaluation.sts import evaluate_sts
 from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
 from cse.evaluation.table import format_examples, format_suite
 from cse.evaluation.vectors import Vectors
@@ -52,12 +50,6 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
 
 
-def test_similarity_scores_are_those_of_the_tasks_alone(data):
-    assert (
-        evaluate_suite(FakeEncoder(), data, classifier=QUICK).sts.tasks == evaluate_sts(FakeEncoder(), data.sts).tasks
-    )
-
-
 def test_numbers_and_settings_in_json(data):
     tree = json.loads(json.dumps(evaluate_suite(FakeEncoder(), data, classifier=QUICK).to_dict()))
     assert tree["missing"] == data.missing
@@ -78,28 +70,6 @@ def test_what_is_not_there_is_not_measured(data):
     assert "STS (" not in text
 
 
-@pytest.mark.parametrize(("style", "comment"), [("text", ""), ("markdown", ""), ("latex", "% ")])
-def test_a_table_says_on_what_a_system_was_trained(data, style, comment):
-    results = evaluate_suite(FakeEncoder(), data, measures=("sts",))
-    plain = format_suite({"mine": results, "bare": results}, style)
-    rows = {"mine": trained_on(model_of(rows=3000)), "bare": trained_on({"kind": "backbone"})}
-    found = format_suite({"mine": results, "bare": results}, style, trained_on=rows)
-    assert found == f"{plain}\n{comment}mine: trained on sample, 3,000 triplets\n"
-
-
-def test_rows_in_words():
-    assert trained_on(model_of(rows=9, evaluation_overlap=2)) == (
-        "sample, 9 triplets (2 with a sentence of the evaluation data)"
-    )
-    nothing, fitted = ({"train": {"parameters": "none"}, "post": {"kind": kind}} for kind in ("none", "flow"))
-    assert trained_on(model_of(settings=nothing, rows=9)) is None
-    assert trained_on(model_of(settings=fitted, rows=9)) == "sample, 9 triplets"
-
-
-def model_of(settings=None, **data):
-    return {"facts": {"settings": settings or {}, "data": {"source": "sample", "view": "triplets"} | data}}
-
-
 def test_a_broken_embedding_names_the_sentence(data):
     broken = data.cxc.sentence1[0]
     with pytest.raises(CseError, match=rf"1 of .* embeddings are not finite, the first of '{broken}'"):
@@ -118,13 +88,6 @@ def test_every_table_has_its_setting_above_it(data, style):
     assert f"{results.transfer.average():.2f}" in text
     if style == "latex":
         assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
-
-
-def test_folder_without_anything(tmp_path):
-    with pytest.raises(CseError, match="no SentEval evaluation data here"):
-        read_suite(tmp_path, None)
-    with pytest.raises(CseError, match="not a folder; the full evaluation needs SentEval's downstream folder"):
-        read_suite(tmp_path / "none", None)
 
 
 def test_a_measure_that_does_not_exist_costs_no_other(data):
@@ -178,15 +141,6 @@ def test_space_of_the_test_split_is_taken_too(data):
     assert alone.setting.startswith("STS-B test, ")
 
 
-def test_pooling_is_part_of_the_printed_result(data):
-    encoder = FakeEncoder()
-    encoder.pooler = "mean_first_last"
-    results = evaluate_suite(encoder, data, measures=("space",))
-    assert "mean_first_last" in format_suite({"model": results})
-    assert results.to_dict()["pooling"] == "mean_first_last"
-    assert "not known" in format_suite({"model": evaluate_suite(FakeEncoder(), data, measures=("space",))})
-
-
 def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
     results = evaluate_suite(FakeEncoder(), data, measures=("retrieval",))
     text = format_examples({"model": results}, 2)
@@ -199,23 +153,3 @@ def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
             assert f"{cosine:.4f}" in text
     assert text.count("query   ") == 2
     assert "\x1b" not in format_examples({"model \x1b[2J": results}, 2)
-
-
-def test_each_models_own_setting_is_told_where_they_differ():
-    task = Retrieval("search", ["one", "two"], ["uno", "dos", "tres"], *np.array([[0, 1], [0, 1], [1, 1]]))
-    data = SuiteData(own=[task])
-
-    class Asks(FakeEncoder):
-        max_length, texts = 20, {"query": "q: "}
-
-        def encode(self, sentences, *args, role=None, **more):
-            return super().encode(sentences, *args, **more)
-
-    found = {
-        name: evaluate_suite(encoder, data, measures=("tasks",))
-        for name, encoder in (("bare", FakeEncoder()), ("mine", Asks()))
-    }
-    text = format_suite(found)
-    assert "mine: reads 20 tokens, query: 'q: '" in text
-    assert "bare: no task texts; mine: queries as query" in text
-    assert "reads" not in format_suite({"mine": found["mine"], "other": found["mine"]})

@@ -1,55 +1,70 @@
 """A graph is traced once in a test run: tracing takes longer than anything else that tests do with a model.
 
-What determines a graph is all that its module holds, and the code: these are the key. A module that cannot be pickled,
-or that pickles to other bytes, is traced anew.
+The key is all that its module holds, and the code, but of a weight only its shape and what a tracer may see in it:
+where each number of the graph is one weight's, models that differ in numbers share a trace. A module that cannot be
+pickled is traced anew.
 """
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import io
+import json
 import pickle
 import shutil
-import tempfile
+import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
+import onnx
 import torch
+from onnx import numpy_helper
 from torch import nn
 from transformers import PretrainedConfig
 
 from cse.runtime.tokens import Tokenizers
 
 Export = Callable[[nn.Module, dict[str, Any], Path], None]
+PLACES = "places.json"  # of weights in a graph that other weights can be put into
 
 
 def remembered(graph: ModuleType, folder: Path) -> Export:
-    """Return the exporter's ``_export`` with a memory: what it wrote for a module, it copies for an equal one.
+    """Return the exporter's ``_export`` with a memory: what it wrote for a module, it writes for an equal one.
 
     Args:
         graph: ``cse.export.graph``, of whichever copy of the project.
-        folder: where graphs are kept.
+        folder: where graphs are kept, by all processes.
     """
     export: Export = graph._export
     code = [path.read_bytes() for part in ("export", "model") for path in _sources(Path(graph.__file__ or ""), part)]
+    folder.mkdir(parents=True, exist_ok=True)
 
     @functools.wraps(export)
     def once(module: nn.Module, given: dict[str, Any], path: Path) -> None:
+        thing = (module, given, path.name, graph.EXTERNAL_DATA_BYTES, code)
+        weights = _weights(module)
         try:
-            content = _content((module, given, path.name, graph.EXTERNAL_DATA_BYTES, code))
+            kind = folder / _digest(thing, _traits(weights))
         except Exception:
             export(module, given, path)
             return
-        kept = folder / hashlib.sha256(content).hexdigest()
-        if not kept.is_dir():
-            export(module, given, path)
-            _keep([file for file in (path, path.with_name(f"{path.name}.data")) if file.exists()], kept)
-        else:
-            for file in kept.iterdir():
+        with kind.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # who comes meanwhile waits for the trace
+            kept = kind if kind.is_dir() else folder / _digest(thing, {})
+            if not kept.is_dir():
+                export(module, given, path)
+                places = _places(path, weights)
+                _keep(path, kept if places is None else kind, places)
+                return
+            for file in kept.glob("*.onnx*"):
                 shutil.copyfile(file, path.with_name(file.name))
+            if kept == kind:
+                _put(weights, json.loads((kept / PLACES).read_text()), path)
 
     return once
 
@@ -60,12 +75,33 @@ def _sources(graph: Path, part: str) -> list[Path]:
     return found
 
 
+def _weights(module: nn.Module) -> dict[str, torch.Tensor]:
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {name: tensor.detach() for name, tensor in named if tensor.is_floating_point()}
+
+
+def _traits(weights: dict[str, torch.Tensor]) -> dict[Any, Any]:
+    """What a tracer may see in a weight, by its address: equal ones become one, and zeros and ones may go."""
+    first: dict[bytes, str] = {}
+    found = {}
+    for name, tensor in weights.items():
+        content = tensor.numpy().tobytes()
+        constant = tensor.flatten()[0].item() if tensor.numel() and (tensor == tensor.flatten()[0]).all() else None
+        found[tensor.data_ptr(), tuple(tensor.shape)] = (tuple(tensor.shape), first.setdefault(content, name), constant)
+    return found
+
+
 class _Pickler(pickle._Pickler):
     """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
 
-    A tensor is written as its values, torch's own form has addresses in it; of a path that there is one; a tokenizer
-    without its copies, which the first text makes; and a model's configuration without the folder that it came from.
+    A tensor is written as its values, torch's own form has addresses in it, or as ``traits`` has it; of a path that
+    there is one; a tokenizer without its copies, which the first text makes; a model's configuration without the folder
+    that it came from; and a function inside another as what it closes over.
     """
+
+    def __init__(self, stream: io.BytesIO, traits: dict[Any, Any]) -> None:
+        super().__init__(stream)
+        self.traits = traits
 
     def memoize(self, thing: Any) -> None:
         if not isinstance(thing, str | bytes | tuple | list | dict | set | frozenset):
@@ -73,27 +109,72 @@ class _Pickler(pickle._Pickler):
 
     def reducer_override(self, thing: Any) -> Any:
         if isinstance(thing, torch.Tensor):
-            return tuple, ((type(thing).__name__, thing.detach().numpy()),)
-        if isinstance(thing, Path):
-            return Path, ()
+            value = thing.detach().numpy()
+            return tuple, ((type(thing).__name__, self.traits.get((thing.data_ptr(), tuple(thing.shape)), value)),)
+        if isinstance(thing, Path | threading.local):
+            return type(thing), ()
         if isinstance(thing, PretrainedConfig):
             return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k != "_name_or_path"}),)
         if isinstance(thing, Tokenizers):
             return Tokenizers, (thing._tokenizer,)
+        if isinstance(thing, FunctionType) and "<locals>" in thing.__qualname__:
+            return tuple, ((thing.__qualname__, [cell.cell_contents for cell in thing.__closure__ or ()]),)
+        if isinstance(thing, OrderedDict) and all(isinstance(key, int) for key in thing):  # hooks, counted by process
+            return tuple, (list(thing.values()),)
         return NotImplemented
 
 
-def _content(thing: Any) -> bytes:
-    _Pickler(stream := io.BytesIO()).dump(thing)
-    return stream.getvalue()
+def _digest(thing: Any, traits: dict[Any, Any]) -> str:
+    _Pickler(stream := io.BytesIO(), traits).dump(thing)
+    return hashlib.sha256(stream.getvalue()).hexdigest()
 
 
-def _keep(files: list[Path], kept: Path) -> None:
-    kept.parent.mkdir(exist_ok=True)
-    draft = Path(tempfile.mkdtemp(dir=kept.parent))
-    for file in files:
-        shutil.copyfile(file, draft / file.name)
-    try:
-        draft.rename(kept)
-    except OSError:  # another process was faster
-        shutil.rmtree(draft)
+def _places(path: Path, weights: dict[str, torch.Tensor]) -> dict[str, tuple[str, bool]] | None:
+    """Return for each constant of a graph which weight it is, and whether turned; None if one is no weight."""
+    found = {}
+    for constant in onnx.load(str(path)).graph.initializer:
+        numbers = numpy_helper.to_array(constant).ravel()
+        if numbers.dtype.kind != "f" or numbers.size == 1:
+            continue
+        for name, weight in sorted(weights.items(), key=lambda one: one[0] != constant.name):
+            if weight.numel() == numbers.size and constant.raw_data:
+                ways = [turned for turned in (False, True) if (_numbers(weight, turned) == numbers).all()]
+                if ways:
+                    found[constant.name] = (name, ways[0])
+                    break
+        else:
+            return None
+    return found
+
+
+def _numbers(weight: torch.Tensor, turned: bool) -> Any:
+    """A weight's numbers in a row, or those of what the graph keeps of it: a matrix transposed, a prompt by columns."""
+    return (weight.transpose(0, 1) if turned and weight.ndim > 1 else weight).contiguous().numpy().ravel()
+
+
+def _put(weights: dict[str, torch.Tensor], places: dict[str, tuple[str, bool]], path: Path) -> None:
+    model = onnx.load(str(path), load_external_data=False)
+    for constant in model.graph.initializer:
+        if constant.name in places:
+            name, turned = places[constant.name]
+            content = _numbers(weights[name], turned).tobytes()
+            beside = {entry.key: entry.value for entry in constant.external_data}
+            if beside:
+                with path.with_name(beside["location"]).open("r+b") as file:
+                    file.seek(int(beside["offset"]))
+                    file.write(content)
+            else:
+                constant.raw_data = content
+    onnx.save(model, str(path))
+
+
+def _keep(path: Path, kept: Path, places: dict[str, tuple[str, bool]] | None) -> None:
+    draft = kept.with_suffix(".draft")
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    for file in (path, path.with_name(f"{path.name}.data")):
+        if file.exists():
+            shutil.copyfile(file, draft / file.name)
+    if places is not None:
+        (draft / PLACES).write_text(json.dumps(places))
+    draft.rename(kept)

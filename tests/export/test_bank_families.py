@@ -17,7 +17,6 @@ from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import Declared
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
@@ -60,7 +59,7 @@ def encoders_of(folder, *, cls):
 
 CASES = [
     pytest.param("qwen3", False),
-    pytest.param("electra", True),
+    pytest.param("electra", True, marks=pytest.mark.slow),
     pytest.param("llama, wide heads, no added tokens", False, marks=pytest.mark.slow),
     pytest.param("gemma3, both ways, dense", False, marks=pytest.mark.slow),
 ]
@@ -98,10 +97,8 @@ def test_mixed_domains_have_their_own_encoders_vectors(case, cls, tmp_path):
         onnx.encode(SENTENCES, domain="long", role="query")
 
 
-def test_the_same_weights_with_a_layer_behind_them_are_another_backbone(tmp_path):
-    folder = make_family_folder(tmp_path / "model", "bert")
-    bank = tmp_path / "bank"
-    create_bank(SentenceEncoder.load(folder), bank, tolerance=1e-5)
-    wide = with_dense(shutil.copytree(folder, tmp_path / "wide"))
+def test_the_same_weights_with_a_layer_behind_them_are_another_backbone(tiny_folders, empty_banks, tmp_path):
+    bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
+    wide = with_dense(shutil.copytree(tiny_folders["bert"], tmp_path / "wide"))
     with pytest.raises(CseError, match=r"made for another backbone .* train it on the bank's"):
         add_domain(bank, make_domain(encoders_of(wide, cls=False)["long"], "wide"))

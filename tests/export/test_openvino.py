@@ -54,12 +54,6 @@ def test_vectors_are_those_of_onnxruntime(bundle, threads):
     assert found.encode([]).shape == (0, found.dimension)
 
 
-def test_the_note_says_in_which_precision(bundle):
-    attached = open_graph(bundle / MODEL, "openvino", 2)
-    assert isinstance(attached.graph, OpenvinoGraph)
-    assert attached.note == f"running on openvino ({attached.graph.precision}; 2 threads)"
-
-
 @pytest.mark.usefixtures("openvino_in_float32")
 def test_float32_where_the_processor_has_no_bfloat16(bundle):
     found = OnnxEncoder(bundle, provider="openvino", threads=1)
@@ -140,7 +134,7 @@ signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_process_that_used_openvino_still_gets_its_signals(bundle):
-    done = subprocess.run([sys.executable, "-c", SIGNAL, bundle], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", SIGNAL, bundle], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
 
 
@@ -166,7 +160,7 @@ print("answered")
 
 def test_the_first_requests_of_a_process_may_come_at_once(bundle):
     """OpenVINO fills a table on first use; two threads that do so waited for each other for ever."""
-    done = subprocess.run([sys.executable, "-c", AT_ONCE, bundle / MODEL], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", AT_ONCE, bundle / MODEL], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
 
 

@@ -18,7 +18,6 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bank import Bank
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -109,13 +108,6 @@ def test_one_domain_for_code_that_knows_no_banks(banked):
         check_parity(encoders["map"], one, SENTENCES, tolerance=1e-5)
     assert (DomainEncoder(onnx, "both").texts, DomainEncoder(onnx, "auto").texts) == ({}, {})
     assert DomainEncoder(onnx, "both").query_side is None
-
-
-def test_the_file_says_its_side(banked):
-    usable = Bank(banked[0]).domains().usable
-    assert {name: domain.facts.side for name, domain in usable.items()} == {
-        name: "both" if name == "both" else "query" for name in banked[1]
-    }
 
 
 def test_a_checkpoint_becomes_a_domain(backbone, empty_banks, tmp_path):

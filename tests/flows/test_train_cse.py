@@ -226,18 +226,6 @@ def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     assert outside == []
 
 
-def test_a_second_flow_in_a_broken_tree(tmp_path):
-    """A lock file with both sides of a merge: refused with the line, nothing touched."""
-    workspace = tiny_clone(tmp_path / "clone")
-    lock = "schema: '2.0'\n<<<<<<< HEAD\nstages: {}\n=======\nstages: {a: {}}\n>>>>>>> other\n"
-    (workspace.folder / "dvc.lock").write_text(lock)
-    workspace.environment |= environment_of(workspace)
-    output = workspace.run("cse", "flow", "train", fails=True)
-    assert "error: dvc.lock:2: unresolved merge conflict; take either side" in output
-    assert "Traceback" not in output
-    assert workspace.lock() == lock
-
-
 def test_sweep_and_gate(finished_tiny_clone, tmp_path):
     """The best of a grid goes on and into service; a worse model is registered and refused."""
     workspace = finished_tiny_clone.copy(tmp_path / "clone")

@@ -170,9 +170,3 @@ def test_a_dead_run_holds_nothing(repository):
     with in_place(repository, "next", said.append):
         pass
     assert said == []
-
-
-def test_git_errors_are_one_line(repository):
-    with pytest.raises(CseError, match=r"^git show: fatal: .*nothing") as caught:
-        git(repository, "show", "HEAD:nothing")
-    assert "\n" not in str(caught.value)

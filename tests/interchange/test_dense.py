@@ -113,21 +113,6 @@ def test_a_layer_of_another_kind_is_refused(folder, tmp_path, changed, message):
         SentenceEncoder.load(copied)
 
 
-def test_layers_that_do_not_fit_together_are_refused(folder, tmp_path):
-    copied = shutil.copytree(folder, tmp_path / "model")
-    modules = json.loads((copied / "modules.json").read_text())
-    (copied / "modules.json").write_text(json.dumps([one for one in modules if one["path"] != "2_Dense"]))
-    with pytest.raises(CseError, match="3_Dense reads 128 numbers and is given 32"):
-        SentenceEncoder.load(copied)
-    (copied / "modules.json").write_text(json.dumps([one for one in modules if one["path"] != "3_Dense"]))
-    assert SentenceEncoder.load(copied).dimension == 128
-
-
-def test_a_pooler_without_place_for_them_is_refused(prompted):
-    with pytest.raises(CseError, match=r"^pooler.kind: .* layers of its own behind its pooling"):
-        sentence_encoder(prompted.backbone, pooler="cnn")
-
-
 @pytest.mark.parametrize("projector", ["tanh", "batch_norm"])
 def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
     backbone = load_backbone(find_backbone(str(folder)))

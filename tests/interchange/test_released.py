@@ -26,7 +26,7 @@ from tests.interchange.released import (
     random,
     training_layout,
 )
-from tests.tiny import make_backbone_folder, make_tokenizer
+from tests.tiny import make_backbone_folder
 
 
 def embeddings_of(source, kind, backbone, out, **options):
@@ -349,22 +349,6 @@ def test_another_backbone_of_the_same_shape_is_refused(promcse, tmp_path):
 def test_head_count_is_compared_since_shapes_do_not_tell_it(promcse, tiny_folders, tmp_path):
     said = refusal(promcse, tiny_folders["bert"], tmp_path, num_attention_heads=8)
     assert "num_attention_heads is 8, but" in said and "has 4" in said
-
-
-def test_another_vocabulary_is_refused(tiny_folders, tmp_path):
-    """A fine-tuned model differs from every backbone, so only its vocabulary and config tell the wrong one."""
-    tensors = training_layout("bert", language_model(tiny_folders["bert"], tuned=True), mlp=dense())
-    source = released.save(tmp_path / "released", tensors, tiny_folders["bert"])
-    tokenizer = make_tokenizer("bert")
-    tokenizer.add_tokens(["zebra"])
-    tokenizer.save(str(source / "tokenizer.json"))
-    with pytest.raises(CseError, match=r"vocabulary is not that of .*'zebra' differs"):
-        import_model(source, "simcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
-
-
-def test_untrained_model_is_refused(tiny_folders, tmp_path):
-    tensors = training_layout("bert", language_model(tiny_folders["bert"]), mlp=dense())
-    assert "nothing was trained" in refusal(tensors, tiny_folders["bert"], tmp_path, kind="simcse")
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,7 @@ from tests.tiny import make_backbone_folder
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
-from cse.interchange.card import make_card
 from cse.interchange.importing import import_model
-from cse.interchange.measures import Measures
-from cse.interchange.model_folder import open_folder
 from cse.interchange.to_sentence_transformers import export_sentence_transformers
 
 LONG = "two small birds eat red apple bread near the old river " * 5
@@ -49,27 +46,12 @@ def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, code_cache
     assert len(weights) == 1, "both sides share the language model"
 
 
-@pytest.mark.parametrize(("parts", "code"), [("prompt", True), ("map", False)])
-def test_its_card_trusts_code_where_there_is_some(tiny_folders, tmp_path, code_cache, parts, code):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS[parts])
-    export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
-    card = make_card(open_folder(tmp_path / "model"), "me/legal", Measures({}, {}), None)
-    assert ("trust_remote_code=True" in card) == code
-
-
 def test_a_map_alone_needs_no_code(tiny_folders, tmp_path):
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
     assert not list((tmp_path / "model").rglob("*.py"))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
     np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
-
-
-def test_a_shorter_query_side_cuts_queries_alone(tiny_folders, tmp_path, code_cache):
-    encoder = query_side(fresh(tiny_folders["bert"]).use_as(max_length=9, texts=None), **PARTS["map"])
-    model = export(encoder, tmp_path / "model")
-    np.testing.assert_allclose(model.encode_query([LONG]), encoder.encode([LONG], role="query"), atol=1e-5)
-    np.testing.assert_allclose(model.encode_document([LONG]), encoder.encode([LONG]), atol=1e-5)
 
 
 def test_task_texts_stand_before_each_side(tmp_path, code_cache):

@@ -8,7 +8,6 @@ import time
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 from transformers import AutoModel
 
 from cse.errors import CseError, OfflineError
@@ -75,16 +74,10 @@ def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
     assert MINILM_SHA256[:12] in message
 
 
-def test_minilm_without_hub_or_package(no_hub, monkeypatch):
-    monkeypatch.setattr(backbone_files, "MINILM_PACKAGE", "no_such_package")
-    assert MINILM in refused(MINILM, OfflineError)
-
-
-def test_other_hub_id_without_network_is_one_line_and_quick(monkeypatch, tmp_path):
+def test_other_hub_id_without_network_is_one_line_and_not_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    start = time.monotonic()
+    monkeypatch.setattr(time, "sleep", pytest.fail)
     message = refused("no-such-owner/no-such-model", OfflineError)
-    assert time.monotonic() - start < 5
     assert "'no-such-owner/no-such-model' is not in the local cache and the hub cannot be reached" in message
 
 
@@ -97,11 +90,6 @@ def test_folder_with_a_typing_error_is_not_looked_up_on_the_hub(tiny_folders, mo
     monkeypatch.chdir(tiny_folders["bert"].parents[1])
     parent = tiny_folders["bert"].parent.name
     assert f"no folder {parent}/brt; did you mean '{parent}/bert'?" in refused(f"{parent}/brt")
-
-
-@pytest.mark.parametrize("name", ["two words", "", "owner/na me"])
-def test_name_that_is_no_hub_id(name):
-    assert "is neither a local folder nor a hub id" in refused(name)
 
 
 def test_pooling_follows_the_folder(tmp_path):
@@ -134,52 +122,6 @@ def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
-def test_missing_file_is_named(folder, file):
-    (folder / file).unlink()
-    assert f"{folder} holds no {file}" in refused(folder)
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"hidden_size": 32}', b'{"model_type": "no-such-type"}'])
-def test_config_that_says_no_model(folder, content):
-    (folder / "config.json").write_bytes(content)
-    assert str(folder) in refused(folder)
-
-
-@pytest.mark.parametrize("keep", [0, 7, 200, -1])
-def test_truncated_weights(folder, keep):
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:keep])
-    message = refused(folder)
-    assert message.startswith(f"backbone.name: cannot read the weights of {folder}")
-    assert message.endswith("fetch them again")
-
-
-def test_weights_that_lack_tensors(folder):
-    path = folder / "model.safetensors"
-    weights = load_file(path)
-    gone = [name for name in weights if "layer.1.attention" in name]
-    assert len(gone) > 5
-    save_file({name: value for name, value in weights.items() if name not in gone}, path, {"format": "pt"})
-    assert f"lack {len(gone)} tensors, first {min(gone)}" in refused(folder)
-
-
-def test_weights_of_another_shape(folder):
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 64}))
-    assert str(folder) in refused(folder)
-
-
-@pytest.mark.parametrize("content", [None, b"{", b'{"version": "1.0"}'])
-def test_tokenizer_that_is_missing_or_broken(folder, content):
-    (folder / "tokenizer.json").unlink()
-    if content is not None:
-        (folder / "tokenizer.json").write_bytes(content)
-    message = refused(folder)
-    assert "tokenizer" in message
-    assert str(folder) in message
 
 
 # ---- positions ----------------------------------------------------------------------------------------------------
@@ -252,19 +194,6 @@ def test_training_length_beyond_the_position_table(bert):
     )
 
 
-def test_training_length_without_a_prompt_does_not_blame_the_prompt(bert):
-    tree = {"prompt": {"kind": "none"}, "train": {"parameters": "full", "max_length": 41}}
-    settings = check_settings(tree, "test")
-    with pytest.raises(CseError, match=r"^train\.max_length: 41 .*40 positions") as caught:
-        encoder_from(bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
-    assert "prompt" not in str(caught.value)
-
-
-def test_unknown_pooler_is_never_taken_for_the_mean(bert):
-    with pytest.raises(CseError, match=r"pooler: 'meen' is not one of .*; did you mean 'mean'"):
-        sentence_encoder(bert, pooler="meen")
-
-
 def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
     whole = load_backbone(find_backbone(str(tiny_folders["bert"])))
     folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
@@ -281,13 +210,4 @@ def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
     assert find_backbone(str(folder)).content() != content
     shards[1].unlink()
     with pytest.raises(CseError, match=f"holds no {shards[1].name}; save"):
-        find_backbone(str(folder))
-
-
-@pytest.mark.parametrize("listed", [{}, {"weight_map": {"a": "../model.safetensors"}}, {"weight_map": []}])
-def test_an_index_of_weights_that_lists_none_is_refused(tiny_folders, tmp_path, listed):
-    folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
-    (folder / "model.safetensors").unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps(listed))
-    with pytest.raises(CseError, match=r"index\.json: weight_map is not a table of files beside it; fetch it again"):
         find_backbone(str(folder))

@@ -83,10 +83,3 @@ def test_unigram_draws_by_the_counts_of_the_text_and_never_special_tokens():
     assert set(np.unique(found)) == {5, 6}
     ends = generator.propose(np.zeros((1, 2), int), np.ones((1, 2), int), np.array([[0.0, 1.0 - 1e-16]]))
     assert set(ends[0].tolist()) <= {5, 6}
-
-
-def test_unigram_needs_text_and_numbers():
-    with pytest.raises(CseError, match="'unigram' found no tokens in the training text"):
-        UnigramGenerator([np.array([2, 3])], 8, special=(2, 3))
-    with pytest.raises(ValueError, match="pass draw_BL"):
-        UnigramGenerator([np.array([5])], 8, special=()).propose(np.zeros((1, 1), int), np.ones((1, 1), int), None)

@@ -11,7 +11,7 @@ from torch import nn
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool, read_at
+from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool
 from cse.model.reparametrize import Reparametrized
 from tests.parts import embed, sentence_encoder
 from tests.tiny import make_backbone_folder
@@ -42,12 +42,6 @@ def test_poolers(states, kind, first):
 def test_a_row_without_tokens_is_pooled_to_zeros():
     found = pool("mean", [torch.ones(2, 3, 4)], torch.tensor([[1, 1, 0], [0, 0, 0]]))
     assert found.tolist() == [[1.0] * 4, [0.0] * 4]
-
-
-def test_read_at(states):
-    last = torch.from_numpy(states[0][-1])
-    found = read_at(last, torch.tensor([6, 0, 1]))
-    assert torch.equal(found, torch.stack([last[0, 6], last[1, 0], last[2, 1]]))
 
 
 @pytest.mark.parametrize("width", [12, 32])
@@ -155,30 +149,6 @@ def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
     for layer in linear_layers(make("torch")):
         assert layer.weight.std().item() == pytest.approx((3 * layer.in_features) ** -0.5, rel=0.02)
         assert layer.bias is None or layer.bias.any()
-
-
-def test_torch_s_start_is_torch_s_own_draw():
-    torch.manual_seed(1)
-    found = linear_layers(BatchNormProjector(8, "torch"))
-    torch.manual_seed(1)
-    plain = [nn.Linear(8, 16, bias=False), nn.Linear(16, 8, bias=False)]
-    assert all(torch.equal(one.weight, other.weight) for one, other in zip(found, plain, strict=True))
-
-
-def test_a_reparametrised_prompt_starts_near_zero():
-    """The released start: a standard deviation of about 0.005 with BERT-base's width, and no part common to all."""
-    torch.manual_seed(0)
-    table = Reparametrized("mlp", (16, 768), 16, 768, 512)().detach()
-    assert table.std().item() == pytest.approx(0.02 * 0.02 * 0.02 * (768 * 512) ** 0.5, rel=0.1)
-    assert table.mean(dim=0).std() < 0.5 * table.std()
-
-
-def test_an_lstm_starts_as_torch_has_it_whatever_is_asked_for():
-    made = []
-    for start in ("normal", "torch"):
-        torch.manual_seed(0)
-        made.append(Reparametrized("lstm", (4, 64), 4, 32, 16, start).state_dict())
-    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
 
 
 def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):

@@ -144,15 +144,6 @@ def test_a_prompt_from_a_text_gives_the_keys_and_values_of_the_text(backbone, ki
                 torch.testing.assert_close(found.transpose(0, 1).flatten(1), expected, atol=1e-5, rtol=1e-5)
 
 
-def test_an_input_prompt_from_a_long_text_takes_its_first_words(bert):
-    prompt = make_prompt(bert, "input", length=2)
-    start_from_text(prompt, bert, "the cat sleeps near the river")
-    ids = bert.tokenizer.encode("the cat", add_special_tokens=False).ids
-    assert torch.equal(prompt.table, bert.words(torch.tensor(ids)))
-    with pytest.raises(CseError, match="the text has no tokens"):
-        start_from_text(prompt, bert, "   ")
-
-
 def test_a_prompt_from_a_checkpoint(bert, tmp_path):
     trained = sentence_encoder(bert, make_prompt(bert, "key_value"))
     save_checkpoint(trained, tmp_path)
@@ -186,28 +177,3 @@ def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
     save_checkpoint(sentence_encoder(other, make_prompt(other, "key_value")), folder)
     found = rf"trained on {other.files.name} \(SHA-256 {other.files.sha256[:12]}.*{bert.files.sha256[:12]}"
     refused(make_prompt(bert, "key_value"), bert, folder, found)
-
-
-@pytest.mark.parametrize(
-    ("prompt", "trained", "problem"),
-    [(False, "prompts", "holds no prompt"), (True, "full", "trained with weights of its backbone")],
-)
-def test_a_checkpoint_without_a_prompt_of_its_own_is_no_start(bert, tmp_path, prompt, trained, problem):
-    made = make_prompt(bert, "key_value") if prompt else None
-    save_checkpoint(sentence_encoder(bert, made, pooler="mean", trained=trained), tmp_path)
-    refused(make_prompt(bert, "key_value"), bert, tmp_path, problem)
-
-
-def test_a_kind_of_prompt_without_a_start_of_its_own_is_refused(bert):
-    """A new kind would be filled with keys and values wherever their number fits."""
-    prompt = make_prompt(bert, "key_value")
-    prompt.kind = "another"
-    with pytest.raises(CseError, match="a prompt of kind another cannot start from a text"):
-        start_from_text(prompt, bert, "the cat sleeps")
-
-
-def test_another_family_is_refused(tiny_folders):
-    files = find_backbone(str(tiny_folders["roberta"]))
-    assert load_backbone(files, family="roberta").family.name == "roberta"
-    with pytest.raises(CseError, match=r"backbone\.family: these settings were made for the bert family, .* roberta"):
-        load_backbone(files, family="bert")

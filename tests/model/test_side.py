@@ -70,28 +70,6 @@ def test_texts_of_the_backbone_stay(tmp_path):
         encoder.encode(SENTENCES, role="corpus")
 
 
-def test_one_document_text_is_kept(tmp_path):
-    folder = make_backbone_folder(tmp_path / "documents", "bert")
-    (folder / PROMPTS).write_text(json.dumps({"prompts": {"document": "the book "}}), encoding="utf-8")
-    encoder = query_side(fresh(folder), **PARTS["map"])
-    assert encoder.texts == {"query": "", "document": "the book "}
-
-
-def test_a_cut_of_training_is_the_query_sides_alone(tiny_folders):
-    backbone = fresh(tiny_folders["bert"]).use_as(max_length=9, texts=None)
-    encoder, bare = query_side(backbone, **PARTS["prompt"]), SentenceEncoder.load(tiny_folders["bert"])
-    assert encoder.max_length == 9
-    np.testing.assert_array_equal(encoder.encode(SENTENCES), bare.encode(SENTENCES))
-
-
-def test_documents_can_be_encoded_within_training(tiny_folders):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"]).train()
-    encoder.encode(SENTENCES)
-    assert encoder.training
-    assert encoder.backbone.training
-    assert encoder.documents.training
-
-
 def test_only_the_query_side_is_trained_and_stored(tiny_folders, tmp_path):
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
     assert not [name for name in encoder.trainable() if name.startswith(("backbone.", "documents."))]

@@ -101,8 +101,3 @@ def test_padding_alone_is_zero_with_zero_gradient(batch, normalize):
     loss.backward()
     assert loss.item() == 0.0
     assert torch.equal(logits.grad, torch.zeros_like(logits))
-
-
-def test_an_unknown_normalisation_is_refused(batch):
-    with pytest.raises(ValueError, match="'mean' is not one of positions, tokens, sum"):
-        replaced_tokens(*batch, normalize="mean")

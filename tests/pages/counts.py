@@ -25,7 +25,7 @@ COUNTS = {
     "docs/queries.md": (2, 0, 1),
     "docs/report.md": (3, 0, 0),
     "docs/results.md": (0, 0, 2),
-    "docs/serve.md": (2, 7, 1),
+    "docs/serve.md": (2, 8, 1),
     "docs/settings.md": (1, 0, 0),
     "docs/speed.md": (1, 0, 1),
     "docs/study.md": (0, 0, 2),

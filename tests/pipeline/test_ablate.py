@@ -1,14 +1,12 @@
-"""``cse ablate`` with real DVC experiments: resumed after a kill, and nothing of the user's changed."""
+"""``cse ablate`` with real DVC experiments: what fails costs no other cell, and nothing of the user's changed."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -18,12 +16,6 @@ from tests.pipeline.workspace import Workspace
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COMMAND = ("python", "-m", "cse", "ablate", "prompt-length")
-LENGTHS = ("--values", "2", "--seeds", "1,2")
-
-
-@pytest.fixture(scope="module")
-def workspace(finished_tiny_clone, tmp_path_factory) -> Workspace:
-    return finished_tiny_clone.copy(tmp_path_factory.mktemp("ablate") / "work")
 
 
 def cells(workspace: Workspace) -> dict[str, dict[str, dict[str, float]]]:
@@ -33,55 +25,6 @@ def cells(workspace: Workspace) -> dict[str, dict[str, dict[str, float]]]:
 
 def experiments(workspace: Workspace) -> set[str]:
     return set(workspace.run("git", "for-each-ref", "--format=%(refname:lstrip=4)", "refs/exps").split())
-
-
-def kill_in_training(workspace: Workspace, *command: str) -> None:
-    """Start a command and end it and all that it started, without warning, once a training has saved its state."""
-    process = subprocess.Popen(
-        command, cwd=workspace.folder, env=workspace.real_environment, start_new_session=True,
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    saved = workspace.folder / ".cse/resume"
-    deadline = time.monotonic() + 300
-    while not list(saved.glob("*/*")):
-        assert process.poll() is None, "ended before a state was saved"
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def test_killed_ablation_goes_on_and_equals_an_undisturbed_one(workspace, finished_tiny_clone, tmp_path):
-    params = (workspace.folder / "params.yaml").read_bytes()
-    kill_in_training(workspace, *COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert list((workspace.folder / ".cse/resume").iterdir())
-    output = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert "prompt length 2, seed 2: evaluation " in output
-    assert len(experiments(workspace)) == 2
-    found = cells(workspace)
-    assert {label: set(runs) for label, runs in found.items()} == {"prompt length 2": {"1", "2"}}
-    assert len({scores["dev"] for runs in found.values() for scores in runs.values()}) == 2
-
-    # nothing of the user's has changed, and nothing is left of killed runs
-    assert (workspace.folder / "params.yaml").read_bytes() == params
-    assert workspace.run("git", "status", "--short") == ""
-    assert not list((workspace.folder / ".cse/resume").iterdir())
-
-    # undisturbed elsewhere, the cell that was killed gives the same scores
-    alone = finished_tiny_clone.copy(tmp_path / "alone")
-    alone.run(*COMMAND, "--values", "2", "--seeds", "1", "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert cells(alone)["prompt length 2"]["1"] == found["prompt length 2"]["1"]
-
-    # a cell whose experiment is there is not run again
-    before = time.monotonic()
-    again = workspace.run(*COMMAND, *LENGTHS, "-s", "train.save_seconds=0", "-s", "train.epochs=6")
-    assert time.monotonic() - before < 15
-    assert cells(workspace) == found
-    assert "data/ablations/prompt-length: scores, figure and its data" in again
-    folder = workspace.folder / "data/ablations/prompt-length"
-    assert sorted(path.name for path in folder.glob("[!.]*")) == [
-        "cells.json", "prompt-length.csv", "prompt-length.png", "prompt-length.svg",
-    ]  # fmt: skip
 
 
 def test_data_that_git_and_dvc_do_not_know_are_read_where_they_lie(finished_tiny_clone, tmp_path):
@@ -114,6 +57,8 @@ def test_a_cell_that_fails_costs_no_other_and_the_other_can_be_applied(finished_
     assert cells(workspace)["prompt length 600"] == {}
 
     (name,) = experiments(workspace)
+    workspace.run(*COMMAND, "--values", "3")
+    assert experiments(workspace) == {name}, "a cell whose experiment is there is not run again"
     expected = cells(workspace)["prompt length 3"]["42"]
     workspace.dvc("exp", "apply", name)
     metrics = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text(encoding="utf-8"))
@@ -122,20 +67,16 @@ def test_a_cell_that_fails_costs_no_other_and_the_other_can_be_applied(finished_
     assert "didn't change, skipping" in workspace.dvc("repro")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
+def test_mistakes_are_one_line_before_anything_runs(finished_tiny_clone, tmp_path):
+    workspace = finished_tiny_clone.copy(tmp_path / "work")
+    for arguments, message in (
         (["--values", "a,b"], "--values a,b: separate numbers with commas, for instance 4,12,20"),
         (["--values", "0"], "prompt.length"),
         (["-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
-    ],
-)
-def test_mistakes_are_one_line_before_anything_runs(finished_tiny_clone, tmp_path, arguments, message):
-    workspace = finished_tiny_clone.copy(tmp_path / "work")
-    output = workspace.run(*COMMAND, *arguments, fails=True)
-    (line,) = output.splitlines()
-    assert line.startswith("error: ")
-    assert message in line
+    ):
+        (line,) = workspace.run(*COMMAND, *arguments, fails=True).splitlines()
+        assert line.startswith("error: ")
+        assert message in line
     assert not (workspace.folder / "data/ablations").exists()
 
 

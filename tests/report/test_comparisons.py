@@ -8,7 +8,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
@@ -136,20 +135,6 @@ def test_one_training_says_so(own, tmp_path):
     assert compared_rows(results)[1][2].endswith(", this one training only")
     ((_, _, three),) = comparisons(group(find_records([own])))
     assert not any("this one training" in text for text in (three[0].sentence(), *compared_rows(three)[1]))
-
-
-def test_one_record_alone_has_nothing_to_be_compared_with(own, cse):  # noqa: F811
-    done = cse("compare", own / "backbone")
-    assert (done.code, done.err) == (2, "error: nothing to compare: evaluate two models on the same task, with --out\n")
-
-
-def test_spearman_of_sts_pairs_is_read_from_the_items(own):
-    ((before, _, results),) = comparisons(group(find_records([own])))
-    items = np.load(before.first.folder / "sts.npz")
-    expected = np.mean(
-        [100 * stats.spearmanr(items[f"{t}/cosine"], items[f"{t}/gold"])[0] for t in ("STS-B", "SICK-R")]
-    )
-    assert results[1].comparison.before == pytest.approx(expected)
 
 
 def test_a_backbone_behind_other_task_texts_is_no_baseline(own):

@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cse.errors import CseError
 from cse.report.figures import figure, sts_average
 from cse.report.page import as_markdown, make_report
 from cse.report.systems import find_records, group
@@ -46,25 +45,6 @@ def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp
     systems = group([first, again, *bundles])
     assert [len(system.records) for system in systems] == [1, 1, 1]
     assert [system.name for system in systems] == ["a", "b-1", "b-2"]
-
-
-def test_scores_on_the_way_do_not_make_another_system(tmp_path):
-    """Before training too, a dev score differs by seed where the first prompt is drawn."""
-    keys = ("dev_score", "start_dev_score", "selection_score", "start_dev_spearman")
-    models = [trained(seed) for seed in (1, 2)]
-    records = [
-        make_record(tmp_path, f"a-{seed}", model | {"facts": model["facts"] | dict.fromkeys(keys, 60.0 + seed)})
-        for seed, model in enumerate(models)
-    ]
-    assert [len(system.records) for system in group(records)] == [2]
-
-
-def test_seeds_that_stop_early_at_other_steps_are_one_system(tmp_path):
-    models = [trained(seed) for seed in (1, 2, 3)]
-    for model, steps in zip(models, (40, 60, 55), strict=True):
-        model["facts"] |= {"steps": steps, "best_step": steps - 10}
-    records = [make_record(tmp_path, f"a-{seed}", model) for seed, model in enumerate(models)]
-    assert [system.seeds for system in group(records)] == [[1, 2, 3]]
 
 
 def test_models_of_other_text_are_two_systems_even_where_file_name_rows_and_seed_agree(tmp_path):
@@ -137,8 +117,3 @@ def test_an_average_over_a_part_is_not_the_average(tmp_path):
     assert "mean of 2 tasks" in record.scores
     assert figure("spearman_x100", "Avg.")(record) is None
     assert sts_average(record) is None
-
-
-def test_a_folder_without_records_is_one_line(tmp_path):
-    with pytest.raises(CseError, match=r"no records in it; create one with `cse evaluate MODEL --suite full --out .*`"):
-        find_records([tmp_path])

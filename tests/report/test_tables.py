@@ -11,7 +11,7 @@ from cse.files import write_sealed
 from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
 from cse.report.systems import find_records, group
-from cse.report.tables import own_tables, paper_tables, settings_table, spread_cell, systems_table
+from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
 from cse.settings.published import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
 
@@ -98,12 +98,6 @@ def test_rows_whose_average_is_not_their_mean_carry_a_note(tables):
     assert all(note.count(";") >= 2 for _, _, note in noted), "every one says what is known of it"
 
 
-def test_settings_of_own_figures_stand_above_their_table(tables):
-    assert "own rows: STS-B test, " in tables["d2cse-5"].caption
-    assert "queries from pairs with gold >= 5, both directions" in tables["d2cse-4"].caption
-    assert 'query "you can do it, too."' in tables["d2cse-2"].caption
-
-
 def test_an_ablation_stands_under_the_table_that_it_repeats(tables):
     own = [line for line in tables["promcse-4"].lines if line.cells[0].text == "ablation: margin"]
     assert [(line.cells[1].text, line.cells[4].text, line.cells[4].deviation) for line in own] == [
@@ -112,14 +106,6 @@ def test_an_ablation_stands_under_the_table_that_it_repeats(tables):
         ("margin 0.2", "80.50", "± 0.71"),
     ]
     assert not any(line.cells[0].text.startswith("ablation: margin") for line in tables["promcse-3"].lines)
-
-
-def test_hyperparameters_of_own_systems(tables):
-    table = tables["promcse-6"]
-    line = next(line for line in table.lines if line.cells[1].text == "longer")
-    assert line.cells[table.head.index("prompt length")].text == "20"
-    assert line.cells[table.head.index("learning rate")].text == "0.03"
-    assert not any(line.cells[1].text == "backbone" for line in table.lines)
 
 
 def test_systems_and_what_they_differ_in(systems):
@@ -156,10 +142,3 @@ def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
         assert written.index("Your own pairs") < written.index("PromCSE table 1: ")
         assert f"{first[0]:.2f}" in written
     assert own_tables(systems) == [], "the seven tasks stand in the tables of the papers"
-
-
-def test_a_figure_of_some_runs_says_of_how_many(systems):
-    spread = systems[2].spread(lambda record: 1.0 if record.name.endswith("2") else None)
-    cell = spread_cell(spread, 2, runs=3)
-    assert (cell.text, cell.deviation) == ("1.00", "n = 1")
-    assert spread_cell(None, 2).text == "-"

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -18,9 +19,17 @@ from safetensors.numpy import save
 
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.bank import BANK, DOMAINS, FORMAT, Bank, BankManifest
+from cse.runtime.bank import BANK, DOMAINS, FORMAT, BadDomainError, Bank, BankManifest
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
-from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, Domain, DomainFacts, hashes_of, read_domain
+from cse.runtime.domain import (
+    DOMAIN_FORMAT,
+    SUFFIX,
+    UPDATES,
+    Domain,
+    DomainFacts,
+    hashes_of,
+    update_shapes,
+)
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
 
@@ -31,7 +40,7 @@ BACKBONE = "ab" * 32
 ROOT = Path(__file__).parents[2]
 
 
-_TENSORS = {"cls", "projector_weight", "projector_bias", "map_mean", "map_matrix", "centres"}
+_TENSORS = {"cls", "projector_weight", "projector_bias", "map_mean", "map_matrix", "centres", *UPDATES}
 
 
 def make_domain(name, value=0.5, length=3, **changes):
@@ -101,19 +110,9 @@ def test_a_bank_at_rest_is_not_read_again(bank, monkeypatch):
     long_ago = time.time() - 60
     os.utime(bank / DOMAINS, (long_ago, long_ago))
     opened = Bank(bank)
+    opened.names()
     monkeypatch.setattr("cse.runtime.bank.os.listdir", None)
     assert opened.names() == ("a", "b")
-
-
-def test_only_the_changed_file_is_read(bank, monkeypatch):
-    opened = Bank(bank)
-    read = []
-    monkeypatch.setattr(
-        "cse.runtime.bank.read_domain", lambda path, shape: read.append(path.name) or read_domain(path, shape)
-    )
-    add_domain(bank, make_domain("b", 9.0), replace=True)
-    assert value_of(opened.domain("b")) == 9
-    assert read == [f"b{SUFFIX}"]
 
 
 def test_many_threads_see_only_whole_states(bank):
@@ -162,7 +161,7 @@ def test_a_name_that_is_taken(bank):
         ({"backbone": "cd" * 32}, "another backbone"),
         ({"pooler": "cnn"}, "pooler 'cnn' is not one of cls, mean"),
         ({"width": 15}, "made for vectors of 15 numbers, and word vectors of 10, where the backbone has 12 and 10"),
-        ({"texts": {"query": 3}}, "texts is no table of texts by role"),
+        ({"texts": {"query": 3}}, r"texts is no table of texts by role|'texts' should be dict\[str, str\]"),
         ({"max_length": POSITIONS}, "max_length is 30, not between 3 and 28"),
         ({"position_shift": -1}, "position_shift is -1"),
         ({"hashes": {"prompt": "0" * 64}}, "SHA-256 differs"),
@@ -184,6 +183,92 @@ def test_what_does_not_fit_is_refused_on_the_way_in_and_out(bank, changes, reaso
     with pytest.raises(CseError, match=reason):
         opened.domain("c")
     assert list(opened.domains().usable) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"adapters": [1, 2]}, r"'adapters' should be list\[str\], found \[1, 2\]"),
+        ({"adapters": "12"}, "'adapters' should be list, found str"),
+        ({"texts": {"query": ["a"]}}, r"'texts' should be dict\[str, str\], found {'query': \['a'\]}"),
+        ({"hashes": ["0"]}, "'hashes' should be dict, found list"),
+        ({"max_length": True}, "'max_length' should be int, found bool"),
+        ({"side": None}, "'side' should be str, found NoneType"),
+    ],
+)
+def test_a_sealed_file_of_wrong_types_is_refused_in_one_line(bank, changes, reason):
+    make_domain("c", **changes, **updates(rank=1)).write(file_of(bank, "c"))
+    opened = Bank(bank)
+    for ask in (opened.domain, opened.outline):
+        with pytest.raises(BadDomainError, match=rf"^[^\n]*c\.safetensors: key {reason}[^\n]*$"):
+            ask("c")
+    assert not opened.centres()
+
+
+def updates(rank):
+    """Tensors of biases and LoRA for a bank whose manifest has ``ADAPTERS``."""
+    shapes = update_shapes(ADAPTERS["updates"], rank)
+    return {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+
+
+ADAPTERS = {"updates": dict(zip(UPDATES, (4, 5, 2), strict=True)), "adapters": ["all"]}
+
+
+def test_a_rank_beyond_that_of_the_weights_is_refused_on_the_way_in_and_out(bank):
+    edit(bank, **ADAPTERS)
+    add_domain(bank, make_domain("c", adapters=["all"], **updates(rank=WIDTH)))
+    wide, reason = (
+        make_domain("d", adapters=["all"], **updates(rank=20_000)),
+        "updates of rank 20000, .* have 12 at most",
+    )
+    with pytest.raises(CseError, match=reason):
+        add_domain(bank, wide)
+    wide.write(file_of(bank, "d"))
+    opened = Bank(bank)
+    for ask in (opened.domain, opened.outline):
+        assert ask("c")
+        with pytest.raises(BadDomainError, match=reason):
+            ask("d")
+
+
+def put_pipe(path):
+    os.mkfifo(path)
+
+
+def put_socket(path):
+    with socket.socket(socket.AF_UNIX) as one:
+        one.bind(os.path.relpath(path))  # such a name may have 107 bytes
+
+
+def put_huge(path):
+    """With the start of a domain, and centres that take what is left."""
+    content = save({"centres": np.zeros((1, WIDTH), np.float32)}, {"cse": "{}"})
+    path.write_bytes(content)
+    os.truncate(path, 2**40)
+
+
+@pytest.mark.parametrize(
+    ("put", "reason"),
+    [
+        (put_pipe, "a pipe, a device"),
+        (put_socket, "No such device"),
+        (Path.mkdir, "Is a directory"),
+        (put_huge, f"{2**40} bytes, and all domains in memory may have"),
+        (lambda path: path.symlink_to("/dev/zero"), "a pipe, a device"),
+        (lambda path: path.symlink_to("/dev/tty"), "a pipe, a device|No such device"),
+        (lambda path: path.symlink_to("/proc/self/mem"), "truncated|cannot be read"),
+        (lambda path: path.symlink_to("/proc/kmsg"), "truncated|cannot be read"),
+        (lambda path: path.symlink_to(path.name), "cannot be read"),
+    ],
+)
+def test_what_is_no_file_is_neither_waited_for_nor_read(bank, put, reason):
+    put(file_of(bank, "c"))
+    opened = Bank(bank)
+    for ask in (opened.domain, opened.outline):
+        with pytest.raises(BadDomainError, match=reason):
+            ask("c")
+    assert not opened.centres()
+    assert sorted(opened.domains().usable) == ["a", "b"]
 
 
 def test_every_damaged_byte_is_noticed(bank):
@@ -245,6 +330,8 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
         (lambda folder: edit(folder, format=1), "format 1, this version reads 2"),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
         (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
+        (lambda folder: edit(folder, adapters=[1, 2]), r"'adapters' should be list\[str\], found \[1, 2\]"),
+        (lambda folder: edit(folder, updates=dict.fromkeys(UPDATES, "3")), r"'updates' should be dict\[str, int\]"),
         (
             lambda folder: (folder / BANK).write_text((folder / BANK).read_text().replace('"heads": 3', '"heads": 4')),
             "seal",

@@ -32,17 +32,9 @@ def test_changed_byte_is_found_at_equal_size(bundle):
         verify(bundle)
 
 
-def test_changed_tokenizer_is_named(bundle):
-    text = (bundle / TOKENIZER).read_text()
-    (bundle / TOKENIZER).write_text(text.replace("mat", "hat"))
-    with pytest.raises(CseError, match=r"tokenizer\.json: does not match"):
-        OnnxEncoder(bundle)
-
-
-@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
-def test_missing_file_is_named(bundle, name):
-    (bundle / name).unlink()
-    with pytest.raises(CseError, match=f"{name}: missing, though bundle.json lists it"):
+def test_missing_file_is_named(bundle):
+    (bundle / TOKENIZER).unlink()
+    with pytest.raises(CseError, match=r"tokenizer\.json: missing, though bundle.json lists it"):
         verify(bundle)
 
 
@@ -66,33 +58,22 @@ LISTED = {name: {"sha256": HASH, "bytes": 1} for name in (MODEL, TOKENIZER)}
     ("changes", "message"),
     [
         ({"format": 1}, "format 1, this version reads 2"),
-        ({"format": 3}, "format 3, this version reads 2"),
-        ({"format": True}, "format True, this version reads 2"),
-        ({"format": 1.0}, r"format 1\.0, this version reads 2"),
         ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version"),
         ({"pooler": None}, "key 'pooler' is missing"),
         ({"dimension": "8"}, "'dimension' should be int, found str"),
         ({"dimension": True}, "'dimension' should be int, found bool"),
-        ({"dimension": float("nan")}, "'dimension' should be int, found float"),
         ({"dimension": 0}, "dimension is 0, not between 1 and"),
         ({"dimension": 10**4000}, r"dimension is 10+\.\.\., not between"),
-        ({"max_length": 1}, "max_length is 1, not between 3 and 100000"),
         ({"max_length": 10**6}, "max_length is 1000000, not between 3 and 100000"),
-        ({"max_length": -5}, "max_length is -5, not between"),
         ({"pad_id": -1}, "pad_id is -1, not between 0"),
-        ({"normalize": 1}, "'normalize' should be bool, found int"),
-        ({"pooler": ["mean"]}, "'pooler' should be str, found list"),
-        ({"checkpoint": {}}, "'checkpoint' should be str, found dict"),
-        ({"parity": []}, "'parity' should be dict, found list"),
         ({"files": []}, "'files' should be dict, found list"),
         ({"files": {MODEL: LISTED[MODEL]}}, "files does not list tokenizer.json"),
-        ({"files": LISTED | {MODEL: {}}}, "entry 'model.onnx' is not valid"),
         ({"files": LISTED | {MODEL: {"sha256": HASH, "bytes": True}}}, "entry 'model.onnx' is not valid"),
         ({"files": LISTED | {MODEL: {"sha256": HASH, "bytes": "1"}}}, "entry 'model.onnx' is not valid"),
         ({"files": LISTED | {MODEL: {"sha256": ["0"], "bytes": 1}}}, "entry 'model.onnx' is not valid"),
         *[
             ({"files": LISTED | {name: {"sha256": HASH, "bytes": 0}}}, "is not valid")
-            for name in ("../x", "..", "/etc/passwd", "a/../../x", "a\0b", "x" * 300, "")
+            for name in ("..", "/etc/passwd", "a/../../x", "a\0b", "")
         ],
     ],
 )

@@ -170,7 +170,7 @@ def test_other_mistakes_are_one_line():
         encode(["cat"], lambda ids, mask: np.zeros((len(ids), 3), np.float32))
 
 
-@pytest.mark.parametrize("value", [0, -1, True, False, 1.5, "a", "64", None, [8], float("nan")])
+@pytest.mark.parametrize("value", [0, True, 1.5, "64", None, float("nan")])
 def test_batch_size_is_a_whole_number(value):
     with pytest.raises(CseError, match=r"^batch_size: .* is not valid; give a whole number of at least 1$") as caught:
         encode(["cat"], batch_size=value)
@@ -178,7 +178,7 @@ def test_batch_size_is_a_whole_number(value):
     np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2)), encode(["cat"]))
 
 
-@pytest.mark.parametrize("value", ["x", "no", 1, 0, None, []])
+@pytest.mark.parametrize("value", ["no", 0, None])
 def test_normalize_is_a_truth_value(value):
     with pytest.raises(CseError, match=r"^normalize: expected True or False, found ") as caught:
         encode(["cat"], normalize=value)
@@ -189,7 +189,7 @@ def test_normalize_is_a_truth_value(value):
 @pytest.mark.parametrize(
     ("sentences", "kind"),
     [
-        *((None, "NoneType"), (3.5, "float"), ({"a dog", "cat"}, "set"), ({"cat": 1}, "dict")),
+        *((None, "NoneType"), ({"a dog", "cat"}, "set"), ({"cat": 1}, "dict")),
         *((np.array("cat"), "ndarray"), (np.array([["cat", "dog"]]), "ndarray")),
     ],
 )

@@ -73,16 +73,6 @@ def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
     assert asked == [{"tf32": bool(choice)}]
 
 
-def test_this_machine_as_it_is(bundle):
-    """With a GPU both must attach, without one `auto` says why not."""
-    if NO_GPU:
-        assert no_cuda_reason() in open_graph(bundle / MODEL, "auto").note
-        with pytest.raises(CseError, match="did not attach"):
-            open_graph(bundle / MODEL, "cuda")
-    else:
-        assert open_graph(bundle / MODEL, "auto").provider == open_graph(bundle / MODEL, "cuda").provider == "cuda"
-
-
 def test_both_distributions_are_reported(bundle, monkeypatch):
     monkeypatch.setattr(providers.metadata, "version", lambda name: "1.0")
     assert "uninstall one" in open_graph(bundle / MODEL, "cpu").note

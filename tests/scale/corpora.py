@@ -20,7 +20,7 @@ WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat"]  # of the tiny bundle
 
 def sentences(count: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(0, 6))) for _ in range(count)]
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 6))) for _ in range(count)]
 
 
 def write_txt(path: Path, texts: list[str]) -> Path:
@@ -40,7 +40,9 @@ def write_parquet(path: Path, columns: dict, rows_per_group: int = 1 << 20) -> P
 
 
 def choices(**changes) -> Choices:
-    columns = Columns(changes.pop("text_column", "text"), changes.pop("id_column", None))
+    columns = Columns(
+        changes.pop("text_column", "text"), changes.pop("id_column", None), encoding=changes.pop("encoding", "utf-8")
+    )
     usual = {"keep_text": True, "shard_rows": 10, "batch_size": 64, "normalize": True, "provider": "cpu"}
     return Choices(columns, **(usual | changes))
 

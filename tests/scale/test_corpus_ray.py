@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -13,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cse.scale.corpus.embed import embed_corpus
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.scale.corpora import choices, outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
+from tests.scale.corpora import outputs, sentences, shards, write_txt
 
 pytestmark = pytest.mark.slow
 
@@ -95,72 +93,3 @@ def test_killed_twice_then_equal_to_an_undisturbed_run_and_to_one_without_ray(st
     assert f"in {SHARDS} shards, {second * SHARD_ROWS:,} of them from earlier runs\n" in said
     assert len(outputs(out)) == SHARDS + 2
     assert outputs(out) == outputs(tmp_path / "straight") == outputs(tmp_path / "plain")
-
-
-def test_a_killed_actor_is_replaced(start, corpus, tmp_path):
-    out = tmp_path / "vectors"
-    process = start(corpus, out)
-    wait_for_shards(process, out, 10)
-    actor = next(member for member in family(process) if "PieceActor" in name_of(member))
-    actor.kill()
-    assert len(shards(out)) < SHARDS, "killed in the middle"
-    assert f"in {SHARDS} shards\n" in finished(process)
-    finished(start(corpus, tmp_path / "plain", workers=0))
-    assert outputs(out) == outputs(tmp_path / "plain")
-
-
-def name_of(process: psutil.Process) -> str:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return " ".join(process.cmdline())
-    return ""
-
-
-def test_sigterm_ends_in_one_line_and_leaves_no_process(start, corpus, tmp_path):
-    out = tmp_path / "vectors"
-    process = start(corpus, out)
-    wait_for_shards(process, out, 10)
-    members = family(process)
-    folders = ray_folders(process.pid)
-    assert len(folders) == 2, "a folder and its lock"
-    process.terminate()
-    (line,) = finished(process, 128 + signal.SIGTERM).splitlines()
-    assert line.startswith("SIGTERM after ")
-    assert line.endswith(" of 20,000 rows: state saved; run the same command again to resume")
-    assert 10 <= len(shards(out)) < SHARDS
-    assert gone(members)
-    assert ray_folders(process.pid) == []
-
-
-def ray_folders(pid: int) -> list[Path]:
-    return list(Path("/tmp").glob(f"cse-ray-{pid}-*"))
-
-
-def test_what_an_actor_refuses_is_one_line(start, tmp_path, bundle):  # noqa: F811
-    texts = sentences(3000)
-    texts[2500] = "a bad mat"
-    process = start(write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts]), tmp_path / "vectors")
-    (line,) = finished(process, 2).splitlines()
-    assert line.startswith("error: sentences[0]: its embedding is not finite (text starts 'a bad mat')")
-
-
-def test_a_cluster_that_does_not_answer_is_one_line(start, tmp_path, corpus, monkeypatch):
-    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
-    process = subprocess.run(
-        [sys.executable, "-m", "cse.cli", "embed", corpus, "--out", tmp_path / "x", "--model", tmp_path / "bundle"],
-        capture_output=True, text=True, timeout=120,
-    )  # fmt: skip
-    assert process.returncode == 2
-    (line,) = process.stderr.splitlines()
-    assert line.startswith("error: RAY_ADDRESS=127.0.0.1:1: no Ray cluster answers")
-
-
-def test_rows_of_parquet_reach_workers_as_they_are(bundle, tmp_path, monkeypatch):  # noqa: F811
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    texts = sentences(1500)
-    corpus = str(write_parquet(tmp_path / "a.parquet", {"text": texts, "n": [f"id {n}" for n in range(1500)]}, 333))
-    for name, workers in (("with", 1), ("without", 0)):
-        given = choices(id_column="n", shard_rows=100)
-        done = embed_corpus(corpus, str(tmp_path / name), str(bundle), given, workers=workers)
-        assert (done.rows, done.found, done.shards) == (1500, 0, 15)
-    assert outputs(tmp_path / "with") == outputs(tmp_path / "without")
-    assert read_vectors(tmp_path / "with")[2] == texts

@@ -107,32 +107,12 @@ def test_without_a_name_the_query_side_of_then_searches(embed, models):
         np.testing.assert_allclose(encoder.encode(QUERIES, role="query"), expected, atol=1e-5)
 
 
-def test_rows_in_the_role_of_documents_are_the_same(embed, models):
-    out = embed(models / "prompted", "--role", "passage")
-    bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
-    np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
-
-
-def test_a_bare_bundle_searches_an_index_of_a_query_side(cse, embed, models):  # noqa: F811
-    out = embed(models / "prompted")
-    found = cse("search", out, QUERIES[0], "--model", models / "bare", "--mode", "vectors")
-    assert found.code == 0
-    assert "the query side is another than" in found.err
-
-
 @pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
 def test_rows_are_no_queries(embed, models, model):
     assert embed(models / model, "--role", "query").refused() == (
         f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an index "
         "holds what the bare backbone makes, so embed without --role, or with --role passage"
     )
-
-
-def test_roles_that_a_model_does_not_have(embed, models):
-    for model, said in (("prompted", "role: 'document' is not known; one of query, passage"),
-                        ("bank:prompted", "role: 'document' is not known; one of query, passage"),
-                        ("bank:both", "a bank has no roles")):  # fmt: skip
-        assert said in embed(models / model, "--role", "document").refused()
 
 
 def test_what_was_trained_on_both_sides_is_another_model(cse, embed, models):  # noqa: F811

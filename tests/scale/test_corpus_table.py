@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -12,7 +14,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from cse.errors import CseError
-from cse.evaluation.fusion import lend
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
 from cse.scale.corpus import index
@@ -21,6 +22,8 @@ from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.index import build_table, update_table
 from cse.scale.corpus.output import check_vectors, open_vectors
 from cse.scale.corpus.table import open_table
+from cse.search import hybrid
+from cse.search.words import Words
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.corpora import choices, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
@@ -35,7 +38,7 @@ ROWS = [
         "paid": n % 3 == 0,
         "more": 1.5,
     }
-    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "", *sentences(40, seed=4)])
+    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "of", *sentences(40, seed=4)])
 ]
 KEPT = [part for name in ("year", "queue", "paid", "more") for part in ("--keep-column", name)]
 
@@ -83,7 +86,7 @@ def cosines(vectors, bundle, queries=QUERIES):  # noqa: F811
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
 def test_vectors_find_what_numpy_finds(cse, embed, bundle, kind):  # noqa: F811
-    folder = embed(ROWS * 8, "vectors", "--raw")
+    folder = embed([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "vectors", "--raw")
     assert f"{kind} index of 352 vectors" in cse("index", folder, "--kind", kind).err
     expected = cosines(folder, bundle)
     for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
@@ -94,7 +97,7 @@ def test_vectors_find_what_numpy_finds(cse, embed, bundle, kind):  # noqa: F811
         np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=2e-6)
         assert [hit["score"] for hit in hits] == [hit["cosine"] for hit in hits]
         for hit in hits:
-            assert hit["text"] == ROWS[int(hit["id"][1:])]["text"]
+            assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
 
 
 def test_of_equal_cosines_the_earlier_row_comes_first(cse, vectors, bundle):  # noqa: F811
@@ -107,50 +110,83 @@ def test_of_equal_cosines_the_earlier_row_comes_first(cse, vectors, bundle):  # 
 def test_words_rank_by_bm25_and_need_no_model(cse, vectors, bundle):  # noqa: F811
     bundle.rename(bundle.with_name("moved"))
     (answer,) = answers(cse, vectors, "--mode", "words", "-k", 44, queries=["The dogs, MAT"])
-    texts = [[word for word in row["text"].split() if word not in ("the", "on", "a")] for row in ROWS]
-    there = sum(map(bool, texts))  # texts without words do not count
-    expected, mean = np.zeros(len(texts)), sum(map(len, texts)) / there
-    for word in ("dog", "mat"):  # dogs and dog have one stem
-        count = np.array([text.count(word) for text in texts])
-        rarity = np.log1p((there - (count > 0).sum() + 0.5) / ((count > 0).sum() + 0.5))
-        length = np.array([len(text) for text in texts]) / mean
-        expected += rarity * count * 2.2 / (count + 1.2 * (0.25 + 0.75 * length))
+    expected = next(Words([row["text"] for row in ROWS]).scores(["The dogs, MAT"]))  # the words of measures
     assert [hit["bm25"] for hit in answer["hits"]] == pytest.approx(sorted(expected[expected > 0])[::-1], rel=1e-3)
     for hit in answer["hits"]:
         assert hit["score"] == hit["bm25"] == pytest.approx(expected[int(hit["id"][1:])], rel=1e-3)
         assert hit["cosine"] is None
 
 
-@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", 'a "cat" AND (dog', "the"])
-def test_a_hybrid_search_is_half_cosine_half_words_lent_among_those_that_are_alike(vectors, bundle, monkeypatch, query):  # noqa: F811
-    monkeypatch.setattr(module, "DEPTH", 12)
-    table = open_table(str(vectors))
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("\u652f\u6301", "zh"),
+        ("\u30d1\u30b9\u30ef\u30fc\u30c9", "ja"),
+        ("\ube44\ubc00\ubc88\ud638", "ko"),
+        ("CAFE", "fr"),
+    ],
+)
+def test_words_of_scripts_without_blanks_are_found(cse, embed, query, found):  # noqa: F811
+    texts = {
+        "zh": "\u6df7\u5408\u68c0\u7d22\u652f\u6301\u4e2d\u6587",
+        "ja": "\u30d1\u30b9\u30ef\u30fc\u30c9\u3092\u5fd8\u308c\u307e\u3057\u305f",
+        "ko": "\ube44\ubc00\ubc88\ud638\ub97c \uc78a\uc5b4\ubc84\ub838\uc5b4\uc694",
+        "fr": "un caf\u00e9",
+    }
+    folder = embed([{"id": name, "text": text} for name, text in texts.items()], "scripts", "--index")
+    (answer,) = answers(cse, folder, "--mode", "words", queries=[query])
+    assert [hit["id"] for hit in answer["hits"]] == [found]
+
+
+@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", '"mat" AND (sat', "the"])
+def test_a_hybrid_search_ranks_as_measures_do(vectors, bundle, monkeypatch, query):  # noqa: F811
+    for place in (module, hybrid):
+        monkeypatch.setattr(place, "DEPTH", 12)
+    monkeypatch.setattr(hybrid.fuse, "__defaults__", (12,))
     vector = OnnxEncoder(bundle, provider="cpu").encode([query], normalize=True)
-    one, other = (table.search([query], vector, 12, mode)[0] for mode in ("vectors", "words"))
-    parts = [{hit.id: hit.score for hit in hits} for hits in (one, other)]
-    scaled = []
-    for part in parts:
-        low, high = min(part.values(), default=0), max(part.values(), default=0)
-        scaled.append({row: (score - low) / ((high - low) or 1) for row, score in part.items()})
-    if parts[1]:
-        assert parts[0].keys() - parts[1].keys() or parts[1].keys() - parts[0].keys(), "one side alone found a row"
-        expected = {row: sum(part.get(row, 0.0) for part in scaled) / 2 for row in parts[0] | parts[1]}
-    else:  # stop words alone
-        expected = scaled[0]
-    given = []
-    monkeypatch.setattr(module, "lend", lambda *arguments: given.append(arguments) or lend(*arguments))
-    (found,) = table.search([query], vector, 10, "hybrid")
-    ((scores, lenders),) = given
-    assert scores == pytest.approx(sorted(expected.values(), reverse=True)[:12], abs=1e-5)
-    ids, rows, _ = read_vectors(vectors)
-    unit = dict(zip(ids, rows / np.linalg.norm(rows, axis=1, keepdims=True), strict=True))
-    for score, lender in zip(scores, lenders, strict=True):
-        alike = [row for row in expected if expected[row] == pytest.approx(score, abs=1e-5)]
-        assert any(np.allclose(unit[row], lender, atol=1e-6) for row in alike), "a score and the vector of another row"
-    assert [hit.score for hit in found] == pytest.approx(np.sort(lend(scores, lenders))[::-1][:10])
+    ids, rows, texts = read_vectors(vectors)
+    unit = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosine, bm25 = unit @ vector[0], next(Words(texts).scores([query]))
+    scores = hybrid.search(cosine, bm25, unit)
+    (found,) = open_table(str(vectors)).search([query], vector, 12, "hybrid")
+    assert [hit.score for hit in found] == pytest.approx(np.sort(scores)[::-1][:12], abs=2e-4)
     for hit in found:
-        assert hit.cosine == (None if hit.id not in parts[0] else pytest.approx(parts[0][hit.id], abs=1e-6))
-        assert hit.bm25 == (None if hit.id not in parts[1] else pytest.approx(parts[1][hit.id], abs=1e-5))
+        place = ids.index(hit.id)
+        assert hit.score == pytest.approx(scores[place], abs=2e-4)
+        assert hit.cosine == pytest.approx(cosine[place], abs=1e-6)
+        assert hit.bm25 == (pytest.approx(bm25[place], rel=1e-3) if hit.bm25 else None)
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+@pytest.mark.parametrize("mode", module.MODES)
+def test_more_results_begin_with_the_same(embed, cse, bundle, monkeypatch, kind, mode):  # noqa: F811
+    monkeypatch.setattr(module, "DEPTH", 20)
+    folder = embed([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "vectors")
+    cse("index", folder, "--kind", kind)
+    table = open_table(str(folder))
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog mat"], normalize=True)
+    found = {k: [hit.id for hit in table.search(["dog mat"], vector, k, mode)[0]] for k in (3, 20, 21, 77, 10**20)}
+    assert len(found[77]) == 77
+    assert len(set(found[10**20])) == len(found[10**20]) > 100
+    for few in found.values():
+        assert few == found[10**20][: len(few)]
+
+
+def test_what_is_printed_says_how_well_a_row_fits(cse, vectors):  # noqa: F811
+    (hit,) = answers(cse, vectors, "-k", 1, queries=["cat"])[0]["hits"]
+    line = cse("search", vectors, "cat", "-k", 1, "--provider", "cpu").out
+    both = f"vectors  {hit['cosine']:.2f}  words {hit['bm25']:5.2f}"
+    assert line == f"   1  {hit['score']:7.4f}  {both}  {hit['id']}  {hit['text']}\n"
+    assert "  words     -  " in cse("search", vectors, "!!!", "-k", 1, "--provider", "cpu").out
+
+
+def test_a_terminal_that_lacks_characters(embed, tmp_path):
+    folder = embed([{"id": "zh", "text": "\u652f\u6301 caf\u00e9"}], "zh", "--index")
+    command = [sys.executable, "-m", "cse", "search", str(folder), "\u652f\u6301", "--mode", "words"]
+    for more, wanted in (([], "zh  ?? caf\u00e9"), (["--json"], '"text": "\\u652f\\u6301 caf\\u00e9"')):
+        env = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+        done = subprocess.run([*command, *more], capture_output=True, env=env, check=True)
+        assert wanted in done.stdout.decode("latin-1")
 
 
 def test_hybrid_is_the_default_where_there_is_text(cse, embed, vectors):  # noqa: F811
@@ -187,7 +223,7 @@ def test_a_zero_vector_is_found_too(embed, cse, tmp_path):  # noqa: F811
     ("condition", "holds"),
     [
         ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
-        ("paid", lambda row: row["paid"]),
+        ("paid AND queue != ');('", lambda row: row["paid"]),
         ("id IN ('k0', 'k1', 'k2') OR more < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
     ],
 )
@@ -217,8 +253,22 @@ def test_filters_that_are_none(cse, vectors):  # noqa: F811
     for mode in ("hybrid", "vectors", "words"):
         line = cse(*search, "yaer > 2000", "--mode", mode).refused()
         assert line == f"--where: no column 'yaer'; did you mean 'year'?; {columns}"
-    assert cse(*search, "year >").refused() == "--where: 'year >' is not a condition in SQL, such as \"id = 7\""
-    assert cse(*search, "year + 1").code == 2
+    for part in (
+        "year >",
+        "",
+        " ",
+        "year > 1; DROP",
+        "year > 1 or",
+        "year > 1 garbage",
+        "paid)",
+        "paid) OR (paid",
+    ):
+        line = cse(*search, part).refused()
+        assert line == f'--where: {part!r} is not a condition in SQL, such as "id = 7"'
+    for part in ("year + 1", "year = 'x'", "foo(year)", "year LIKE 3"):
+        line = cse(*search, part).refused()
+        assert line.startswith(f"--where: {part!r} is not a condition: ")
+        assert ".rs:" not in line
 
 
 # ---- kept columns and titles --------------------------------------------------------------------------------------
@@ -271,6 +321,45 @@ def test_columns_that_cannot_be_kept(cse, bundle, tmp_path, name, values, wanted
     assert not (tmp_path / "vectors/plan.json").exists()
 
 
+NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b"]
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.parquet", "corpus.txt"])
+def test_rows_that_say_nothing_are_counted_and_left_out(cse, bundle, tmp_path, name):  # noqa: F811
+    texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
+    rows = [{"text": text} for text in texts]
+    corpus = tmp_path / name
+    if corpus.suffix == ".txt":
+        write_txt(corpus, texts)
+    else:
+        (write_jsonl if corpus.suffix == ".jsonl" else write_parquet)(
+            corpus, rows if corpus.suffix == ".jsonl" else {"text": texts}
+        )
+    run = ("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--workers", 0, "--provider", "cpu")
+    done = cse(*run, "--keep-text", "--index", "--shard-rows", 4)  # the second shard holds none
+    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 1 more"
+    assert f"left out: 9 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
+    assert "out: 5 vectors of 8 dimensions in 4 shards\n" in done.err
+    (answer,) = answers(cse, tmp_path / "out", queries=["dog"])
+    assert {hit["id"]: hit["text"] for hit in answer["hits"]} == {
+        n: text for n, text in enumerate(texts) if text not in NOTHING
+    }
+    assert cse(*run, "--keep-text", "--shard-rows", 4).err.splitlines()[-1].startswith(f"{tmp_path}/out: 5 vectors")
+
+
+def test_a_corpus_that_says_nothing(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["-", "", "N/A"])
+    line = cse("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--workers", 0, "--index").refused()
+    assert line == "a.txt: no text says anything; name another column (--text-column)"
+
+
+def test_an_encoded_file_keeps_rows_that_say_nothing_and_says_so(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["the cat", "", "dog", "N/A"])
+    done = cse("encode", bundle, corpus, "--out", tmp_path / "v.npy", "--device", "cpu")
+    assert "their vectors mean nothing: 2 rows say nothing (empty, punctuation, N/A): rows 1, 3\n" in done.err
+    assert len(np.load(tmp_path / "v.npy")) == 4
+
+
 def test_a_title_stands_before_its_text_once(embed, bundle, tmp_path):  # noqa: F811
     rows = [{"id": "a", "title": " The cat ", "text": "sat"}, {"id": "b", "title": "a dog", "text": "a dog sat"},
             {"id": "c", "title": None, "text": "mat"}, {"id": "d", "title": "the mat", "text": ""}]  # fmt: skip
@@ -318,6 +407,33 @@ def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa
     other.rename(bundle)
     (bundle / "bundle.json").write_text(json.dumps(sealed(tree)))
     assert answers(cse, vectors) == before
+
+
+def test_ids_that_name_other_rows(cse, embed, vectors, bundle, tmp_path):  # noqa: F811
+    """Row numbers of another corpus, or another column: an update would replace what is unrelated."""
+    before = answers(cse, vectors)
+    run = ("--model", bundle, "--workers", 0, "--provider", "cpu", "--keep-text")
+    corpus = write_jsonl(tmp_path / "a.jsonl", [{"id": "k1", "number": "k1", "text": "a zebra"}])
+    for name, options in {"rows": (), "numbers": ("--id-column", "number")}.items():
+        assert cse("embed", corpus, "--out", tmp_path / name, *run, *options).code == 0
+    line = cse("index", vectors, "--update", tmp_path / "rows").refused()
+    assert line == (
+        f"{tmp_path}/rows: its ids are row numbers, those of {vectors} those of column 'id': they name other rows; "
+        "embed both with the same --id-column"
+    )
+    assert (
+        "its ids are those of column 'number', those of"
+        in cse("index", vectors, "--update", tmp_path / "numbers").refused()
+    )
+    cse("index", tmp_path / "rows")
+    assert "its ids are row numbers" in cse("index", tmp_path / "rows", "--update", tmp_path / "rows").refused()
+    assert answers(cse, vectors) == before
+
+
+def test_ids_that_occur_twice_are_no_index(cse, embed):  # noqa: F811
+    twice = embed([ROWS[0], ROWS[1], ROWS[0]], "twice")
+    assert cse("index", twice).refused() == f"{twice}: id 'k0' occurs twice; give each row its own (--id-column)"
+    assert not (twice / "index.lance").exists()
 
 
 def test_a_search_under_way_sees_the_index_as_it_was(embed, bundle):  # noqa: F811

@@ -47,15 +47,6 @@ def test_a_setting_may_start_from_a_preset(study):
         runs_of(study.model_copy(update={"settings": {"d2cse": {"preset": "d2cse-z-minilm"}}}), "screen", base)
 
 
-def test_the_systems_side_by_side_are_presets_that_there_are():
-    runs = runs_of(read_study(ROOT / "benchmarks/systems.study.yaml"), "once", Settings())
-    assert len(runs) == 14
-    assert {run.settings.data.max_rows for run in runs} == {7680}
-    assert {run.setting: run.settings.post.kind for run in runs if run.settings.train.parameters == "none"} == {
-        "whitening": "whitening", "flow": "flow",
-    }  # fmt: skip
-
-
 def test_names_of_the_raw_models_settings_end_in_their_rates():
     runs = runs_of(read_study(ROOT / "benchmarks/raw_model.study.yaml"), "screen", Settings())
     searched = [run for run in runs if run.setting.startswith(("u-", "s-"))]
@@ -96,13 +87,6 @@ def test_a_file_that_is_no_study_is_one_line(tmp_path, text, message):
     with pytest.raises(CseError, match=f"(?i){message}") as found:
         read_study(path)
     assert "\n" not in str(found.value)
-
-
-def test_a_wrong_value_names_its_setting(tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_text("rounds: {a: {}}\nsettings: {good: {}, bad: {prompt.length: many}}\n", encoding="utf-8")
-    with pytest.raises(CseError, match=r"setting bad: .*prompt\.length"):
-        runs_of(read_study(path), "a", Settings())
 
 
 def test_a_preset_meets_the_data_of_the_study_and_not_those_of_params_alone(study):

@@ -8,18 +8,10 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 import pytest
-import torch
 
 from cse.training.batches import NO_KEY, Batches, distinct_batches, row_keys
-from cse.training.loop import train
-from cse.training.losses import Losses
-from cse.training.slices import Cut
-from cse.training.state import RunFolder
 from cse.training.tokens import shared_table
-from tests.parts import new_plan
-from tests.training.helpers import Recorder, losses_of, make_problem, make_table
-
-PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=3, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
+from tests.training.helpers import make_table
 
 
 def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
@@ -104,45 +96,6 @@ def test_steps_add_up_though_epochs_may_differ():
         epoch, rows = batches.at(step)
         assert epoch == flat[step][0]
         assert np.array_equal(rows, flat[step][1])
-
-
-# ---- in the loop --------------------------------------------------------------------------------------------------
-
-
-class Spy(Losses):
-    """The usual loss, which notes its rows and may die at a step."""
-
-    def __init__(self, encoder, dies_at: int = -1) -> None:
-        super().__init__(losses_of(encoder).terms)
-        self.seen: list[tuple[int, int, list[int]]] = []
-        self.dies_at = dies_at
-
-    def forward(self, batch):
-        self.seen.append((batch.step, batch.epoch, batch.rows.tolist()))
-        if batch.step == self.dies_at:
-            raise RuntimeError("killed")
-        return super().forward(batch)
-
-
-def run(backbone, folder, dies_at: int = -1):
-    encoder, _, table = make_problem(backbone, rows=21)
-    groups = np.array([0] * 6 + [1] * 5 + [2] * 3 + [NO_KEY] * 7)[:, None]
-    losses, recorder = Spy(encoder, dies_at), Recorder()
-    options = {"dev": lambda: 1.0, "folder": RunFolder(folder), "observer": recorder}
-    train(encoder, losses, replace(table, keys=groups), PLAN, **options)
-    return encoder.prompt.table, losses.seen, recorder
-
-
-def test_a_run_killed_in_its_second_epoch_ends_with_the_same_weights(bert, tmp_path):
-    whole, seen, recorder = run(bert, tmp_path / "whole")
-    assert [epoch for _, epoch, _ in seen] == [0] * 6 + [1] * 6 + [2] * 6  # six rows of the largest group
-    assert {(record.step, record.steps) for record in recorder.records} >= {(5, 18), (18, 18)}
-    with pytest.raises(RuntimeError, match="killed"):
-        run(bert, tmp_path / "cut", dies_at=8)
-    resumed, rest, recorder = run(bert, tmp_path / "cut")
-    assert recorder.starts == [(8, 18)]
-    assert rest == seen[8:]
-    assert torch.equal(whole, resumed)
 
 
 def test_shared_rows_keep_their_keys(bert, tmp_path):

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import CseError
-from cse.evaluation.words import Words
 from cse.objectives.collection import NO_DOCUMENT
 from cse.runtime.mapped import empty
+from cse.search.words import Words
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
@@ -65,7 +65,7 @@ def test_the_own_document_is_left_out_of_a_stand_in_and_its_label_elsewhere():
 @pytest.mark.parametrize("candidates", [1, 3, 200])
 def test_blocks_do_not_change_the_targets(monkeypatch, candidates):
     whole = taught(candidates=candidates)[1]
-    for module in ("cse.training.collection", "cse.evaluation.words"):
+    for module in ("cse.training.collection", "cse.search.words"):
         monkeypatch.setattr(f"{module}.DOCUMENTS", 2)
     monkeypatch.setattr("cse.training.collection._BLOCK", 1)
     parts = taught(candidates=candidates)[1]

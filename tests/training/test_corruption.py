@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 from dataclasses import replace
 from itertools import combinations
 
@@ -17,13 +16,9 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.generator import UnigramGenerator, load_generator
 from cse.training.corruption import Corruption, Vocabulary, corrupt_all, mask_tokens, on_the_fly, prepared, uniform
-from cse.training.loop import train
-from cse.training.losses import Losses
-from cse.training.slices import Cut, PaddedRows, pad_in_groups
-from cse.training.state import RunFolder
-from tests.parts import new_plan
+from cse.training.slices import PaddedRows, pad_in_groups
 from tests.tiny import make_backbone_folder
-from tests.training.helpers import Recorder, contrast, make_problem, make_table, replaced_tokens_term
+from tests.training.helpers import make_table
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 TOKENS = 40_000
@@ -102,16 +97,6 @@ def test_special_tokens_padding_and_pieces_of_a_template_are_never_chosen():
     never = np.isin(ids, VOCABULARY.special) | (mask == 0) | (ids >= 64)
     assert not chosen[never].any()
     assert np.array_equal(changed[never], ids[never])
-
-
-def test_every_view_epoch_and_seed_masks_anew():
-    ids, mask = random_row()
-    one = masked(ids, mask)[1]
-    assert np.array_equal(one, masked(ids, mask)[1])
-    for other in ({"view": 1}, {"epoch": 1}, {"seed": 2}):
-        two = masked(ids, mask, **other)[1]
-        both, expected = (one & two).sum(), 0.15 * one.sum()
-        assert abs(both - expected) < 5 * np.sqrt(expected), other
 
 
 def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
@@ -268,40 +253,6 @@ def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
     assert not np.array_equal(first, second)
 
 
-def test_training_on_prepared_rows_ends_with_the_same_bits(parts, tmp_path):
-    backbone, vocabulary, generator, _ = parts
-    plan = new_plan(learning_rate=0.05, batch_size=16, epochs=2, cut=Cut(3, None), seed=5)
-    results = []
-    for way in ("live", "prepared"):
-        encoder, _, table = make_problem(backbone)
-        if way == "prepared":
-            corrupt_all(table, tmp_path, how=HOW, vocabulary=vocabulary, generator=generator, epochs=2)
-            source = prepared(tmp_path, table, epochs=2)
-        else:
-            source = on_the_fly(HOW, vocabulary, generator)
-        losses = Losses({"nt_xent": contrast(encoder), "replaced_tokens": replaced_tokens_term(encoder, source)})
-        state = train(
-            encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path / f"run-{way}"), observer=Recorder()
-        )
-        results.append(state.weights)
-    assert set(results[0]) == {"prompt.table"} | {f"loss.terms.replaced_tokens.head.{x}" for x in ("weight", "bias")}
-    assert all(torch.equal(weight, results[1][name]) for name, weight in results[0].items())
-
-
-def test_a_full_disk_is_an_error_and_ends_no_process(bert, tmp_path, monkeypatch):
-    """A page of a file mapped for writing that finds no room is SIGBUS: nothing is mapped, and a write says why."""
-    monkeypatch.setattr(np, "memmap", None)
-    table = make_table(bert)
-    generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
-    how = {"how": HOW, "vocabulary": VOCABULARY, "generator": generator, "epochs": 1}
-    corrupt_all(table, tmp_path, **how)
-    (tmp_path / "epoch-0-view-1.npy").unlink()
-    (tmp_path / "epoch-0-view-1.npy").symlink_to("/dev/full")
-    with pytest.raises(OSError, match="No space left on device") as failed:
-        corrupt_all(table, tmp_path, **how)
-    assert failed.value.errno == errno.ENOSPC
-
-
 @pytest.fixture
 def made(bert, tmp_path):
     table = make_table(bert)
@@ -318,20 +269,6 @@ def test_a_file_that_is_cut_off_is_one_line(made, left):
     with pytest.raises(CseError, match=r"epoch-0-view-1.npy: missing or cut off; run `cse corrupt`") as error:
         prepared(folder, table, epochs=1)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", ["epoch-0-view-2.npy", "rows.json"])
-def test_a_file_that_is_missing_is_one_line(made, name):
-    table, folder = made
-    (folder / name).unlink()
-    with pytest.raises(CseError, match=rf"{name}: missing or cut off; run `cse corrupt`"):
-        prepared(folder, table, epochs=1)
-
-
-def test_fewer_epochs_than_training_needs_are_one_line(made):
-    table, folder = made
-    with pytest.raises(CseError, match=r"epoch-1-view-0.npy: missing or cut off; run `cse corrupt`"):
-        prepared(folder, table, epochs=2)
 
 
 def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):

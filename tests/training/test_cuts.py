@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from cse.training.slices import Cut, cheapest_cuts, pad_in_groups, slice_cost
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import make_table
-from tests.training.systems import assert_same_step, take_step
 
 CPU = torch.device("cpu")
 LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
@@ -65,11 +63,3 @@ def test_every_row_is_in_one_slice_with_its_own_tokens(bert):
             column, row = table.columns[view], rows[place % len(rows)]
             assert ids[mask == 1].tolist() == column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
             assert (ids[mask == 0] == table.pad_id).all()
-
-
-def test_they_are_not_part_of_the_objective(tmp_path):
-    folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
-    rows = np.array([3, 17, 0, 9, 31, 5, 22])
-    whole, found = (take_step("promcse", folder, rows, cut) for cut in (Cut(1, None), Cut(None, None)))
-    assert len(whole["slices"]) == 1
-    assert_same_step(found, whole)

@@ -17,12 +17,10 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.files import fingerprint
-from cse.training.batches import Batches
 from cse.training.group import Group
 from cse.training.loop import Plan, train
 from cse.training.losses import Losses
-from cse.training.slices import Cut, pad_in_groups
+from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
@@ -74,14 +72,6 @@ def test_the_same_seed_gives_the_same_bits_and_another_does_not(bert, tmp_path):
     assert not torch.equal(first, other)
 
 
-def test_rows_are_a_permutation_and_the_short_last_batch_is_kept():
-    batches = Batches(21, batch_size=8, epochs=2, seed=1)
-    seen = [batches.at(step)[1] for step in range(3)]
-    assert [len(rows) for rows in seen] == [8, 8, 5]
-    assert sorted(np.concatenate(seen)) == list(range(21))
-    assert not np.array_equal(seen[0], batches.at(3)[1])
-
-
 def test_merged_forward_equals_one_forward_per_view(bert):
     """Slices by length, all views together, give what each view gives alone (dropout off)."""
     encoder, _, table = make_problem(bert, dropout=0.0)
@@ -97,20 +87,6 @@ def test_merged_forward_equals_one_forward_per_view(bert):
                 torch.testing.assert_close(found[line], alone, atol=1e-6, rtol=0)
     assert len(batch.views) == 3
     assert batch.real_tokens == sum(column.lengths(rows).sum() for column in table.columns)
-
-
-def test_slices_by_length_save_padding(bert):
-    table = make_table(bert, rows=60)
-    rows = np.arange(60)
-
-    def cells(groups: int) -> int:
-        slices = pad_in_groups(table, rows, groups)
-        assert len(slices) == groups
-        assert sorted(np.concatenate([part.places for part in slices])) == list(range(180))
-        return sum(part.ids_BL.size for part in slices)
-
-    real = sum(column.lengths(rows).sum() for column in table.columns)
-    assert real <= cells(6) < cells(3) < cells(1)
 
 
 def test_the_two_copies_of_a_sentence_differ_by_dropout_alone(bert):
@@ -225,16 +201,6 @@ def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeyp
         )
     run(bert, tmp_path, replace(PLAN, save_seconds=seconds), dev=lambda: 1.0)
     assert len(steps) == saves and steps[-1] == 10
-
-
-def test_best_weights_are_written_once(bert, tmp_path, monkeypatch):
-    written = []
-    write = RunFolder._write
-    monkeypatch.setattr(RunFolder, "_write", lambda *args: written.append(args[1]) or write(*args))
-    scores = iter([1.0, 9.0, 8.0, 7.0, 6.0])
-    run(bert, tmp_path, dev=lambda: next(scores))
-    assert [name for name in written if name != "state.pt"] == ["best-0.pt", "best-3.pt"]
-    assert [path.name for path in tmp_path.glob("best-*")] == ["best-3.pt"]
 
 
 def test_best_weights_of_updates_that_are_lost_are_not_taken_for_those_made_again(bert, tmp_path):
@@ -403,23 +369,6 @@ def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path):
         assert torch.equal(weight, found["state"]["weights"][name]), name
 
 
-def test_a_state_that_cannot_be_read_is_not_used(bert, tmp_path):
-    run(bert, tmp_path)
-    state = tmp_path / "state.pt"
-    state.write_bytes(state.read_bytes()[:200])
-    assert RunFolder(tmp_path).load() is None
-
-
-def test_the_fingerprint_sees_settings_and_bytes(tmp_path):
-    file = tmp_path / "rows.arrow"
-    file.write_bytes(b"one")
-    first = fingerprint({"lr": 0.1}, [file])
-    assert first == fingerprint({"lr": 0.1}, [file])
-    assert first != fingerprint({"lr": 0.2}, [file])
-    file.write_bytes(b"two")
-    assert first != fingerprint({"lr": 0.1}, [file])
-
-
 def test_bf16_follows_fp32(bert, tmp_path):
     """The same first update in both precisions points the same way."""
     encoder, losses, table = make_problem(bert, dropout=0.0)
@@ -503,32 +452,6 @@ def test_batch_norm_sees_all_rows_of_all_views_whatever_the_slices(bert, view):
     assert (apart - torch.cat([sliced.projected_XD[piece.places] for piece in sliced.slices])).abs().max() > 0.1
 
 
-COMPOSITION = """
-import sys, time, torch
-from pathlib import Path
-torch.set_num_threads(1)
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.training.slices import Cut
-from cse.training.loop import train
-from cse.training.state import RunFolder
-from tests.parts import new_plan
-from tests.training.helpers import Recorder
-from tests.training.test_loop import make_composition
-
-class Slow(Recorder):
-    def step(self, record):
-        print("step", record.step, flush=True)
-        time.sleep(0.1)
-
-encoder, losses, table = make_composition(load_backbone(find_backbone(sys.argv[1])), rows=160)
-plan = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
-state = train(encoder, losses, table, plan, dev=lambda: -float(encoder.prompt.table.detach().abs().sum()),
-              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
-torch.save({"encoder": encoder.state_dict(), "losses": losses.state_dict(), "state": vars(state)}, sys.argv[3])
-"""
-
-
 def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
     class Stop(Recorder):
         def step(self, record):
@@ -547,30 +470,3 @@ def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
     assert int(results["cut"]["loss.terms.nt_xent.queue.filled"]) == 20
     for name, weight in results["whole"].items():
         assert torch.equal(weight, results["cut"][name]), name
-
-
-@pytest.mark.slow
-def test_a_killed_run_takes_up_its_queue_its_copy_and_its_head(tmp_path):
-    """SIGKILL in the second epoch, then to the end: every bit, of the momentum copy and the queue too."""
-    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
-    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt", COMPOSITION)
-    cut = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", COMPOSITION)
-    for line in cut.stdout:
-        if line.startswith("step") and int(line.split()[1]) >= 25:
-            cut.kill()
-            break
-    assert cut.wait(timeout=60) == -signal.SIGKILL
-    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", COMPOSITION)
-    output, _ = last.communicate(timeout=120)
-    whole.communicate(timeout=120)
-    assert (whole.returncode, last.returncode) == (0, 0)
-    assert int(output.splitlines()[0].split()[1]) >= 25, "the last run started from the beginning"
-
-    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
-    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
-    assert int(found["losses"]["terms.nt_xent.queue.filled"]) == 20
-    assert "terms.nt_xent.queue.follows_prompt__table" in found["losses"]
-    for part in ("encoder", "losses"):
-        assert len(expected[part]) > 20
-        for name, weight in expected[part].items():
-            assert torch.equal(weight, found[part][name]), name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from dataclasses import replace
 
@@ -10,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from cse.errors import CseError, Interrupted
-from cse.training.augment import repeat_words
-from cse.training.batch import NO_AUGMENTATION, Batch
+from cse.errors import CseError
+from cse.training.batch import Batch
 from cse.training.batches import Batches
 from cse.training.loop import train
 from cse.training.losses import Losses
@@ -109,32 +107,6 @@ def test_records_tell_learning_rate_and_speed(bert, tmp_path):
     assert recorder.records[0].terms.keys() == {"nt_xent", "energy_hinge", "loss"}
 
 
-def test_speed_is_over_all_steps_since_the_last_record(bert, tmp_path):
-    _, losses, recorder, table = run(bert, tmp_path)
-    first = losses.batches[:5]
-    sentences = sum(3 * len(batch.rows) for batch in first)
-    tokens = sum(int(column.lengths(batch.rows).sum()) for batch in first for column in table.columns)
-    record = recorder.records[0]
-    assert record.tokens_per_second / record.sentences_per_second == pytest.approx(tokens / sentences, rel=1e-9)
-    assert recorder.records[-1].dev_score is None
-
-
-def test_words_are_repeated_as_the_seed_and_the_step_say(bert, tmp_path):
-    special = (*bert.special_ids.values(), bert.pad_id)
-    plan = replace(PLAN, augmentation=replace(NO_AUGMENTATION, repeat_share=0.5, special=special))
-    _, losses, _, table = run(bert, tmp_path, plan)
-    for batch in losses.batches:
-        found = {}
-        for piece in batch.slices:
-            for place, ids, mask in zip(piece.places.tolist(), piece.ids_BL, piece.mask_BL, strict=True):
-                found[place] = ids[mask == 1].tolist()
-        rng, column = np.random.default_rng([5, batch.step]), table.columns[1]
-        for number, row in enumerate(batch.rows):
-            ids = column.ids[column.offsets[row] : column.offsets[row + 1]]
-            expected = repeat_words(ids, largest_share=0.5, rng=rng, special=np.asarray(special))
-            assert found[len(batch.rows) + number] == expected.tolist()
-
-
 def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
     """The fourth step ends in an evaluation before the next record: its loss is looked at first."""
     recorder = Recorder()
@@ -151,19 +123,6 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
         )
     assert [step for step, _, _ in recorder.scores if step >= 4] == []
     assert recorder.closed == 1
-
-
-def test_a_stopped_run_says_where_and_that_it_can_go_on(bert, tmp_path):
-    class Stop(Recorder):
-        def step(self, record):
-            signal.raise_signal(signal.SIGINT)
-
-    encoder, losses, table = make_problem(bert, rows=ROWS)
-    with pytest.raises(
-        Interrupted, match=r"^SIGINT after step 5 of 6: state saved; run the same command again to resume"
-    ) as stop:
-        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Stop())
-    assert stop.value.number == signal.SIGINT
 
 
 def test_every_gradient_is_clipped(bert, tmp_path):

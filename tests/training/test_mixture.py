@@ -6,7 +6,6 @@ from collections import Counter
 
 import numpy as np
 import pyarrow as pa
-import pytest
 
 from cse.data.store import join_rows
 from cse.training.batches import Batches, Rows, row_keys
@@ -51,21 +50,6 @@ def test_passes_over_another_source_go_on_from_epoch_to_epoch():
     assert len({tuple(rows) for rows in whole}) == 4
 
 
-def test_a_step_follows_from_its_number_alone():
-    whole = steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3))
-    for step in (49, 0, 24, 25, 13):  # in any order, as after a resumption
-        table, passes, rows = Mixture(THREE, batch_size=4, epochs=2, seed=3).at(step)
-        assert (table, passes, rows.tolist()) == whole[step]
-    assert whole != steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=4))
-
-
-def test_a_source_of_little_weight_has_one_batch_an_epoch():
-    found = steps_of(Mixture([Rows(9), Rows(30, weight=0.01)], batch_size=4, epochs=5, seed=0))
-    assert Counter(table for table, _, _ in found) == {0: 15, 1: 5}
-    rows = [row for table, _, rows in found if table == 1 for row in rows]
-    assert len(rows) == len(set(rows)) == 20, "five batches of one pass"
-
-
 def test_every_source_keeps_rows_of_one_text_apart():
     """Six rows of a text make six batches of each pass over that source, of 2, 2, 2, 2, 1 and 1 rows."""
     keys = np.array([0] * 6 + [-1] * 4)[:, None]
@@ -92,16 +76,6 @@ def test_rows_of_all_sources_are_drawn_in_their_shares():
     assert [sorted(second[first : first + 4]) for first in (0, 4, 8)] == [[6, 7, 8, 9]] * 3, "passes over four rows"
 
 
-def test_batches_of_rows_hold_each_drawn_row_once():
-    found = steps_of(Mixture([Rows(13, parts=PARTS)], batch_size=4, epochs=3, seed=7))
-    assert len(found) == 3 * 5
-    for epoch in range(3):
-        rows = [row for _, passes, rows in found if passes == epoch for row in rows]
-        assert sorted(rows) == sorted(draw_rows(PARTS, epoch, seed=7).tolist())
-    mixed = [rows for _, _, rows in found if len({row < 6 for row in rows}) == 2]
-    assert len(mixed) > 10
-
-
 def test_a_row_drawn_twice_does_not_meet_itself():
     """Row 12 is drawn three times an epoch; rows 0 and 6, of two sources, have one label."""
     keys = np.full((13, 1), -1)
@@ -123,8 +97,3 @@ def test_joined_rows_keep_their_groups_and_texts_apart():
     assert set(keys[0]) & set(keys[3]) - {-1}, "one text, in two sources"
     assert (keys[[2, 4]] == -1).all()
     assert join_rows([plain, plain]).column_names == ["sent0", "sent1"]
-
-
-@pytest.mark.parametrize("parts", [PARTS, ((6, 1.0), (4, 0.5))])
-def test_as_many_rows_in_each_epoch(parts):
-    assert len({len(draw_rows(parts, epoch, seed=0)) for epoch in range(9)}) == 1

@@ -75,29 +75,6 @@ def test_a_killed_training_goes_on_in_its_run(client, tmp_path, request):
     assert [m.step for m in client.get_metric_history(kept.info.run_id, "learning_rate")] == [5, 10]
 
 
-def test_a_run_deleted_meanwhile_is_replaced(client, tmp_path, request):
-    first = MlflowRun(tmp_path, SETTINGS)
-    first.start(0, 10)
-    client.delete_run(first.run)
-    second = MlflowRun(tmp_path, SETTINGS)
-    second.start(5, 10)
-    second.close()
-    assert [run.info.run_id for run in runs(client, request.node.name)] == [second.run] != [first.run]
-
-
-def test_a_server_that_goes_away_is_named_once_and_stops_nothing(mlflow, client, tmp_path, capsys, monkeypatch):
-    run = MlflowRun(tmp_path, SETTINGS)
-    run.start(0, 10)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    run.client = mlflow.MlflowClient("http://127.0.0.1:9")  # nobody listens on port 9
-    for step in (5, 10):
-        run.step(record(step))
-    run.close()
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("mlflow: API request to http://127.0.0.1:9/")
-    assert line.endswith("the training goes on without it")
-
-
 def test_a_server_that_is_away_at_the_start_is_one_line(mlflow, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")

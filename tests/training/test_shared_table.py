@@ -8,9 +8,8 @@ import sys
 import numpy as np
 
 from cse.training.slices import pad_in_groups
-from cse.training.tokens import shared_table, tokenise
-from tests.training.helpers import make_rows, make_table
-from tests.training.systems import make_system
+from cse.training.tokens import shared_table
+from tests.training.helpers import make_table
 
 ROWS = np.array([3, 17, 0, 9])
 
@@ -34,23 +33,6 @@ def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
     same_slices(own, shared_table(tmp_path / "table", never))
 
 
-def test_a_column_that_is_two_views_is_stored_once(bert, tmp_path):
-    rows = make_rows(20).select(["sent0"])
-    own = tokenise(rows, "sentences", [bert.tokenizer], max_length=12, pad_id=bert.pad_id)
-    shared = shared_table(tmp_path / "table", lambda: own)
-    assert shared.columns[0] is shared.columns[1]
-    assert len(list((tmp_path / "table").glob("ids-*.npy"))) == 1
-
-
-def test_labels_are_kept(tiny_folders, tmp_path):
-    from tests.tiny import make_backbone_folder
-
-    folder = make_backbone_folder(tmp_path / "bert", "bert", head=True)
-    own = make_system("classifier", folder, dropout=0.0)[2]
-    shared = shared_table(tmp_path / "table", lambda: own)
-    assert np.array_equal(own.labels, shared.labels)
-
-
 WRITER = """
 import sys, time
 from pathlib import Path
@@ -70,5 +52,5 @@ def test_of_two_processes_one_makes_it(tmp_path):
         subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
         for n in range(2)
     ]
-    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["15", "15"]
+    assert [process.communicate(timeout=240)[0].strip() for process in processes] == ["15", "15"]
     assert len(list(tmp_path.glob("made-*"))) == 1

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import csv
 import math
-import subprocess
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
 
@@ -122,19 +120,6 @@ def run(backbone, folder, plan=PLAN, group=ALONE, dropout=0.1, dies_at=-1, **opt
     return encoder.prompt.table.detach(), seen, recorder
 
 
-def test_a_run_killed_in_its_second_epoch_ends_with_the_same_weights(bert, tmp_path):
-    whole, seen, recorder = run(bert, tmp_path / "whole")
-    assert [step for step, *_ in seen] == list(range(10))
-    assert sorted(source for _, source, *_ in seen[:5]) == [0, 0, 0, 1, 1]
-    assert {epoch for _, source, epoch, _ in seen if source == 1} == {0, 1}, "two batches are a pass over 14 pairs"
-    with pytest.raises(RuntimeError, match="killed"):
-        run(bert, tmp_path / "cut", dies_at=7)
-    resumed, rest, recorder = run(bert, tmp_path / "cut")
-    assert recorder.starts == [(7, 10)]
-    assert rest == seen[7:]
-    assert torch.equal(whole, resumed)
-
-
 def test_slices_and_cached_gradients_train_the_same(bert, tmp_path):
     found = [
         run(bert, tmp_path / str(number), replace(PLAN, cut=cut), dropout=0.0)[0]
@@ -160,36 +145,3 @@ def test_the_log_leaves_out_what_a_batch_has_not(bert, tmp_path):
             ["10", "1", "2", "21", "0.01"],
         ]
     assert math.isnan(losses.record({})["nt_xent"])
-
-
-WORKER = """
-import sys
-from pathlib import Path
-import torch, torch.distributed as dist
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.training.group import ProcessGroup
-from tests.training.test_sources import run
-rank, folder, out = int(sys.argv[1]), *map(Path, sys.argv[2:])
-torch.set_num_threads(1)
-dist.init_process_group("gloo", init_method=f"file://{out / 'meeting'}", rank=rank, world_size=2)
-backbone = load_backbone(find_backbone(str(folder)))
-table, seen, _ = run(backbone, out / f"run-{rank}", dropout=0.0, group=ProcessGroup(torch.device("cpu")))
-torch.save((table, seen), out / f"{rank}.pt")
-dist.destroy_process_group()
-"""
-
-
-@pytest.mark.slow
-def test_two_workers_equal_one(forking_python, tmp_path):
-    folder = make_backbone_folder(tmp_path / "bert", "bert")
-    processes = [
-        subprocess.Popen([forking_python, "-c", WORKER, str(rank), str(folder), str(tmp_path)]) for rank in range(2)
-    ]
-    assert [process.wait(timeout=100) for process in processes] == [0, 0]
-    expected, seen, _ = run(load_backbone(find_backbone(str(folder))), tmp_path / "one", dropout=0.0)
-    for rank in range(2):
-        table, own = torch.load(tmp_path / f"{rank}.pt")
-        assert own == seen
-        assert np.unique([source for _, source, *_ in own]).tolist() == [0, 1]
-        torch.testing.assert_close(table, expected, rtol=0, atol=2e-5)

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-from contextlib import contextmanager
-from unittest import mock
 
 import pytest
-import ray
 
 from cse.errors import CseError
-from cse.scale.machines import Machine
 from cse.settings import load_settings
 from cse.settings.spaces import build_space
 from cse.stages import common, inputs
@@ -81,10 +76,6 @@ def test_other_bytes_in_the_same_folder_are_another_sweep(name_of, models, what)
     assert name_of(**values) != before
 
 
-def test_a_model_that_no_trial_reads_is_not_looked_for(name_of):
-    assert name_of(**{"objective.replaced_tokens.generator": "no/such/folder/at/all"})
-
-
 def test_a_missing_model_is_one_line_before_any_trial(name_of):
     with pytest.raises(CseError, match=r"^objective\.replaced_tokens\.generator: no folder no/such/folder"):
         name_of(**DETECTS, **{"objective.replaced_tokens.generator": "no/such/folder"})
@@ -101,51 +92,3 @@ def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
 
 
 # ---- GPUs ---------------------------------------------------------------------------------------------------------
-
-
-class _Started(Exception):
-    pass
-
-
-@pytest.fixture
-def started(folder, monkeypatch):
-    """Start a sweep on a machine with a GPU up to its search; return its job and the workers' environment."""
-    seen = {}
-
-    @contextmanager
-    def session(*, variables, **options):
-        seen["variables"] = dict(variables)
-        yield ray
-
-    def search(space, job, name, watch):
-        seen["job"] = job
-        raise _Started
-
-    monkeypatch.setattr(driver, "ray_session", session)
-    monkeypatch.setattr(driver, "_search", search)
-    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0, "GPU": 1.0})
-    monkeypatch.setattr(driver, "with_more", lambda ray: [Machine(4.0, 1.0)])
-    monkeypatch.setattr(ray._private.worker, "get_dashboard_url", lambda: "")
-
-    def start(**values):
-        settings = load_settings(folder / "params.yaml", OVER | values)
-        with pytest.raises(_Started):
-            driver.run_sweep(
-                settings, prepared=folder / "data/prepared", corrupted=folder / "data/corrupted", scratch=folder / "s"
-            )
-        return seen["job"], seen["variables"]
-
-    with mock.patch.dict(os.environ):
-        yield start
-
-
-def test_trials_without_a_gpu_are_told_so(started):
-    job, variables = started(**{"tune.gpus_per_trial": 0, "train.device": "auto"})
-    config = {"prompt.length": 2}
-    assert job.settings_of(config).train.device == "cpu"
-    assert variables["CUDA_VISIBLE_DEVICES"] == ""
-    assert job.changes_of(config, job.settings_of(config)) == config  # the same for all trials
-    with_gpu, variables = started(**{"tune.gpus_per_trial": 0.5, "train.device": "auto"})
-    assert with_gpu.settings_of(config).train.device == "auto"
-    assert "CUDA_VISIBLE_DEVICES" not in variables
-    assert with_gpu.folder != job.folder  # another device, another precision

@@ -6,7 +6,7 @@ below 1, has gain 0 and is not relevant. Recall@k, MRR@k (reciprocal rank of the
 and average precision (over the whole ranking) see only whether a document is relevant. Of equal cosines, the document
 that comes first in the corpus ranks higher. A query that is itself a document does not find it, as in BEIR.
 
-Beside the vectors, nDCG@10 of words alone (BM25), and of words and vectors together (see ``cse.evaluation.fusion``).
+Beside the vectors, nDCG@10 of words alone (BM25), and of words and vectors together (see ``cse.search.hybrid``).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from __future__ import annotations
 import numpy as np
 
 from cse.data.tasks.kinds import Retrieval
-from cse.evaluation.fusion import search
 from cse.evaluation.tasks.cosines import cosine_blocks
-from cse.evaluation.words import Words
+from cse.search.hybrid import search
+from cse.search.words import Words
 
 NDCG, MRR, RECALL, MAP = "nDCG@10", "MRR@10", {10: "recall@10", 100: "recall@100"}, "MAP"
 MEASURES = (NDCG, MRR, *RECALL.values(), MAP)

@@ -30,10 +30,10 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import Score, UndefinedScore, pair_cosines, spearman
 from cse.evaluation.tasks import labels, pairs, retrieval
 from cse.evaluation.vectors import TextEncoder, Vectors
-from cse.evaluation.words import DOCUMENTS
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
+from cse.search.words import DOCUMENTS
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"

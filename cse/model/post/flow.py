@@ -32,9 +32,6 @@ class _Affine(nn.Module):
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         return (x_BD + self.shift) * torch.exp(_LOG_SCALE_FACTOR * self.log_scale)
 
-    def inverse(self, y_BD: torch.Tensor) -> torch.Tensor:
-        return y_BD * torch.exp(-_LOG_SCALE_FACTOR * self.log_scale) - self.shift
-
 
 class _ActNorm(_Affine):
     """The same, initialised from data."""
@@ -63,10 +60,6 @@ class _Step(nn.Module):
     def forward(self, x_BD: torch.Tensor) -> torch.Tensor:
         first, second = self.norm(x_BD).flip(-1).chunk(2, dim=-1)
         return torch.cat([first, second + self.coupling(first)], dim=-1)
-
-    def inverse(self, y_BD: torch.Tensor) -> torch.Tensor:
-        first, second = y_BD.chunk(2, dim=-1)
-        return self.norm.inverse(torch.cat([first, second - self.coupling(first)], dim=-1).flip(-1))
 
 
 class Flow(nn.Module):
@@ -109,17 +102,6 @@ class Flow(nn.Module):
                 x_BD, leaving = x_BD.chunk(2, dim=-1)
                 latents.append(leaving)
         return torch.cat([*latents, x_BD], dim=-1)
-
-    def inverse(self, z_BD: torch.Tensor) -> torch.Tensor:
-        """Map latents ``(B, D)`` back to vectors ``(B, D)``."""
-        sizes = [self.width >> level for level in range(1, len(self.levels))]
-        *latents, x_BD = z_BD.split([*sizes, self.width - sum(sizes)], dim=-1)
-        for level in reversed(range(len(self.levels))):
-            if level < len(latents):
-                x_BD = torch.cat([x_BD, latents[level]], dim=-1)
-            for step in reversed(self._steps()[level * self.depth : (level + 1) * self.depth]):
-                x_BD = step.inverse(x_BD)
-        return x_BD
 
     def log_likelihood(self, x_BD: torch.Tensor) -> torch.Tensor:
         """Return ``log p(x)`` of each row of ``(B, D)`` in nats, ``(B,)``."""

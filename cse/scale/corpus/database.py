@@ -11,6 +11,8 @@ from cse.scale.storage import Folder
 TABLE = "index"
 TABLE_FOLDER = f"{TABLE}.lance"
 FACTS = b"cse"  # key of the table's metadata
+FORMAT = 2  # of the table
+WORDS = "_words"  # column of a text's words, as `cse.search.words` knows them, between blanks
 _BUCKETS = ("s3", "gs", "az")
 
 

@@ -11,11 +11,12 @@ from typing import Any, Literal
 
 from cse.data.checks import listed
 from cse.errors import CseError, full_disk_in, one_line
-from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect, refuse_foreign
+from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, connect, refuse_foreign
 from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.table import READY, SearchTable, open_table
 from cse.scale.storage import Folder
+from cse.search.words import tokens
 
 Kind = Literal["auto", "exact", "approximate"]
 
@@ -32,9 +33,11 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
             the best; ``auto`` does so above 20,000 rows.
 
     Raises:
-        CseError: lancedb is not installed or cannot write there, a shard cannot be read, or a table of another program
-            is in the place of the index.
+        CseError: lancedb is not installed or cannot write there, a shard cannot be read, an id of a column occurs
+            twice, or a table of another program is in the place of the index.
     """
+    if vectors.id_column is not None:
+        _refuse_twice(vectors)
     with _writing(vectors.folder) as database:
         refuse_foreign(vectors.folder)
         from lancedb.index import FTS, BTree, IvfRq
@@ -44,8 +47,12 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
         table = database.create_table(TABLE, _chained(first, batches), schema=first.schema, mode="overwrite")
         table.create_index("id", config=BTree())
         if vectors.text:
-            table.create_index("text", config=FTS())
-        if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
+            exactly = FTS(
+                base_tokenizer="whitespace", stem=False, remove_stop_words=False, lower_case=False, ascii_folding=False,
+                max_token_length=None,
+            )  # fmt: skip
+            table.create_index(WORDS, config=exactly)
+        if kind == "approximate" or (kind == "auto" and vectors.rows > _EXACT_ROWS):
             table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
         _publish(table)
     return open_table(vectors.folder.url)
@@ -62,13 +69,20 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
         How many rows were replaced, and how many added.
 
     Raises:
-        CseError: vectors of another model, role or columns, an id that occurs twice, or what ``build_table`` raises.
+        CseError: vectors of another model, role or columns, ids that are row numbers, or what ``build_table`` raises.
     """
     import pyarrow as pa
 
     there = open_table(url)
     if (there.model, there.role) != (changes.model, changes.role):
         raise CseError(f"{changes.folder.url}: made by another model, or in another role, than {url}; embed again")
+    columns = [store.id_column and f"those of column {store.id_column!r}" for store in (changes, there)]
+    if None in columns or columns[0] != columns[1]:
+        ours, theirs = (column or "row numbers" for column in columns)
+        raise CseError(
+            f"{changes.folder.url}: its ids are {ours}, those of {url} {theirs}: they name other rows; embed both with "
+            "the same --id-column"
+        )
     batches = _batches(changes)
     first = next(batches)
     if not first.schema.equals(there.table.schema):
@@ -108,12 +122,17 @@ def _publish(table: Any) -> None:
 
 def _batches(vectors: VectorStore) -> Iterator[Any]:
     """Yield the shards as record batches with vectors of unit length; the schema says what made them."""
+    import pyarrow as pa
     from tqdm import tqdm
 
-    facts = {name: getattr(vectors, name) for name in ("bundle", "model", "role", "id_column", "queries")}
+    facts: dict[str, Any] = {"format": FORMAT}
+    facts |= {name: getattr(vectors, name) for name in ("bundle", "model", "role", "id_column", "queries")}
     shards = tqdm(shard_tables(vectors), total=len(vectors.plan.spans), desc="index", unit="shard",
                   disable=not sys.stderr.isatty())  # fmt: skip
     for table in shards:
+        if vectors.text:
+            words = [" ".join(tokens(text)) for text in table["text"].to_pylist()]
+            table = table.append_column(WORDS, pa.array(words, pa.string()))
         yield from table.replace_schema_metadata({FACTS: json.dumps(facts)}).combine_chunks().to_batches()
 
 
@@ -126,14 +145,14 @@ def _shown(schema: Any) -> str:
     return listed(f"{field.name} ({field.type})" for field in schema)
 
 
-def _refuse_twice(changes: VectorStore) -> None:
+def _refuse_twice(vectors: VectorStore) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ids = pa.concat_tables(shard_tables(changes, ["id"]))["id"]
+    ids = pa.concat_tables(shard_tables(vectors, ["id"]))["id"]
     counts = pc.value_counts(ids)
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
         raise CseError(
-            f"{changes.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
+            f"{vectors.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
         )

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from cse.errors import CseError
 from cse.runtime.encode import unit_rows
 from cse.scale.corpus.columns import IdType
+from cse.scale.corpus.database import WORDS
 from cse.scale.corpus.output import VectorStore
 from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
-STORED = ("id", "text", EMBEDDING, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
+STORED = ("id", "text", EMBEDDING, WORDS, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
 
 
 def shard_bytes(
@@ -69,11 +70,11 @@ def shard_tables(store: VectorStore, columns: Sequence[str] | None = None) -> It
     """Yield the Arrow table of each shard, or some columns of it, with vectors scaled to unit length.
 
     Raises:
-        CseError: what ``read_shard`` raises, or a shard with another number of rows than its piece.
+        CseError: what ``read_shard`` raises, or a shard with more rows than its piece.
     """
     for piece in store.plan.pieces():
         table = read_shard(store, piece, columns)
-        if len(table) != piece.rows:
+        if len(table) > piece.rows:
             raise CseError(f"{store.folder / piece.shard}: {len(table)} rows, not {piece.rows}; embed again")
         if not store.normalize and EMBEDDING in table.column_names:
             place, column = table.column_names.index(EMBEDDING), table[EMBEDDING].combine_chunks()

@@ -7,11 +7,11 @@ reads that version to its end, whatever is written meanwhile, and a killed build
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -21,18 +21,20 @@ from numpy.typing import NDArray
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
-from cse.evaluation.fusion import DEPTH, VECTORS_WEIGHT, lend
-from cse.scale.corpus.database import FACTS, TABLE, TABLE_FOLDER, connect
+from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, connect
 from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.storage import Folder
+from cse.search.hybrid import DEPTH, fuse, search
+from cse.search.words import tokens
 
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 _PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
-_CANDIDATES, _PER_ROW = 200, 3  # at least: rows whose exact cosine is computed, in all and for each row wanted
+_PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
 READY = "ready"
-_SCORE = "_relevance_score"  # column of what a hybrid search ranks by
+_QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
+SCORE = "_relevance_score"  # column of what a hybrid search ranks by
 
 
 @dataclass(frozen=True)
@@ -42,7 +44,7 @@ class Hit:
     Attributes:
         id: its id.
         score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
-            among the rows that either found, and lent among those that are alike (``cse.evaluation.fusion``).
+            among the rows that either found, and lent among those that are alike (``cse.search.hybrid``).
         cosine: with the query; None where words alone found it.
         bm25: None where no word of it is in the query, or it is not among the best.
         values: the text, if it is stored, and the kept columns, by name.
@@ -53,6 +55,7 @@ class Hit:
     cosine: float | None
     bm25: float | None
     values: dict[str, Any]
+    row: int = -1
 
 
 @dataclass(frozen=True)
@@ -84,13 +87,13 @@ class SearchTable:
 
     @property
     def columns(self) -> list[str]:
-        """Names of the columns besides the vector."""
-        return [name for name in self.table.schema.names if name != EMBEDDING]
+        """Names of the columns besides vector and words."""
+        return [name for name in self.table.schema.names if name not in (EMBEDDING, WORDS)]
 
     @property
     def has_text(self) -> bool:
         """Whether it has words to search."""
-        return "text" in self.columns
+        return WORDS in self.table.schema.names
 
     @property
     def approximate(self) -> bool:
@@ -124,6 +127,8 @@ class SearchTable:
     ) -> list[list[Hit]]:
         """Return at most ``k`` rows for each query, best first; of rows with equal cosines the earlier.
 
+        The first rows are the same whatever ``k`` is.
+
         Args:
             queries: texts.
             vectors: their vectors (q, d) of unit length; None for mode ``words``.
@@ -142,6 +147,12 @@ class SearchTable:
             raise CseError(
                 f"search: {len(queries)} queries, vectors {vectors.shape}; {self.url} has {self.dimension} dimensions"
             )
+        if where is not None:
+            # in brackets, or whatever follows the condition would be ignored
+            outside = _QUOTED.sub("", where)
+            if min(accumulate((sign == "(") - (sign == ")") for sign in outside), default=-1) < 0:
+                raise _no_condition(where)
+            where = f"({where}\n)"
         with self._errors(where):
             return [
                 self._one(query, None if vectors is None else vectors[row], k, mode, where, exact)
@@ -151,37 +162,55 @@ class SearchTable:
     def _one(
         self, query: str, vector: NDArray[np.float32] | None, k: int, mode: Mode, where: str | None, exact: bool
     ) -> list[Hit]:
-        from lancedb.query import MatchQuery
-        from lancedb.rerankers import LinearCombinationReranker
+        """Rank the best ``DEPTH`` rows, then those among the best twice ``DEPTH`` that are new, and so on."""
+        rows, hits, depth = len(self), dict[int, Hit](), DEPTH
+        while True:
+            for hit in self._ranked(query, vector, depth, mode, where, exact, k - len(hits), hits.keys()):
+                hits[hit.row] = hit
+            if len(hits) >= k or depth >= rows:
+                return list(hits.values())
+            depth *= 2
 
-        depth = max(k, DEPTH) if mode == "hybrid" else k
-        words = MatchQuery(query, "text")  # a plain string is a language: quotes ask for phrases
-        if mode == "words":
-            builder = self.table.search(words, query_type="fts")
-        elif mode == "vectors":
-            builder = self.table.search(vector, EMBEDDING, "vector")
-        else:
-            builder = self.table.search(query_type="hybrid", vector_column_name=EMBEDDING).vector(vector).text(words)
-            builder = builder.rerank(LinearCombinationReranker(VECTORS_WEIGHT, return_score="all"))
-        if mode != "words":
+    def _ranked(
+        self,
+        query: str,
+        vector: NDArray[np.float32] | None,
+        depth: int,
+        mode: Mode,
+        where: str | None,
+        exact: bool,
+        most: int,
+        known: Collection[int],
+    ) -> Iterator[Hit]:
+        """Yield at most so many rows that are not known, of the best ``depth``."""
+        from lancedb.query import MatchQuery
+
+        parts = []
+        if vector is not None and mode != "words":
             # of unit vectors: a zero vector has no cosine distance and would be left out
-            builder = builder.distance_type("dot").nprobes(_PROBES)
-            builder = builder.refine_factor(max(_PER_ROW, -(-_CANDIDATES // depth)))
-            builder = builder.bypass_vector_index() if exact else builder
-        builder = builder if where is None else builder.where(where, prefilter=True)
-        hybrid = mode == "hybrid"
-        found = builder.select([*self.columns, EMBEDDING] if hybrid else self.columns).limit(depth).to_arrow()
-        if hybrid:
-            found = _lent(found)
-        return [self._hit(row, mode) for row in found.slice(0, k).to_pylist()]
+            builder = self.table.search(vector, EMBEDDING, "vector").distance_type("dot").nprobes(_PROBES)
+            builder = builder.refine_factor(_PER_ROW if mode == "hybrid" else 1)
+            parts.append(builder.bypass_vector_index() if exact else builder)
+        if mode != "vectors":
+            parts.append(self.table.search(MatchQuery(" ".join(tokens(query)), WORDS), query_type="fts"))
+        columns = [*self.columns, *([EMBEDDING] if mode == "hybrid" else [])]
+        found = []
+        for part, score in zip(parts, ["_score"] if mode == "words" else ["_distance", "_score"], strict=False):
+            part = part if where is None else part.where(where, prefilter=True)
+            found.append(part.select([*columns, score]).with_row_id(True).limit(min(depth, len(self))).to_arrow())
+        rows = found[0]
+        if mode == "hybrid":
+            rows = _both(rows, found[1], vector, depth)
+        order = np.flatnonzero(~np.isin(rows["_rowid"].to_numpy(), list(known)))[:most]
+        for row in rows.take(order).to_pylist():
+            yield self._hit(row, mode)
 
     def _hit(self, row: dict[str, Any], mode: Mode) -> Hit:
-        # what one side alone found has no score of the other, and is not a number where that side found nothing
-        distance, bm25 = (None if math.isnan(row.get(name) or 0) else row.get(name) for name in ("_distance", "_score"))
+        distance, bm25 = row.get("_distance"), row.get("_score")
         cosine = None if distance is None else 1 - distance
-        score = row[{"hybrid": _SCORE, "words": "_score", "vectors": "_distance"}[mode]]
-        score = 1 - score if mode == "vectors" else score
-        return Hit(row["id"], score, cosine, bm25, {name: row[name] for name in self.columns if name != "id"})
+        score = {"hybrid": row.get(SCORE), "words": bm25, "vectors": cosine}[mode]
+        values = {name: row[name] for name in self.columns if name != "id"}
+        return Hit(row["id"], score, cosine, bm25, values, row["_rowid"])
 
     @contextmanager
     def _errors(self, where: str | None) -> Iterator[None]:
@@ -193,8 +222,11 @@ class SearchTable:
                 name = unknown[2]
                 near = nearest(name, self.columns)
                 raise CseError(f"--where: no column {name!r}{near}; the columns are {listed(self.columns)}") from None
-            if where is not None and "parser error" in said:
-                raise CseError(f'--where: {where[:80]!r} is not a condition in SQL, such as "id = 7"') from None
+            if where is not None and ("parser error" in said or "SQL predicate" in said):
+                raise _no_condition(where[1:-2]) from None
+            if where is not None and said.startswith("Invalid input"):
+                reason = re.sub(r",? */\S+\.rs:\d+:\d+|.*: Invalid user input: |Invalid input, ", "", one_line(said))
+                raise CseError(f"--where: {where[1:-2][:80]!r} is not a condition: {reason[:200]}") from None
             if "Not found" in said:
                 raise CseError(
                     f"{self.url}: the index was removed during the search; build it again (cse index)"
@@ -202,14 +234,25 @@ class SearchTable:
             raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
 
 
-def _lent(found: pa.Table) -> pa.Table:
-    """Return the rows of a hybrid search, best first, once they have lent each other their scores, without vectors."""
-    width = found.schema.field(EMBEDDING).type.list_size
-    vectors = found[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(found), width)
-    scores = lend(found[_SCORE].to_numpy().astype(np.float64), vectors)
-    found = found.drop_columns([EMBEDDING])
-    found = found.set_column(found.column_names.index(_SCORE), _SCORE, pa.array(scores))
-    return found.take(np.argsort(-scores, kind="stable"))
+def _no_condition(where: str) -> CseError:
+    return CseError(f'--where: {where[:80]!r} is not a condition in SQL, such as "id = 7"')
+
+
+def _both(near: pa.Table, worded: pa.Table, vector: NDArray[np.float32], depth: int) -> pa.Table:
+    """Return the rows that vectors and words found, best first, at most ``depth``, without vectors."""
+    new = pa.array(~np.isin(worded["_rowid"].to_numpy(), near["_rowid"].to_numpy()))
+    rows = pa.concat_tables([near, worded.filter(new)], promote_options="default")
+    vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    cosines = vectors @ vector
+    bm25 = dict(zip(worded["_rowid"].to_pylist(), worded["_score"].to_pylist(), strict=True))
+    found = [bm25.get(row) for row in rows["_rowid"].to_pylist()]
+    scored = np.array([score or 0 for score in found], np.float32)
+    # beyond the first, nothing is lent: that would take time that grows with the square of the rows
+    scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
+    rows = rows.drop_columns([EMBEDDING, "_distance", "_score"])
+    for name, values in (("_distance", 1 - cosines), ("_score", found), (SCORE, scores)):
+        rows = rows.append_column(name, pa.array(values, pa.float64()))
+    return rows.take(np.argsort(-scores, kind="stable")[:depth])
 
 
 def open_table(url: str) -> SearchTable:
@@ -223,12 +266,17 @@ def open_table(url: str) -> SearchTable:
     if TABLE_FOLDER not in names:
         near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
         raise CseError(f"{url}: no index here{near or f'; build it with `cse index {url}`'}")
-    table = connect(folder).open_table(TABLE)
     try:
+        table = connect(folder).open_table(TABLE)
         table.checkout(READY)
-    except (ValueError, RuntimeError, OSError):
+    except (ValueError, RuntimeError, OSError) as error:
+        if isinstance(error, CseError):
+            raise
         raise CseError(f"{url}: the index is not finished or damaged; build it again (cse index)") from None
     try:
-        return SearchTable(table, url, **json.loads((table.schema.metadata or {})[FACTS]))
+        facts = json.loads((table.schema.metadata or {})[FACTS])
+        if facts.pop("format", 1) == FORMAT:
+            return SearchTable(table, url, **facts)
     except (KeyError, ValueError, TypeError):
         raise CseError(f"{folder / TABLE_FOLDER}: not an index of `cse index`; build it again") from None
+    raise CseError(f"{url}: an index of another version; build it again (cse index)")

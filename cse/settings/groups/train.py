@@ -14,20 +14,17 @@ class TrainSettings(SettingsGroup):
 
     parameters: Literal["prompts", "biases", "norms", "lora", "full", "none"] = Field(
         "prompts",
-        description="What to train: the prompts (backbone frozen); with them, if there are any, the backbone's "
-        "`biases` (BitFit), the scales and biases of its `norms`, low-rank updates of its linear layers (`lora`) or "
-        "every weight (`full`); or nothing (pooling, word vectors and post-processing without training).",
+        description="What to train: `prompts` (backbone frozen); with them, if there are any, the backbone's `biases` "
+        "(BitFit), `norms`, low-rank updates (`lora`) or every weight (`full`); or nothing.",
     )
     lora_rank: Positive = Field(
         1,
-        description="Rank of each update with `parameters: lora`. On MiniLM rank 1 trains 0.18 % of the weights, as "
-        "many as 9 prompt vectors per layer.",
+        description="Rank of each update with `parameters: lora`; rank 1 trains 0.18 % of MiniLM.",
     )
     new_layers: Literal["normal", "torch"] = Field(
         "normal",
-        description="Initialisation of the BatchNorm projector and of the MLP behind a reparametrised prompt: "
-        "`normal`: noise with standard deviation 0.02, no bias (all released code); `torch`: torch's default for "
-        "linear layers.",
+        description="Initialisation of the BatchNorm projector and of a reparametrised prompt's MLP: `normal`: "
+        "deviation 0.02, no bias (released code); `torch`: torch's default.",
     )
     optimizer: Literal["adamw", "rmsprop"] = Field(
         "adamw", description="Optimiser: `adamw`, or `rmsprop` for Contrastive Tension."
@@ -36,26 +33,25 @@ class TrainSettings(SettingsGroup):
     beta2: Share = Field(0.999, description="AdamW's decay rate for the second moment.")
     schedule: Literal["linear", "constant", "staircase"] = Field(
         "linear",
-        description="Learning rate after warm-up: `linear` decay to 0, `constant`, or `staircase`: minus a fifth of "
-        "the peak every 500 steps, down to a fifth of the peak (Contrastive Tension).",
+        description="Learning rate after warm-up: `linear` to 0, `constant`, or `staircase`: a fifth of the peak less "
+        "every 500 steps, down to a fifth (Contrastive Tension).",
     )
     learning_rate: float = Field(1e-2, gt=0.0, description="Peak learning rate.")
     batch_size: int = Field(128, ge=2, description="Rows per step; the other rows of the batch serve as negatives.")
     epochs: Positive = Field(1, description="Passes over the training rows.")
     max_steps: Positive | None = Field(
         None,
-        description="Stop after this many updates if the passes have more; the schedule ends there too. A short "
-        "training keeps more of what the backbone knew. null: no limit.",
+        description="Stop after this many updates; the schedule ends there too. null: no limit.",
     )
     distinct_batches: bool = Field(
         False,
-        description="No false negatives: no two rows of a batch have the same label, document or text. Batches get "
-        "smaller, and more, where one label has more rows than there would be batches.",
+        description="No two rows of a batch have the same label, document or text; batches get smaller where a label "
+        "has many rows.",
     )
     mix: Literal["batches", "rows"] = Field(
         "batches",
-        description="How the sources in `data.more` share the steps: every batch from one source, in random order, or "
-        "`rows` of all sources in each batch (sources of one view, without `terms`).",
+        description="How the sources in `data.more` share the steps: every batch from one source, or `rows` of all in "
+        "each batch (one view, without `terms`).",
     )
     max_length: int = Field(
         32,
@@ -65,9 +61,8 @@ class TrainSettings(SettingsGroup):
     )
     roles: list[str] | None = Field(
         None,
-        description="Role of each column of text, whose task text (`backbone.texts`) goes before its sentences and, "
-        "when choosing a checkpoint, those of dev pairs, for instance `[query, passage]`; null: none. A source in "
-        "`data.more` with fewer columns uses the first ones.",
+        description="Role of each column, whose task text (`backbone.texts`) goes before its sentences, and before "
+        "those of dev pairs when choosing a checkpoint, such as `[query, passage]`; null: none.",
     )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
@@ -76,14 +71,14 @@ class TrainSettings(SettingsGroup):
         ge=0.0,
         lt=1.0,
         description="Share that a moving average of the weights keeps at each step; the average is what is scored and "
-        "saved. Over the first steps the share is smaller. 0: no average.",
+        "saved. 0: no average.",
     )
     start_share: float = Field(
         0.0,
         ge=0.0,
         lt=1.0,
-        description="Share of the initial weights in those that are scored and saved (WiSE-FT); more keeps more of "
-        "what the backbone knew. 0: the trained weights alone.",
+        description="Share of the initial weights in those that are scored and saved (WiSE-FT); 0: the trained "
+        "weights alone.",
     )
     clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
@@ -93,13 +88,13 @@ class TrainSettings(SettingsGroup):
     row_groups: Positive | None = Field(
         None,
         le=1000,
-        description="Split each batch into this many length-sorted slices, each padded to its own longest row; null: "
-        "as many as pay on the device.",
+        description="Length-sorted slices of each batch, each padded to its own longest row; null: as many as pay on "
+        "the device.",
     )
     mini_batch_size: Positive | None = Field(
         None,
-        description="Maximum sentences whose activations are held in memory (gradient caching: each slice is encoded "
-        "twice, same gradients, a third slower); null: the whole batch, encoded once.",
+        description="Most sentences whose activations are in memory (gradient caching: same gradients, a third "
+        "slower); null: the whole batch.",
     )
     workers: Positive = Field(
         1,
@@ -109,19 +104,17 @@ class TrainSettings(SettingsGroup):
     eval_every: Positive = Field(125, description="Steps between dev evaluations.")
     selection: Literal["inference", "training"] = Field(
         "inference",
-        description="How to encode dev pairs when choosing a checkpoint: as at `inference`, or as in `training` with "
-        "dropout off: `pooler.kind_in_loss`, denoised, no added period (PromptBERT's and ConSERT's released trainers). "
-        "The reported dev score is always the one at inference.",
+        description="How dev pairs are encoded when choosing a checkpoint: as at `inference`, or as in `training` "
+        "without dropout (PromptBERT's and ConSERT's released trainers). The reported dev score is the "
+        "one at inference.",
     )
     dev_measure: str | None = Field(
         None,
-        description="Measure of the dev task that chooses the checkpoint, for instance `MAP`; null: the task's main "
-        "measure (Spearman for scored pairs).",
+        description="Measure of the dev task that chooses the checkpoint, such as `MAP`; null: its main measure.",
     )
     early_stop: Positive | None = Field(
         None,
-        description="Stop after this many consecutive dev evaluations without a new best score; the score before "
-        "training is the first to beat. null: never stop early.",
+        description="Stop after this many dev evaluations in a row without a new best score; null: never.",
     )
     save_seconds: NonNegative = Field(
         60.0, description="Seconds between saved states, from which a killed run resumes; 0: save after every step."

@@ -1,0 +1,1 @@
+"""Search by words and vectors: one word search, one way to put both together."""

@@ -1,0 +1,106 @@
+"""Words and vectors together, against plain Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cse.search.hybrid import fuse, lent, search
+
+
+def reference(cosine, bm25, depth):
+    """Half of each, one document after the other."""
+    order = sorted(range(len(cosine)), key=lambda n: (-cosine[n], n))
+    near = [n for n in order if cosine[n] > -np.inf][:depth]
+    worded = sorted((n for n in range(len(bm25)) if bm25[n] > 0), key=lambda n: (-bm25[n], n))[:depth]
+    scores = []
+    for n in range(len(cosine)):
+        least, most = min(cosine[m] for m in near), max(cosine[m] for m in near)
+        score = 0.5 * float(cosine[n] - least) / float(most - least) if n in near else 0.0
+        score += 0.5 * float(bm25[n]) / max(float(bm25[m]) for m in worded) if n in worded else 0.0
+        scores.append(score if n in near or n in worded else -1.0)
+    return scores
+
+
+def drawn(seed: int, count: int = 40):
+    rng = np.random.default_rng(seed)
+    cosine, bm25 = rng.normal(size=count).astype(np.float32), rng.normal(size=count).astype(np.float32)
+    return cosine, np.maximum(bm25, 0)
+
+
+def unit_vectors(seed: int, count: int = 40) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(count, 6)).astype(np.float32)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("depth", [5, 200])
+def test_half_of_each_among_the_best_of_either(depth):
+    cosine, bm25 = drawn(0)
+    cosine[3] = -np.inf
+    bm25[3] = 0
+    found, _ = fuse(cosine, bm25, depth)
+    assert found == pytest.approx(reference(cosine.astype(float), bm25.astype(float), depth), abs=1e-12)
+    assert found[3] == -1 and (depth < 200 or (found >= 0).sum() == len(found) - 1)
+    assert not np.array_equal(np.argsort(-found), np.argsort(-cosine)), "words change the order"
+
+
+def test_without_a_common_word_vectors_rank():
+    cosine, bm25 = drawn(1)
+    found, _ = fuse(cosine, np.zeros_like(bm25), 10)
+    assert np.argsort(-found, kind="stable")[:10].tolist() == np.argsort(-cosine)[:10].tolist()
+
+
+def test_of_equal_cosines_all_count():
+    found, vectors = fuse(np.full(3, 0.5, np.float32), np.array([0, 2, 1], np.float32))
+    assert found.tolist() == [0.5, 1.0, 0.75]
+    assert vectors.tolist() == [0.5] * 3
+
+
+@pytest.mark.parametrize("rare", [1, 2, 3])
+@pytest.mark.parametrize("alike", [False, True])
+def test_rows_with_a_word_that_few_have_come_first(rare, alike):
+    """Part numbers, names, dates: by vectors these rows are far, below the depth that is looked at."""
+    rng = np.random.default_rng(rare)
+    count = 500
+    cosine, vectors = np.sort(rng.random(count).astype(np.float32))[::-1].copy(), unit_vectors(4, count)
+    if alike:  # the nearest by vectors are all alike and lend each other their scores
+        vectors[:20] = vectors[0]
+        cosine[:20] = cosine[0]
+    bm25 = np.zeros(count, np.float32)
+    bm25[count - rare :] = rng.uniform(2, 3, rare)
+    best = np.argsort(-search(cosine, bm25, vectors), kind="stable")[:10]
+    assert bm25[best[0]] == bm25.max()
+    assert alike or set(range(count - rare, count)) <= set(best.tolist())
+
+
+# ---- what is alike ------------------------------------------------------------------------------------------------
+
+
+def mean_of_nearest(scores, vectors):
+    found = []
+    for n in range(len(scores)):
+        others = sorted((m for m in range(len(scores)) if m != n), key=lambda m: -float(vectors[n] @ vectors[m]))[:8]
+        found.append(sum(scores[m] for m in others) / len(others))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("rows", [7, 1000])
+@pytest.mark.parametrize("count", [2, 5, 40])
+def test_documents_that_are_alike_lend_each_other_their_scores(monkeypatch, count, rows):
+    monkeypatch.setattr("cse.search.hybrid._ROWS", rows)
+    scores, vectors = np.sort(np.random.default_rng(3).random(count))[::-1], unit_vectors(4, count)
+    assert lent(scores, vectors) == pytest.approx(mean_of_nearest(scores, vectors))
+
+
+def test_a_document_alone_keeps_its_score():
+    assert lent(np.array([0.5]), unit_vectors(0, 1)).tolist() == [0.5]
+    assert not len(lent(np.array([]), unit_vectors(0, 0)))
+
+
+def test_a_search_gives_up_vectors_for_what_is_alike_and_keeps_words():
+    (cosine, bm25), vectors = drawn(5, 300), unit_vectors(6, 300)
+    (fused, half), found = fuse(cosine, bm25), search(cosine, bm25, vectors)
+    best = np.argsort(-fused, kind="stable")[:200]
+    expected = fused[best] - 0.3 * half[best] + 0.3 * mean_of_nearest(fused[best], vectors[best])
+    assert found[best] == pytest.approx(expected)
+    assert (found >= 0).sum() == 200 < (fused >= 0).sum(), "of those that either finds, the best"
