@@ -313,7 +313,7 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
     lock = tmp_path / "locks/one"
     script = "import os, sys, time; from pathlib import Path; from cse.process import only_one\n"
     script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=240).returncode == -9
     assert lock.is_file()
     with only_one(lock, "refused"), pytest.raises(CseError, match=r"^refused$"), only_one(lock, "refused"):
         pytest.fail("two at once")
