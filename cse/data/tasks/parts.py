@@ -22,9 +22,10 @@ def dev_part(task: Task) -> Task:
     """Return the part of a task that chooses.
 
     Labelled texts give a share of their reference texts, drawn by a hash, none of them a test text in another case or
-    punctuation; where the reference texts are the training rows, half of the test texts. Of a search about half of the
-    queries, of pairs and triplets about half: those that share a text stay together. If that binds most of them to each
-    other, as negatives drawn from a pool do, those that share the first text stay together.
+    punctuation; where the reference texts are the training rows, half of the test texts of each label, or all of one
+    with less than four. Of a search about half of the queries, of pairs and triplets about half: what shares a text
+    stays together. If that binds most of them to each other, as negatives drawn from a pool do, those that share the
+    first text stay together.
 
     Raises:
         CseError: too few texts for two parts.
@@ -32,7 +33,7 @@ def dev_part(task: Task) -> Task:
     if not isinstance(task, LabelledTexts):
         return _part(task, [place for place, drawn in enumerate(_halved(task)) if drawn])
     if task.split == HELD_OUT:
-        return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=True)
+        return _of_test(task, _drawn_of_labels(task), inside=True)
     drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
     rows = [
         (text_key(text) in drawn, text, label) for text, label in zip(task.reference, task.reference_label, strict=True)
@@ -48,7 +49,7 @@ def part_for_test(task: Task) -> Task:
     """Return the part of a task that no choice has seen: all of labelled texts' test rows, else the other half."""
     if isinstance(task, LabelledTexts):
         held_out = task.split == HELD_OUT
-        return _of_test(task, _drawn_texts(task.name, task.test, 0.5), inside=False) if held_out else task
+        return _of_test(task, _drawn_of_labels(task), inside=False) if held_out else task
     return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
 
 
@@ -98,6 +99,24 @@ def _drawn_texts(name: str, texts: Sequence[str], share: float) -> set[bytes]:
     if not drawn:
         raise _too_few(name, len(texts))
     return set(drawn)
+
+
+def _drawn_of_labels(task: LabelledTexts) -> set[bytes]:
+    """Return the keys of about half of the test texts; a label is in both halves if each can have two of its texts."""
+    by_label: dict[str, Counter[bytes]] = {}
+    for text, label in zip(task.test, task.test_label, strict=True):
+        by_label.setdefault(label, Counter())[text_key(text)] += 1
+    salt, drawn, whole = f"{_SEED} {task.name}", dict[bytes, int](), dict[bytes, int]()
+    for inside in by_label.values():
+        if inside.total() >= 2 * LEAST:
+            draw_parts(inside, salt, 0.5, 1, drawn)
+    few = {label.encode(): each.total() for label, each in by_label.items() if each.total() < 2 * LEAST}
+    draw_parts(few, salt, 0.5, 1, whole)
+    keys = {*drawn, *(key for label in whole for key in by_label[label.decode()])}
+    count = sum(text_key(text) in keys for text in task.test)
+    if min(count, len(task.test) - count) < LEAST:
+        raise _too_few(task.name, len(task.test))
+    return keys
 
 
 def _of_test(task: LabelledTexts, keys: set[bytes], *, inside: bool) -> LabelledTexts:
