@@ -92,6 +92,7 @@ def embed(
     Writes parquet files of at most --shard-rows rows with columns id and embedding (and text, and those kept), using
     all cores or GPUs.
     """
+    from cse.data.checks import saying_nothing
     from cse.scale.corpus.columns import Columns
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.plan import Choices
@@ -101,6 +102,8 @@ def embed(
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
         click.echo(done.cut, err=True)
+    if done.left_out:
+        click.echo(f"left out: {saying_nothing(done.left_out, 'ids')}", err=True)
     if index:
         _build(out, "auto")
     before = f", {done.found:,} of them from earlier runs" if done.found else ""

@@ -254,6 +254,9 @@ def test_an_array_of_objects_is_read_object_by_object(tmp_path, name, indent):
         ('[{"text": "a"} {"text": "b"}]', ":2: not valid JSON (Expecting ',' or, at the end, ']')"),
         ('[{"text": "a"},\n{"text": "b"', ":2: not valid JSON (Expecting ',' delimiter"),
         ("[]", ": no rows; add rows"),
+        ("[", ":1: not valid JSON ("),
+        ('[{"text": "a"},]', ":2: not valid JSON ("),
+        ('[{"text": "a"}] x', ":2: not valid JSON ("),
         ("[1", ":1: expected a JSON object"),
     ],
 )

@@ -325,22 +325,6 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(make):
     asyncio.run(main())
 
 
-def test_rows_of_a_client_that_left_are_dropped(make):
-    batcher, encoder = make(batch_tokens=40), Slow()
-
-    async def main():
-        first = await blocked(batcher, encoder)
-        left, other = batcher.submit(encoder, of_lengths(*[20] * 50)), batcher.submit(encoder, of_lengths(20))
-        batcher.cancel(left)
-        batcher.cancel(left)
-        assert batcher.waiting == (1, 20)
-        encoder.gate.set()
-        await asyncio.gather(first.done, other.done)
-
-    asyncio.run(main())
-    assert sum(map(len, encoder.batches)) == 2
-
-
 def test_a_row_that_fails_does_not_fail_its_neighbours(make):
     batcher, encoder = make(), Slow()
 
@@ -370,24 +354,3 @@ def test_two_models_never_share_a_batch(make):
     asyncio.run(main())
     assert [len(batch) for batch in old.batches] == [1, 2]
     assert [len(batch) for batch in new.batches] == [2]
-
-
-def test_domains_follow_their_rows(make):
-    batcher = make(batch_tokens=1000)
-    seen = []
-
-    def embed_rows(rows, domains, *, one_core):
-        seen.extend((int(row[0]), domain.name) for row, domain in zip(rows, domains, strict=True))
-        return np.zeros((len(rows), WIDTH), np.float32)
-
-    async def main():
-        encoder = SimpleNamespace(dimension=WIDTH, embed_rows=embed_rows)
-        one, two, three, four = (SimpleNamespace(name=name, bytes_filled=9) for name in ("one", "two", "three", "four"))
-        works = [
-            batcher.submit(encoder, tokens([1, 1, 1], [2], [3, 3]), [one, two, three]),
-            batcher.submit(encoder, tokens([4, 4]), [four]),
-        ]
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    assert sorted(seen) == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]

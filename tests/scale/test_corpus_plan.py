@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from cse.data import read as tables
 from cse.data.read import text_lines
-from cse.data.shape import read_texts
+from cse.data.shape import read_rows, read_texts
 from cse.errors import CseError
 from cse.scale.corpus.plan import CorpusPlan, difference
 from tests.scale.corpora import cut, sentences, write_jsonl, write_parquet, write_txt
@@ -97,6 +98,29 @@ def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(tmp_p
     with pytest.raises(CseError, match=r"a.csv:3: broken csv record \(field larger than field limit \(1000\)\)"):
         list(tables.delimited_records(lines(), "csv", "a.csv"))
     assert len(taken) < 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "encoding", "expected"),
+    [
+        ("a.csv", b"sep=;\r\nn;text\r\n1;a, b\r\n2;c\r\n3;d\r\n", "utf-8", ["a, b", "c", "d"]),
+        ("a.csv", b'n,text\n1,"a\nb"\n2,c\n3,"one\ntwo,three"\n', "utf-8", ["a\nb", "c", "one\ntwo,three"]),
+        ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n'), "utf-8", ["a", "b\nc", "d"]),
+        ("a.txt.gz", gzip.compress(b"\xef\xbb\xbfa\nb\n\nc\nd"), "utf-8", ["a", "b", "", "c", "d"]),
+        ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), "utf-8", ["a", "é", "c"]),
+        ("a.csv", "text\né\nü\n".encode("cp1252"), "cp1252", ["é", "ü"]),
+        ("a.txt", "é\nü\n".encode("utf-16-le"), "utf-16-le", ["é", "ü"]),
+        ("a.json", b'[{"text": "a"}, {"text": "b"},\n {"text": "c"}]', "utf-8", ["a", "b", "c"]),
+        ("a.jsonl", b'{"body": {"text": "a"}, "text": "b"}', "utf-8", ["b"]),
+    ],
+)
+def test_a_file_in_any_form_as_prepare_reads_it(tmp_path, name, content, encoding, expected):
+    (tmp_path / name).write_bytes(content)
+    _, pieces = cut(tmp_path / name, shard_rows=2, encoding=encoding)
+    assert [text for _, part in pieces for text in part] == expected
+    assert [row for ids, _ in pieces for row in ids] == list(range(len(expected)))
+    rows = read_rows(tmp_path / name, "sentences", encoding=encoding)
+    assert [text for row in rows for text in row.texts if text is not None] == expected
 
 
 @pytest.mark.parametrize("rows_per_group", [1, 7, 100])

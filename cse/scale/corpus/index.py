@@ -33,9 +33,11 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
             the best; ``auto`` does so above 20,000 rows.
 
     Raises:
-        CseError: lancedb is not installed or cannot write there, a shard cannot be read, or a table of another program
-            is in the place of the index.
+        CseError: lancedb is not installed or cannot write there, a shard cannot be read, an id of a column occurs
+            twice, or a table of another program is in the place of the index.
     """
+    if vectors.id_column is not None:
+        _refuse_twice(vectors)
     with _writing(vectors.folder) as database:
         refuse_foreign(vectors.folder)
         from lancedb.index import FTS, BTree, IvfRq
@@ -50,7 +52,7 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
                 max_token_length=None,
             )  # fmt: skip
             table.create_index(WORDS, config=exactly)
-        if kind == "approximate" or (kind == "auto" and vectors.plan.rows > _EXACT_ROWS):
+        if kind == "approximate" or (kind == "auto" and vectors.rows > _EXACT_ROWS):
             table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
         _publish(table)
     return open_table(vectors.folder.url)
@@ -67,13 +69,20 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
         How many rows were replaced, and how many added.
 
     Raises:
-        CseError: vectors of another model, role or columns, an id that occurs twice, or what ``build_table`` raises.
+        CseError: vectors of another model, role or columns, ids that are row numbers, or what ``build_table`` raises.
     """
     import pyarrow as pa
 
     there = open_table(url)
     if (there.model, there.role) != (changes.model, changes.role):
         raise CseError(f"{changes.folder.url}: made by another model, or in another role, than {url}; embed again")
+    columns = [store.id_column and f"those of column {store.id_column!r}" for store in (changes, there)]
+    if None in columns or columns[0] != columns[1]:
+        ours, theirs = (column or "row numbers" for column in columns)
+        raise CseError(
+            f"{changes.folder.url}: its ids are {ours}, those of {url} {theirs}: they name other rows; embed both with "
+            "the same --id-column"
+        )
     batches = _batches(changes)
     first = next(batches)
     if not first.schema.equals(there.table.schema):
@@ -136,14 +145,14 @@ def _shown(schema: Any) -> str:
     return listed(f"{field.name} ({field.type})" for field in schema)
 
 
-def _refuse_twice(changes: VectorStore) -> None:
+def _refuse_twice(vectors: VectorStore) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    ids = pa.concat_tables(shard_tables(changes, ["id"]))["id"]
+    ids = pa.concat_tables(shard_tables(vectors, ["id"]))["id"]
     counts = pc.value_counts(ids)
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
         raise CseError(
-            f"{changes.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
+            f"{vectors.folder.url}: id {twice[0].as_py()!r} occurs twice; give each row its own (--id-column)"
         )
