@@ -35,8 +35,8 @@ from benchmarks.record import FOLDER, facts, run, table
 from cse import OnnxEncoder
 from cse.bench.ledger import Ledger
 from cse.cli.adapt import Duration
-from cse.data.readers import read_rows
-from cse.data.tasks.layout import splits_of
+from cse.data.shape import read_rows
+from cse.data.tasks.read import splits_of
 from cse.errors import CseError
 from cse.evaluation.comparison import Outcomes, compare
 from cse.evaluation.tasks.labels import class_mean_hits, probe_hits, same_label_precisions

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 from tokenizers import Tokenizer
 
-from cse.data.readers import read_rows
 from cse.data.sample import sample_rows
+from cse.data.shape import read_rows
 from cse.data.store import VIEW_COLUMNS
 from cse.errors import CseError, nearest
 from cse.model.backbone import plain_copy

@@ -8,4 +8,5 @@ Precision = Literal["fp32", "fp16", "int8"]
 Provider = Literal["auto", "cpu", "cuda", "openvino"]
 ProjectorUse = Literal["none", "train_only", "always"]
 Side = Literal["both", "query"]
+ENTAILMENT, NEUTRAL, CONTRADICTION = LABELS = ("entailment", "neutral", "contradiction")  # of NLI
 ProjectorKind = Literal["tanh", "batch_norm", "mlm_transform"]

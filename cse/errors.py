@@ -58,7 +58,7 @@ def in_terms_of(new: str, old: str = "", hint: str = "") -> Iterator[None]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""`` if none is close."""
-    match = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    match = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)  # its cost grows with the name
     return f"; did you mean {match[0]!r}?" if match else ""
 
 

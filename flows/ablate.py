@@ -186,7 +186,7 @@ def _write(
 
 
 def _source(settings: Settings) -> str:
-    from cse.data.readers import find_data_file
+    from cse.data.read import find_data_file
 
     if settings.data.source == "files":
         return find_data_file(Path(settings.data.train_path), "data.train_path").name

@@ -14,18 +14,18 @@ from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
 from cse.data.language import language_of
-from cse.data.readers import (
-    USUAL_COLUMNS,
-    check_exists,
+from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table
+from cse.data.shape import (
+    CATEGORIES,
+    TEXTS,
     choose_columns,
-    contents,
-    data_files,
-    find_data_file,
+    holds_labels,
+    pair_columns,
     read_rows,
+    sentence_columns,
+    triplet_columns,
 )
-from cse.data.tables import TABLES, open_table
-from cse.data.tasks.kinds import LABELLED
-from cse.data.tasks.layout import COLUMNS, is_beir, splits_of
+from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import NDCG
 from cse.evaluation.tasks.score import CLASS_PROBABILITY
@@ -103,6 +103,8 @@ def look(
     labels: Path | None = None,
     judged: Path | None = None,
     columns: Sequence[str | None] | None = None,
+    encoding: str = "utf-8",
+    score_range: tuple[float, float] = (0.0, 5.0),
 ) -> Found:
     """Choose settings for one or more sources, or for labelled texts.
 
@@ -112,6 +114,8 @@ def look(
         labels: labelled texts to train on and, for their test part, to measure.
         judged: folder of judged queries that choose and are trained on, for documents alone.
         columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
+        encoding: ``data.encoding``.
+        score_range: ``data.score_range``.
 
     Raises:
         CseError: nothing to train on, or columns that are those of nothing known.
@@ -123,8 +127,8 @@ def look(
         settings["data.task_path"] = str(task)
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
-        columns = _labelled_columns(source, columns or (None, None))
-        counts, several = _count_labels(source, columns)
+        columns = _labelled_columns(source, columns or (None, None), encoding)
+        counts, several = _count_labels(source, columns, encoding)
         few = len(counts) < _FEW_LABELS
         if labels.is_dir():  # its other part is the task
             settings["data.task_path"] = str(labels)
@@ -136,44 +140,47 @@ def look(
     else:
         source, *more = sources
         check_exists(source, "the source")
-        if columns and len(columns) not in _VIEW_OF_COLUMNS:
-            raise CseError(f"data.columns: one for sentences, two for pairs, three for triplets, not {len(columns)}")
-        view = _VIEW_OF_COLUMNS[len(columns)] if columns else view_of_source(source)
-        settings |= _for_view(view, source)
+        view = _view_of_columns(source, columns, encoding) if columns else view_of_source(source, encoding)
+        settings |= _for_view(view, source, encoding)
     searched = "objective.collection.weight" in settings
     if judged is not None:
         settings |= _for_judged(judged, searched)
-    language = language_of(_texts(source, view, columns))
+    language = language_of(_texts(source, view, columns, encoding, score_range))
     if view == "documents" and language is not None:
         settings["data.language"] = language
     settings |= {"data.view": view, "data.train_path": str(source)}
     if asked and columns:
         settings["data.columns"] = list(columns)
     if more:
-        settings["data.more"] = _further(more, hinge=view == "triplets", labels_alone=few, searched=searched)
+        settings["data.more"] = _further(more, encoding, hinge=view == "triplets", labels_alone=few, searched=searched)
     beside = "".join(f"; beside them {path}" for path in more)
     read = f" (columns {', '.join(map(str, columns))})" if columns else ""
+    if view == "pairs":
+        several = _left_out(find_data_file(source), columns, encoding, score_range)
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
     return Found(view, f"{source}{read}: {told}{several}{beside}", settings, language)
 
 
-def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool, searched: bool) -> list[dict[str, Any]]:
+def _further(
+    paths: Sequence[Path], encoding: str, *, hinge: bool, labels_alone: bool, searched: bool
+) -> list[dict[str, Any]]:
     """Return sources beside the main one.
 
     Args:
         paths: of the sources.
+        encoding: of their text.
         hinge: whether the hinge is on, which is for triplets alone.
         labels_alone: whether the main source has no loss but those of its labels, which others lack.
         searched: whether the main source is documents to search: others are more of them, or queries with theirs.
     """
     found: list[dict[str, Any]] = []
     for number, path in enumerate(paths, start=1):
-        view = view_of_source(path)
+        view = view_of_source(path, encoding)
         name = "-".join(re.findall("[a-z0-9]+", path.stem.lower()))[:30].strip("-") or "source"
         taken = {one["name"] for one in found}
         entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
-        if view == "documents" and (searched or _answers(path)):
-            entry["pairs"] = ["question_answer"] if _answers(path) else ["stand_ins"]
+        if view == "documents" and (searched or _answers(path, encoding)):
+            entry["pairs"] = ["question_answer"] if _answers(path, encoding) else ["stand_ins"]
         if searched and view not in ("documents", "pairs"):
             raise CseError(
                 f"{path}: {view} beside documents; give more documents, or pairs of a query and its document"
@@ -186,7 +193,7 @@ def _further(paths: Sequence[Path], *, hinge: bool, labels_alone: bool, searched
     return found
 
 
-def view_of_source(path: Path) -> str:
+def view_of_source(path: Path, encoding: str = "utf-8") -> str:
     """Return the view of a file or folder, by its layout and columns.
 
     A table of texts with labels counts as sentences: labels are read where they are asked for.
@@ -198,22 +205,23 @@ def view_of_source(path: Path) -> str:
     if path.is_dir():
         if (path / CORPUS).is_file() or is_beir(path):
             return "documents"
-        texts = [name for name in contents(path) if Path(name).suffix.lower() in FILES]
-        tables = [file for file in data_files(path) if file.suffix.lower() in TABLES]
+        texts = [name for name in contents(path) if ending(name) in FILES]
+        tables = [file for file in data_files(path) if ending(file) in TABLES]
         if len(tables) != 1:
             if texts and not tables:
-                return "documents" if len(texts) > 1 or Path(texts[0]).suffix.lower() != ".txt" else "sentences"
+                return "documents" if len(texts) > 1 or ending(texts[0]) != ".txt" else "sentences"
             raise CseError(f"{path}: {len(tables)} tables and {len(texts)} files of text; name one of them")
         path = tables[0]
-    if path.suffix.lower() not in TABLES:
-        return "documents" if path.suffix.lower() in FILES and path.suffix.lower() != ".txt" else "sentences"
-    there = open_table(path).columns
-    fits = [view for view in ("triplets", "pairs") if any(set(names) <= set(there) for names in USUAL_COLUMNS[view])]
-    if fits:
-        return fits[0]
+    if ending(path) not in TABLES:
+        return "documents" if ending(path) in FILES and ending(path) != ".txt" else "sentences"
+    there = open_table(path, encoding).columns
+    if triplet_columns(there):
+        return "triplets"
+    if pair_columns(there, str(path)):
+        return "pairs"
     if ("title" in there and set(BODIES) & set(there)) or {QUESTION, ANSWER} <= set(there):
         return "documents"
-    if any(set(names) <= set(there) for names in USUAL_COLUMNS["sentences"]):
+    if sentence_columns(there):
         return "sentences"
     raise CseError(
         f"{path}: the columns {', '.join(there)} are not known; rename them to one of: title,text; question,answer; "
@@ -221,24 +229,42 @@ def view_of_source(path: Path) -> str:
     )
 
 
-def _for_view(view: str, source: Path) -> dict[str, Any]:
+def _view_of_columns(source: Path, columns: Sequence[str | None], encoding: str) -> str:
+    """Return the view of columns that were asked for; the third of three is a label if its values are."""
+    if not 1 <= len(columns) <= 3:
+        raise CseError(
+            f"data.columns: one for sentences, two for pairs, three for triplets or labelled pairs, not {len(columns)}"
+        )
+    if len(columns) < 3:
+        return ("sentences", "pairs")[len(columns) - 1]
+    file, label = find_data_file(source), str(columns[2])
+    check_column(label, open_table(file, encoding).columns, str(file), "data.columns")
+    return "pairs" if holds_labels(file, label, encoding) else "triplets"
+
+
+def _for_view(view: str, source: Path, encoding: str) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
         return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.stsb_dev": False}
-    if view == "documents" and not _answers(source):
-        return _for_search(source)
+    if view == "documents" and not _answers(source, encoding):
+        return _for_search(source, encoding)
     if view == "documents":
         asked = {"data.pairs": ["question_answer"], "train.distinct_batches": True}
         return _PAIRS_ONLY | asked | {"train.max_length": DOCUMENT_TOKENS}
-    return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}
+    if view == "pairs":
+        return _PAIRS_ONLY | {"train.distinct_batches": True}
+    file = find_data_file(source)
+    texts = triplet_columns(open_table(file, encoding).columns) if ending(file) in TABLES else None
+    repeats = texts and (len(texts.texts) > 3 or {"pos", "neg", "negatives"} & {*texts.texts})  # a text in many rows
+    return {"data.hold_out": HELD_OUT} | ({"train.distinct_batches": True} if repeats else {})
 
 
-def _for_search(source: Path) -> dict[str, Any]:
+def _for_search(source: Path, encoding: str) -> dict[str, Any]:
     """Return the settings for documents that are searched; refuse those that make no collection.
 
     Each gives as many stand-ins for queries as it takes to have ``STAND_INS`` of them.
     """
     short = longer = 0
-    for document in read_documents(source):
+    for document in read_documents(source, encoding=encoding):
         if any(text.strip() for part in document.sections for text in part.paragraphs):
             longer += 1
         else:
@@ -266,20 +292,36 @@ def _for_judged(judged: Path, searched: bool) -> dict[str, Any]:
     return {"data.dev_path": str(judged), "train.dev_measure": NDCG}
 
 
-def _texts(source: Path, view: str, columns: Sequence[str | None] | None) -> Iterator[str]:
+def _texts(
+    source: Path, view: str, columns: Sequence[str | None] | None, encoding: str, score_range: tuple[float, float]
+) -> Iterator[str]:
     """Yield the texts of a source as they stand there."""
     if view == "documents":
-        for document in read_documents(source, questions=_answers(source)):
+        for document in read_documents(source, questions=_answers(source, encoding), encoding=encoding):
             yield document.title
             yield from (paragraph for section in document.sections for paragraph in section.paragraphs)
     else:
-        for row in read_rows(find_data_file(source), view, [name for name in columns or () if name] or None):
+        names = [name for name in columns or () if name] or None
+        for row in read_rows(find_data_file(source), view, names, encoding, score_range):
             yield from (text for text in row.texts if text)
 
 
-def _answers(source: Path) -> bool:
+def _left_out(file: Path, columns: Sequence[str | None] | None, encoding: str, score_range: tuple[float, float]) -> str:
+    """Return in words how many pairs their labels leave out; refuse pairs of which none is left."""
+    names = [name for name in columns or () if name] or None
+    notes: list[str] = []
+    counts = Counter(row.fault for row in read_rows(file, "pairs", names, encoding, score_range, notes.append))
+    left = ", ".join(f"{count:,} {fault}" for fault, count in counts.items() if fault)
+    if left and not counts[""]:
+        raise CseError(f"{file}: no pair belongs together by its label ({left}); give some that do")
+    return "".join(f"; {note}" for note in notes if note) + (
+        f"; left out of {counts.total():,}: {left}" if left else ""
+    )
+
+
+def _answers(source: Path, encoding: str) -> bool:
     """Whether a source is a table of questions and answers."""
-    return source.suffix.lower() in TABLES and {QUESTION, ANSWER} <= set(open_table(source).columns)
+    return ending(source) in TABLES and {QUESTION, ANSWER} <= set(open_table(source, encoding).columns)
 
 
 def _reference(labels: Path) -> Path:
@@ -294,17 +336,17 @@ def _reference(labels: Path) -> Path:
     raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*; it holds {there}")
 
 
-def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...]:
+def _labelled_columns(file: Path, asked: Sequence[str | None], encoding: str) -> tuple[str, ...]:
     """Return the columns of text and label: those that were asked for, and the usual ones for the rest."""
-    if file.suffix.lower() not in TABLES:
+    if ending(file) not in TABLES:
         return ()
-    there = open_table(file).columns
+    there = open_table(file, encoding).columns
     if len(asked) != 2:
         raise CseError(f"data.columns: labelled texts have two columns, text and label, not {len(asked)}")
     if not any(asked):
-        return choose_columns(file, there, "categories", None, "--text-column or --label-column")
+        return tuple(choose_columns(file, there, "categories", None, "--text-column or --label-column").names)
     found = []
-    for name, usual, option in zip(asked, COLUMNS[LABELLED], ("--text-column", "--label-column"), strict=True):
+    for name, usual, option in zip(asked, (TEXTS, CATEGORIES), ("--text-column", "--label-column"), strict=True):
         if name:
             check_column(name, there, str(file), option)
         else:
@@ -317,12 +359,12 @@ def _labelled_columns(file: Path, asked: Sequence[str | None]) -> tuple[str, ...
     return tuple(found)
 
 
-def _count_labels(file: Path, columns: Sequence[str | None]) -> tuple[Counter[str], str]:
+def _count_labels(file: Path, columns: Sequence[str | None], encoding: str) -> tuple[Counter[str], str]:
     """Return the texts of each label, and in words how many have several, if any.
 
     Labels that make no pairs, or nothing to tell apart, are refused.
     """
-    rows = read_rows(file, "categories", [name for name in columns if name] or None)
+    rows = read_rows(file, "categories", [name for name in columns if name] or None, encoding)
     known = [(row.label, row.texts[0]) for row in rows if row.label and row.texts[0]]
     counts = Counter(label for label, _ in known)
     if len(counts) < 2:
@@ -344,7 +386,6 @@ def _count_labels(file: Path, columns: Sequence[str | None]) -> tuple[Counter[st
     return counts, some
 
 
-_VIEW_OF_COLUMNS = {1: "sentences", 2: "pairs", 3: "triplets"}
 _TOLD = {
     "categories": "labelled texts: pairs within a label",
     "sentences": "plain sentences: pairs of those that are among each other's five nearest",

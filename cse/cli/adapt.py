@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from cse.cli.options import parse_overrides, settings_options
 from cse.errors import CseError
+from cse.settings.load import check_settings, set_key
 
 DEFAULT = Path("data/adapt")
 _UNITS = {"s": 1, "m": 60, "h": 3600}
@@ -47,6 +48,15 @@ class Duration(click.ParamType):
         if seconds > _MOST:
             self.fail(f"{value[:30]!r} is more than a year; write 90s, 45m or 2h", param, ctx)
         return seconds
+
+
+def _reading(own: dict[str, Any]) -> dict[str, Any]:
+    """Return how files are read, as far as it was given."""
+    tree: dict[str, Any] = {}
+    for key in own.keys() & {"data.encoding", "data.score_range"}:
+        set_key(tree, key, own[key])
+    data = check_settings(tree, where="--set").data
+    return {"encoding": data.encoding, "score_range": tuple(data.score_range)}
 
 
 @click.command(epilog=_EXAMPLES)
@@ -117,7 +127,7 @@ def adapt(
         if labels is None or columns is not None:
             raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
         columns = (text_column, label_column)
-    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, columns=columns)
+    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, columns=columns, **_reading(own))
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
     settings, left = base_settings(params, found.settings | own, named=named)
     if dev_queries is None and given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure

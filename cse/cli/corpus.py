@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from cse.choices import Provider
+from cse.cli.options import encoding_option
 from cse.errors import escaped, one_line
 from cse.stages.common import BUNDLE
 
@@ -50,6 +51,7 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
     "--keep-text", is_flag=True, help="Store the text with each vector; search finds its words and prints it."
 )
 @click.option("--keep-column", multiple=True, help="Column to store with each vector, for filters; may be repeated.")
+@encoding_option
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
     "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
@@ -74,6 +76,7 @@ def embed(
     role: str | None,
     keep_text: bool,
     keep_column: tuple[str, ...],
+    encoding: str,
     shard_rows: int,
     workers: int | None,
     batch_size: int | None,
@@ -94,7 +97,7 @@ def embed(
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.plan import Choices
 
-    columns = Columns(text_column, id_column, domain_column, title_column, keep_column)
+    columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
     choices = Choices(columns, keep_text, shard_rows, batch_size, normalize, provider, role)
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:

@@ -10,6 +10,7 @@ import click
 
 from cse.choices import Provider
 from cse.cli.missing import naming_extra
+from cse.cli.options import encoding_option
 from cse.errors import CseError
 
 
@@ -25,6 +26,7 @@ from cse.errors import CseError
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
 @click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
+@encoding_option
 @click.option(
     "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
 )
@@ -40,6 +42,7 @@ def encode(
     out: Path,
     column: str | None,
     domain_column: str | None,
+    encoding: str,
     batch_size: int,
     device: str,
     normalize: bool,
@@ -65,9 +68,9 @@ def encode(
     uses = {"role": role, "dimensions": dimensions}
     options |= {name: value for name, value in uses.items() if value is not None}
     if domain_column is None:
-        lines, encoder = _texts(text, column), _open(model, device)
+        lines, encoder = _texts(text, column, encoding), _open(model, device)
     else:
-        lines, options["domain"] = _texts_and_domains(text, column, domain_column)
+        lines, options["domain"] = _texts_and_domains(text, column, domain_column, encoding)
         encoder = open_bank(model, device=device)
     if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
         click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
@@ -93,30 +96,32 @@ def _open(model: str, device: str) -> Any:
     return open_model(model, device=device)
 
 
-def _texts(stream: Any, column: str | None) -> list[str]:
+def _texts(stream: Any, column: str | None, encoding: str) -> list[str]:
     """Return the texts to encode: a column of a table, or the lines of a text file."""
     from cse.data.checks import no_rows
-    from cse.data.readers import read_texts
-    from cse.data.tables import TABLES
-    from cse.data.text_files import file_lines
+    from cse.data.read import TABLES, ending, file_lines
+    from cse.data.shape import read_texts
 
     source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() in TABLES:
-        return read_texts(source, column)
+    if ending(source) in TABLES:
+        return [text for (text,) in read_texts(source, column, encoding=encoding)]
     if column is not None:
         raise CseError(f"--column {column}: {source} is read line by line; use a {', '.join(TABLES)} file")
-    lines = list(file_lines(stream.buffer, str(source)))
+    lines = list(file_lines(stream.buffer, str(source), encoding))
     if not lines:
         raise no_rows(str(source))
     return lines
 
 
-def _texts_and_domains(stream: Any, column: str | None, domain_column: str) -> tuple[list[str], list[str]]:
+def _texts_and_domains(
+    stream: Any, column: str | None, domain_column: str, encoding: str
+) -> tuple[list[str], list[str]]:
     """Return the texts to encode and the name of each one's domain."""
-    from cse.data.readers import read_texts_and_names
-    from cse.data.tables import TABLES
+    from cse.data.read import TABLES, ending
+    from cse.data.shape import read_texts
 
     source = Path(getattr(stream, "name", "<stdin>"))
-    if source.suffix.lower() not in TABLES:
+    if ending(source) not in TABLES:
         raise CseError(f"--domain-column {domain_column}: {source} has no columns; use a {', '.join(TABLES)} file")
-    return read_texts_and_names(source, column, domain_column)
+    texts, domains = zip(*read_texts(source, column, domain_column, encoding), strict=True)
+    return list(texts), list(domains)

@@ -239,9 +239,9 @@ def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
 
 def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alone: bool) -> SuiteData:
     """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs; none if ``alone``."""
-    from cse.data.scored_file import read_scored_file
     from cse.data.store import PreparedData
     from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
+    from cse.data.tasks.read import read_scored
     from cse.data.tasks.store import TASKS_FILE
 
     if alone:
@@ -250,7 +250,7 @@ def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alon
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():
         lowest, highest = settings.data.score_range
-        suite = only_pairs([read_scored_file(data, settings.data.encoding, (lowest, highest))])
+        suite = only_pairs([read_scored(data, None, settings.data.encoding, (lowest, highest))])
     elif data.exists():
         return read_suite(data, cxc)
     else:

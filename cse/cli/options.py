@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,6 +20,18 @@ params_option = click.option(
 )
 set_option = click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
+)
+
+
+def _encoding(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    try:
+        return codecs.lookup(value).name
+    except LookupError:
+        raise click.BadParameter(f"{value!r} is not an encoding known to Python") from None
+
+
+encoding_option = click.option(
+    "--encoding", default="utf-8", show_default=True, callback=_encoding, help="Of text files: cp1252, utf-16, ..."
 )
 
 

@@ -10,17 +10,23 @@ from unicodedata import category
 
 from cse.errors import CseError, nearest
 
+MOST_CHARACTERS = 100_000  # per sentence; a longer text is not a sentence, and tokenising it takes gigabytes
 _SHOWN = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def check_columns(shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0) -> None:
-    """Raise ``CseError`` for a duplicate column name, or a parquet text column of another type."""
+def check_columns(
+    shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0, *, lists: bool = False
+) -> None:
+    """Raise ``CseError`` for a duplicate column name, or a parquet column of another type than text or its lists."""
     for name in names:
         if there.count(name) > 1:
             raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each its own name")
     for name in names[:texts] if schema is not None else ():
-        if not is_text_type(kind := schema.field(name).type):
+        kind = field_type(schema, name)
+        if lists and str(kind).startswith(("list", "large_list")):
+            kind = kind.value_type
+        if not is_text_type(kind) and not (lists and str(kind) == "null"):
             raise CseError(f"{shown}: column {name!r} holds {kind}, not text; name another")
 
 
@@ -88,6 +94,27 @@ def titled(title: str | None, text: str) -> str:
 def no_rows(shown: str) -> CseError:
     """Return the error for a file without rows."""
     return CseError(f"{shown}: no rows; add rows or name another file")
+
+
+def read_text(value: Any, column: str, where: str) -> str:
+    """Return a text without the blanks around it.
+
+    Raises:
+        CseError: it is missing, blank, not text or over 100,000 characters.
+    """
+    text = required_text(value, column, where, blank=False)
+    if len(text) > MOST_CHARACTERS:
+        raise CseError(f"{where}: {len(text):,} characters in column {column!r}; split the text")
+    return text.strip()
+
+
+def field_type(schema: Any, name: str) -> Any:
+    """Return the Arrow type of a column, or of ``b`` in the column ``a`` for ``a.b``."""
+    top, *below = [name] if name in schema.names else name.split(".")
+    kind = schema.field(top).type
+    for part in below:
+        kind = kind.field(part).type
+    return kind
 
 
 def is_text_type(kind: Any) -> bool:

@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import no_rows
+from cse.data.checks import MOST_CHARACTERS, no_rows
 from cse.data.near_duplicates import NearDuplicates
-from cse.data.readers import Row
+from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
 
-MOST_CHARACTERS = 100_000  # per sentence; a longer text is not a sentence, and tokenising it takes gigabytes
 REASONS = (
     "blank",
     "missing_sentence",
@@ -39,6 +38,9 @@ _REMEDY = {
     # of some views and settings only
     "empty_document": "fill the column with the bodies or name another one in data.columns",
     "no_pair": "choose other data.pairs, or lower data.passage_words",
+    NEGATIVE_PAIR: "give pairs labelled 1, or set data.view: triplets where a first text has both",
+    NEUTRAL_PAIR: "give pairs that belong together, or set data.view: labelled",
+    LOW_SCORE: "give pairs with higher scores, or set data.score_range",
     "alone_in_label": "give each label two texts or more",
     "held_out_overlap": "prepare more rows, or set data.hold_out: 0",
     "near_evaluation": "train on other sentences or raise data.near_duplicates",
@@ -80,7 +82,7 @@ class CleaningReport:
 
     def drop(self, reason: str, line: int | str) -> None:
         """Count a dropped row and record the location of the first."""
-        entry = self.dropped[reason]
+        entry = self.dropped.setdefault(reason, Drop())
         if entry.count == 0:
             entry.first = f"{self.source}:{line}"
         entry.count += 1

@@ -9,9 +9,9 @@ import numpy as np
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from cse.data.scored_file import check_score
+from cse.data.read import text_lines
+from cse.data.shape import read_score
 from cse.data.tasks.kinds import CaptionPairs
-from cse.data.text_files import text_lines
 from cse.errors import CseError
 
 COLUMNS = ("sentence1_id", "sentence2_id", "score", "sampling_method", "sentence1", "sentence2")
@@ -44,7 +44,7 @@ def read_cxc(path: Path) -> CaptionPairs:
         number = rows.line_num
         if None in row.values() or not row["sentence1"].strip() or not row["sentence2"].strip():
             raise CseError(f"{path}:{number}: a column is missing or a caption is empty; join the captions again")
-        score.append(check_score(path, number, row["score"], _SCORES, "copy the file again"))
+        score.append(read_score(row["score"], f"{path}:{number}", _SCORES, "copy the file again"))
         pair = tuple(ids.setdefault(row[name], len(ids)) for name in COLUMNS[:2])
         if seen.setdefault(frozenset(pair), number) != number:
             raise CseError(f"{path}:{number}: repeats the pair of line {seen[frozenset(pair)]}; keep one score")

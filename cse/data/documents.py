@@ -9,9 +9,7 @@ from typing import Any
 from cse.data.checks import check_column, check_text, listed, no_rows
 from cse.data.markup import html_document, markdown_document, paragraphs_of, plain_document
 from cse.data.passages import Document, Section, section
-from cse.data.readers import check_exists, data_files, is_data_name
-from cse.data.tables import FORMATS, TABLES, open_table
-from cse.data.text_files import text_lines
+from cse.data.read import FORMATS, TABLES, check_exists, data_files, ending, is_data_name, open_table, text_lines
 from cse.errors import CseError, in_terms_of
 
 FILES: dict[str, Callable[[str], tuple[str, list[Section]]]] = {
@@ -43,7 +41,7 @@ def read_documents(
     """
     check_exists(path, "data.train_path")
     found = _files(path) if path.is_dir() else [path]
-    if found[0].suffix.lower() in TABLES:
+    if ending(found[0]) in TABLES:
         return _table(found[0], columns, questions, encoding)
     if columns is not None:
         raise CseError(f"{path}: these files have no named columns; set data.columns: null")
@@ -56,8 +54,8 @@ def _files(folder: Path) -> list[Path]:
         return [folder / CORPUS]
     inside = [each for each in sorted(folder.rglob("*")) if each.is_file()]
     named = [each for each in inside if all(map(is_data_name, each.relative_to(folder).parts))]
-    texts = [each for each in named if each.suffix.lower() in FILES]
-    tables = [each for each in data_files(folder) if each.suffix.lower() in TABLES]
+    texts = [each for each in named if ending(each) in FILES]
+    tables = [each for each in data_files(folder) if ending(each) in TABLES]
     if texts and tables:
         raise CseError(f"{folder}: both files of text and tables ({listed(f.name for f in tables)}); name one file")
     if len(tables) > 1:
@@ -69,10 +67,10 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _file(path: Path, place: int | str, encoding: str) -> Document:
-    read = FILES.get(path.suffix.lower())
+    read = FILES.get(ending(path))
     if read is None:
         kinds = ", ".join(sorted({*FORMATS, *FILES}))
-        raise CseError(f"{path}: cannot read {path.suffix or 'suffixless'} files as documents; use one of {kinds}")
+        raise CseError(f"{path}: cannot read {ending(path) or 'suffixless'} files as documents; use one of {kinds}")
     lines = (check_text(line, f"{path}:{number}") or "" for number, line in enumerate(text_lines(path, encoding), 1))
     with in_terms_of(f"{path}: "):
         title, sections = read("\n".join(lines))

@@ -17,7 +17,7 @@ import numpy as np
 
 from cse.data.clean import CleaningReport, Drop, text_key, trimmed
 from cse.data.draws import LEAST, draw_parts
-from cse.data.readers import Row
+from cse.data.shape import Row
 from cse.data.tasks.kinds import HELD_OUT, PROXY, LabelledTexts, Retrieval, Task, Triplets, own_documents
 from cse.errors import CseError
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from cse.data.readers import LABEL_OF, Row, choose_columns, find_data_file, make_row, read_rows
+from cse.data.read import find_data_file
+from cse.data.shape import JUDGED, Row, choose_columns, judge_of, read_rows, rows_of
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -22,6 +23,8 @@ def hub_rows(
     split: str = "train",
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
+    score_range: tuple[float, float] = (0.0, 5.0),
+    tell: Callable[[str], object] = print,
 ) -> Iterator[Row]:
     """Stream the rows of a data set on the hub, from the cache if already downloaded.
 
@@ -33,14 +36,17 @@ def hub_rows(
         split: split of the data set, used without ``file``.
         columns: see ``read_rows``.
         encoding: encoding of a text file.
+        score_range: see ``read_rows``.
+        tell: see ``read_rows``.
 
     Raises:
         OfflineError: the hub is unreachable and the data set is not cached.
         CseError: no such data set, file, revision or split, or anything wrong with the rows.
     """
     if file is not None:
-        return read_rows(find_data_file(hub_file(hub_id, file, revision), "data.hub_file"), view, columns, encoding)
-    return _split_rows(hub_id, view, revision, split, columns)
+        path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
+        return read_rows(path, view, columns, encoding, score_range, tell)
+    return _split_rows(hub_id, view, revision, split, columns, score_range, tell)
 
 
 def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
@@ -59,7 +65,15 @@ def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
         raise _explain(error, f"{hub_id}/{file}", revision) from None
 
 
-def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequence[str] | None) -> Iterator[Row]:
+def _split_rows(
+    hub_id: str,
+    view: str,
+    revision: str,
+    split: str,
+    columns: Sequence[str] | None,
+    score_range: tuple[float, float],
+    tell: Callable[[str], object],
+) -> Iterator[Row]:
     import datasets
 
     try:
@@ -68,10 +82,13 @@ def _split_rows(hub_id: str, view: str, revision: str, split: str, columns: Sequ
     except Exception as error:
         raise _explain(error, f"{hub_id} (split {split})", revision) from None
     where = Path(hub_id)
-    names = choose_columns(where, dataset.column_names, view, columns)
-    return (
-        make_row(where, number, [record[name] for name in names], len(names), LABEL_OF.get(view))
-        for number, record in enumerate(dataset.select_columns(list(names)), start=1)
+    chosen, judge = choose_columns(where, dataset.column_names, view, columns), None
+    if chosen.label and view in JUDGED:
+        judge = judge_of(enumerate(dataset[chosen.label], start=1), chosen, hub_id, score_range)
+        tell(judge.told)
+    records = enumerate(dataset.select_columns(chosen.names), start=1)
+    return rows_of(
+        where, ((number, [record[name] for name in chosen.names]) for number, record in records), view, chosen, judge
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from cse.data.checks import titled
-from cse.data.readers import Row
+from cse.data.shape import Row
 from cse.data.store import STAND_INS
 
 SENTENCES = "sentences"

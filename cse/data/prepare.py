@@ -16,9 +16,10 @@ from cse.data.clean import CleaningReport, trimmed
 from cse.data.documents import read_documents
 from cse.data.hold_out import HoldOut
 from cse.data.passages import whole_document
-from cse.data.readers import check_exists, contents, data_files, find_data_file
+from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table, plain
 from cse.data.row_views import DOCUMENTS, arrangement
 from cse.data.sample import sample_pairs
+from cse.data.shape import SCORES, pair_columns
 from cse.data.sources import open_more, open_source, unwatched, write_more
 from cse.data.store import (
     DOCUMENTS_FILE,
@@ -32,10 +33,8 @@ from cse.data.store import (
     write_table,
 )
 from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
-from cse.data.tables import TABLES, open_table
 from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
-from cse.data.tasks.layout import COLUMNS, is_beir, names_of, splits_of
-from cse.data.tasks.read import read_scored, read_task, read_tasks
+from cse.data.tasks.read import is_beir, read_pairs, read_scored, read_task, read_tasks, splits_of
 from cse.data.tasks.store import write_tasks
 from cse.data.transfer import senteval_root
 from cse.outputs import Kind, check_folder, publish_folder
@@ -93,6 +92,7 @@ def prepare(
             suite = suite.with_tasks(measured)
         write_tasks(folder, dev=evaluation.dev, test=suite.test, own=suite.own)
         report = _report(settings, cleaning, evaluation, origin, suite)
+        report["notes"] += [note for one in (source, *more.values()) for note in one.notes]
         if settings.hold_out and not held_out_tasks:
             report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
         report |= {"more": reports} if reports else {}
@@ -192,23 +192,26 @@ def given_path(settings: DataSettings, key: str) -> Path | None:
 def _dev(settings: DataSettings) -> tuple[Task, str] | None:
     """Read the user's own task that selects checkpoints, and return where it is from; None without one.
 
-    A file with the columns of scored pairs counts as such, whatever else it has.
+    A file of pairs with scores counts as such, whatever else it has.
     """
     path = given_path(settings, "dev_path")
     if path is None:
         return None
     if not path.is_dir() or not (is_beir(path) or splits_of(path)):
         path = find_data_file(path, "data.dev_path")
-        columns = open_table(path, settings.encoding).columns if path.suffix.lower() in TABLES else []
-        if names_of(SCORED, columns) or not any(names_of(kind, columns) for kind in COLUMNS):
-            return _scored(path, settings), path.name
+        there = open_table(path, settings.encoding).columns if ending(path) in TABLES else []
+        pairs = pair_columns(there, str(path), scores=True)
+        if pairs and pairs.label in SCORES:
+            lowest, highest = settings.score_range
+            dev = read_pairs(path, plain(path).stem, settings.encoding, (lowest, highest), pairs)
+            return dev, path.name if kind_of(dev) == SCORED else dev.name
     task = read_task(path, **_how(settings), setting="data.dev_path")
     return task, path.name if kind_of(task) == SCORED else task.name
 
 
 def _scored(path: Path, settings: DataSettings) -> ScoredPairs:
     lowest, highest = settings.score_range
-    return read_scored(path, path.stem, settings.encoding, (lowest, highest))
+    return read_scored(path, plain(path).stem, settings.encoding, (lowest, highest), least=2)
 
 
 def _how(settings: DataSettings) -> dict[str, Any]:

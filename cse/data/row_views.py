@@ -12,7 +12,7 @@ from cse.data.documents import read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.near_duplicates import NEAR_DUPLICATE, NEAR_EVALUATION, NearDuplicates
 from cse.data.passages import document_rows
-from cse.data.readers import Row
+from cse.data.shape import Row
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 

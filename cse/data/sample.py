@@ -13,7 +13,7 @@ from random import Random
 
 import numpy as np
 
-from cse.data.labels import LABELS
+from cse.choices import LABELS
 from cse.data.sample_grammar import Frame, other, pick, word
 from cse.data.sample_words import NUMBERS, TIMES, TRAITS, Topic, topics
 from cse.data.tasks.kinds import ScoredPairs

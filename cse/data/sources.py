@@ -15,9 +15,10 @@ from tqdm import tqdm
 from cse.data.clean import CleaningReport, clean_rows, overlap_keys
 from cse.data.hold_out import HoldOut, without
 from cse.data.hub import hub_rows
-from cse.data.readers import LABELLED, Row, find_data_file, read_rows
+from cse.data.read import find_data_file
 from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, near_duplicates, own_rows, report_of
 from cse.data.sample import sample_rows
+from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
@@ -34,11 +35,13 @@ class Source:
         settings: the group ``data`` as if this were the only source.
         report: counts what cleaning does.
         rows: the rows as read.
+        notes: how they are read, if that is not obvious.
     """
 
     settings: DataSettings
     report: CleaningReport
     rows: Iterator[Row]
+    notes: list[str]
 
     def write(
         self,
@@ -82,8 +85,9 @@ def open_source(settings: DataSettings) -> Source:
     Raises:
         CseError: it is missing, or its columns are.
     """
-    name, rows = _open(settings)
-    return Source(settings, report_of(settings, name), rows)
+    notes: list[str] = []
+    name, rows = _open(settings, notes.append)
+    return Source(settings, report_of(settings, name), rows, [f"{name}: {note}" for note in notes if note])
 
 
 def open_more(settings: DataSettings) -> dict[str, Source]:
@@ -145,7 +149,7 @@ def _named(name: str) -> Iterator[None]:
         raise CseError(told if f"data.more.{name}" in told else f"data.more.{name}: {told}") from None
 
 
-def _open(settings: DataSettings) -> tuple[str, Iterator[Row]]:
+def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, Iterator[Row]]:
     """Return the name of a source (without its folder) and its rows."""
     if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
         return own_rows(settings)
@@ -156,6 +160,7 @@ def _open(settings: DataSettings) -> tuple[str, Iterator[Row]]:
             Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
             for number, texts in enumerate(generated, start=1)
         )
+    lowest, highest = settings.score_range
     if settings.source == "hub":
         rows = hub_rows(
             settings.hub_id,
@@ -165,7 +170,9 @@ def _open(settings: DataSettings) -> tuple[str, Iterator[Row]]:
             split=settings.hub_split,
             columns=settings.columns,
             encoding=settings.encoding,
+            score_range=(lowest, highest),
+            tell=tell,
         )
         return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
     path = find_data_file(Path(settings.train_path), "data.train_path")
-    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding)
+    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding, (lowest, highest), tell)

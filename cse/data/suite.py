@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cse.data.cxc import CXC_FILE, read_cxc
-from cse.data.scored_file import Scored, check_score, make_scored
+from cse.data.read import text_lines
+from cse.data.shape import read_score
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, ScoredPairs, Splits, Task, TransferTask, of_kind
-from cse.data.tasks.read import check_names
+from cse.data.tasks.read import Scored, check_names, make_scored
 from cse.data.tasks.store import OWN, TEST, open_tasks
-from cse.data.text_files import text_lines
 from cse.data.transfer import read_transfer, senteval_root
 from cse.errors import CseError
 
@@ -262,7 +262,7 @@ def _words(text: str) -> str:
 
 
 def _gold(path: Path, number: int, text: str) -> float:
-    return check_score(path, number, text, (0.0, 5.0), "copy the file again")
+    return read_score(text, f"{path}:{number}", (0.0, 5.0), "copy the file again")
 
 
 def _check_count(path: Path, found: int, expected: int) -> None:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cse.data.read import text_lines
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
-from cse.data.text_files import text_lines
 from cse.errors import CseError
 
 _TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")

@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -149,6 +150,11 @@ class Domain:
     def rank(self) -> int:
         """Rank of its low-rank updates; 0 without."""
         return 0 if self.update_down is None else len(self.update_down)
+
+    @cached_property
+    def bytes_filled(self) -> int:
+        """Bytes of what the other domains of a batch are filled up to."""
+        return sum(one.nbytes for one in (self.prompt, self.update_down, self.update_up) if one is not None)
 
     @property
     def texts(self) -> dict[str, str]:

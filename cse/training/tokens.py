@@ -13,7 +13,7 @@ from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
-from cse.data.labels import LABELS
+from cse.choices import LABELS
 from cse.data.store import texts_in
 from cse.files import write_array
 from cse.outputs import Kind, publish_folder

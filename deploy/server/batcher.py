@@ -4,7 +4,8 @@ Rows wait in the order of their tags (``turns``), and a batch holds the row with
 length among the next ones, up to a number of tokens with padding.
 
 A client may fill the queue to half, a second one half of what is left, and so on (dynamic thresholds, Choudhury and
-Hahne 1998): however many ask for much, there is room for one more who asks for little.
+Hahne 1998): however many ask for much, there is room for one more who asks for little. What asks for little, such as
+one text, has room of its own: a client's bulk never takes that of its own next text. What is taken is finished.
 """
 
 from __future__ import annotations
@@ -30,8 +31,43 @@ from deploy.server.work import BatchFacts, QueuedText, Work, call, finish, refus
 # times a batch: among the first so many rows and tokens it looks for its own length. More would fill batches better
 # (a whole queue of 64 texts: 1.5 % more texts/s) and let texts of a rare length wait (p99 a quarter longer).
 _WINDOW = 4
+_FEW = 1 / 256  # of the queue: a request of so many tokens, or of one text, is a small one
+_RESERVE = 1 / 4  # of the queue, for small requests, beside it
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _QUIET = 3  # batches in turn without a neighbour
+
+
+class _Queue:
+    """What waits of small requests, or of all others.
+
+    Attributes:
+        tokens: that wait.
+        held: those of each client.
+        large: a client's request beyond its share, taken because nothing waited.
+    """
+
+    def __init__(self) -> None:
+        self.tokens = 0
+        self.held: Counter[str] = Counter()
+        self.large: Work | None = None
+
+    def free(self, limit: float) -> float:
+        """Return how many tokens more may wait; a client's large request counts as half of the queue."""
+        beyond = 0.0 if self.large is None else max(0.0, self.large.waiting_tokens - limit / 2)
+        return limit - self.tokens + beyond
+
+    def room(self, client: str | None, limit: float) -> float:
+        """Return how many tokens more a client may let wait: afterwards at least as much is free as it holds."""
+        free = self.free(limit)
+        return free if client is None else (free - self.held[client]) / 2
+
+    def add(self, client: str | None, tokens: int) -> None:
+        """Note that tokens of a client wait, or no longer do if there are less than none."""
+        self.tokens += tokens
+        if client is not None:
+            self.held[client] += tokens
+            if not self.held[client]:
+                del self.held[client]
 
 
 class Batcher:
@@ -62,14 +98,13 @@ class Batcher:
         self._padding, self._capacity, self._patience = padding, capacity, patience
         self._changed = threading.Condition()
         self._rows: list[QueuedText] = []  # a heap by tags; rows of cancelled requests stay until their turn
-        self._texts = self._tokens = 0  # that wait
+        self._texts = 0  # that wait
+        self._others, self._small = _Queue(), _Queue()
         self._turns = Turns()
-        self._held: Counter[str] = Counter()  # tokens that wait, by client
-        self._large: Work | None = None  # a client's request beyond its share, taken because nothing waited
         self._busy = 0  # lanes that run a batch
         self._undisturbed = 0  # batches of late beside which nothing ran or waited
         self._rate = 0.0  # tokens per second, of late
-        self._ended = 0.0  # when the last batch ended
+        self.ended = 0.0  # when the last batch ended
         self._numbers = itertools.count()
         self._open = True
         self._several = lanes > 1
@@ -80,7 +115,7 @@ class Batcher:
     @property
     def waiting(self) -> tuple[int, int]:
         """Texts and tokens that wait."""
-        return self._texts, self._tokens
+        return self._texts, self._others.tokens + self._small.tokens
 
     @property
     def alive(self) -> bool:
@@ -89,11 +124,17 @@ class Batcher:
 
     @property
     def full(self) -> bool:
-        """Whether no more requests are taken."""
-        return self._free() < 1
+        """Whether no more requests are taken, but small ones."""
+        return self._others.free(self._limit()) < 1
 
     def submit(
-        self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain] = (), client: str | None = None
+        self,
+        encoder: OnnxEncoder,
+        tokens: Tokens,
+        domains: Sequence[Domain] = (),
+        client: str | None = None,
+        *,
+        taken: bool = False,
     ) -> Work:
         """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
 
@@ -102,6 +143,7 @@ class Batcher:
             tokens: of the request's texts.
             domains: domain of each text, for a bank.
             client: whose share of the queue the request takes; None: of nobody, it may fill the queue.
+            taken: whether the request was taken before and goes on, so that there is room for it.
 
         Raises:
             ServiceError: 429, the queue or the client's share of it is full.
@@ -110,24 +152,24 @@ class Batcher:
         lengths = tokens.lengths
         count, total = len(lengths), int(lengths.sum())
         vectors = np.empty((count, encoder.dimension), np.float32)
-        work = Work(encoder, tokens, domains, client, loop, loop.create_future(), vectors, count, total, count)
+        small = count == 1 or total <= self._capacity * _FEW
+        work = Work(encoder, tokens, domains, client, small, loop, loop.create_future(), vectors, count, total, count)
         if not count:
             work.done.set_result(None)
             return work
         order = np.argsort(-lengths, kind="stable")
         ordered: list[int] = lengths[order].tolist()
         with self._changed:
-            if not self._tokens:
-                self._large = work if client is not None and total > self._limit() / 2 else None
-            elif total > self._room(client):
+            queue, limit = (self._small, self._capacity * _RESERVE) if small else (self._others, self._limit())
+            if not queue.tokens:
+                queue.large = work if client is not None and total > limit / 2 else None
+            elif not taken and total > queue.room(client, limit):
                 raise self._refusal(client)
             tags = self._turns.tags(ordered, count)
             for tag, length, index in zip(tags, ordered, order.tolist(), strict=True):
                 heapq.heappush(self._rows, QueuedText(tag, next(self._numbers), length, index, work))
             self._texts += count
-            self._tokens += total
-            if client is not None:
-                self._held[client] += total
+            queue.add(client, total)
             self._changed.notify(min(count, len(self._lanes)))
         return work
 
@@ -143,21 +185,11 @@ class Batcher:
         """Return how many tokens may wait: no more than are answered in time."""
         return min(self._capacity, self._rate * self._patience) if self._rate else self._capacity
 
-    def _free(self) -> float:
-        """Return how many tokens more may wait; a client's large request counts as half of the queue."""
-        limit = self._limit()
-        beyond = 0.0 if self._large is None else max(0.0, self._large.waiting_tokens - limit / 2)
-        return limit - self._tokens + beyond
-
-    def _room(self, client: str | None) -> float:
-        """Return how many tokens more a client may let wait: afterwards at least as much is free as it holds."""
-        free = self._free()
-        return free if client is None else (free - self._held[client]) / 2
-
     def _refusal(self, client: str | None) -> ServiceError:
-        wait = min(_LONGEST_WAIT, math.ceil(self._tokens / self._rate)) if self._rate else 1
-        mine = "" if client is None else f", {self._held[client]} of them yours"
-        message = f"the queue is full: {self._tokens} tokens wait{mine}; ask again in {wait} s"
+        tokens, held = self.waiting[1], self._others.held[client] + self._small.held[client] if client else 0
+        wait = min(_LONGEST_WAIT, math.ceil(tokens / self._rate)) if self._rate else 1
+        mine = "" if client is None else f", {held} of them yours"
+        message = f"the queue is full: {tokens} tokens wait{mine}; ask again in {wait} s"
         return ServiceError(429, message, code="overloaded", retry_after=max(1, wait))
 
     def close(self) -> None:
@@ -191,7 +223,8 @@ class Batcher:
         """Remove a batch from the queue: the first row and the nearest in length."""
         window = self._next()
         head = window[0]
-        near = [row for row in window if row.work.encoder is head.work.encoder]
+        kind = _kind(head)
+        near = [row for row in window if _kind(row) == kind]
         near.sort(key=lambda row: (row.length, row.number))
         batch = self._alike(near, near.index(head))
         taken = {row.number for row in batch}
@@ -208,16 +241,13 @@ class Batcher:
 
     def _drop(self, work: Work, texts: int, tokens: int) -> None:
         """Note that rows of a request no longer wait."""
+        queue = self._small if work.small else self._others
         self._texts -= texts
-        self._tokens -= tokens
+        queue.add(work.client, -tokens)
         work.waiting -= texts
         work.waiting_tokens -= tokens
-        if not work.waiting and self._large is work:
-            self._large = None
-        if work.client is not None:
-            self._held[work.client] -= tokens
-            if not self._held[work.client]:
-                del self._held[work.client]
+        if not work.waiting and queue.large is work:
+            queue.large = None
 
     def _alike(self, near: list[QueuedText], head: int) -> list[QueuedText]:
         """Return the rows around ``head`` that fit into one batch, as long as each adds little padding.
@@ -266,8 +296,8 @@ class Batcher:
         tokens = sum(row.length for row in batch)
         with self._changed:
             now = time.perf_counter()
-            rate = tokens / (now - max(start, self._ended) + 1e-6)  # lanes end in turn, so this is the rate of all
-            self._ended = now
+            rate = tokens / (now - max(start, self.ended) + 1e-6)  # lanes end in turn, so this is the rate of all
+            self.ended = now
             self._rate += 0.1 * (rate - self._rate) if self._rate else rate
         self._ran(BatchFacts(len(batch), tokens, len(batch) * max(row.length for row in batch), seconds))
 
@@ -289,3 +319,13 @@ class Batcher:
     def _fail(self, work: Work, error: Exception) -> None:
         self.cancel(work)
         call(work.loop, refuse, work, error)
+
+
+def _kind(row: QueuedText) -> tuple[OnnxEncoder, int]:
+    """Return what the rows of a batch have in common: a model, and prompts and updates of about a size.
+
+    A batch's are filled up to the largest; below a megabyte that costs little.
+    """
+    work = row.work
+    size = work.domains[row.place].bytes_filled if work.domains else 0
+    return work.encoder, (size >> 20).bit_length()

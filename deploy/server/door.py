@@ -139,7 +139,7 @@ class Door:
             raise ServiceError(408, f"the request did not arrive within {wait:g} s", code="slow_request") from None
 
     async def _answer(self, scope: Scope, body: bytes, receive: Receive, reply: Send) -> None:
-        """Run the application on a request that has arrived whole; give up when its client goes or time is up."""
+        """Run the application on a request that has arrived whole; give up when its client goes."""
         task = asyncio.current_task()
         read = gone = False
 
@@ -160,11 +160,7 @@ class Door:
 
         watcher = asyncio.create_task(left()) if body else None
         try:
-            async with asyncio.timeout(self._options.timeout):
-                await self._app(scope, whole, reply)
-        except TimeoutError:
-            wait = self._options.timeout
-            raise ServiceError(503, f"no answer within {wait:g} s", code="timeout", retry_after=1) from None
+            await self._app(scope, whole, reply)
         except asyncio.CancelledError:
             if not gone:
                 raise

@@ -32,7 +32,11 @@ class Options(BaseModel):
     max_domain_bytes: int = Field(
         KEPT_BYTES, ge=1, description="Bytes of a bank's domains in memory; the longest unused are read again."
     )
-    timeout: float = Field(60.0, gt=0, description="Seconds after which a request is given up.")
+    timeout: float = Field(
+        60.0,
+        gt=0,
+        description="Seconds of work that may wait, and without any result after which a request is given up.",
+    )
     receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")
     follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")

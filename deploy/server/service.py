@@ -170,7 +170,7 @@ class Service:
                 f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
             )
             raise ServiceError(413, message, param="inputs")
-        work = await self._run(target, tokens, domains, client.name)
+        work = await self._run(target, tokens, domains, client.name, taken=target.auto)
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
         vectors = _scaled(kept, target, domains, normalize)
         count = int(tokens.starts[-1])
@@ -216,12 +216,21 @@ class Service:
             return encoder.tokenize(texts, domains)
         return await asyncio.get_running_loop().run_in_executor(self._beside, encoder.tokenize, texts, domains)
 
-    async def _run(self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str) -> Work:
-        work = self._batcher.submit(target.served.encoder, tokens, domains, client)
+    async def _run(
+        self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str, *, taken: bool = False
+    ) -> Work:
+        batcher, seconds = self._batcher, self.options.timeout
+        work = batcher.submit(target.served.encoder, tokens, domains, client, taken=taken)
         try:
+            ended = -1.0
+            while not work.done.done():  # as long as batches end, its rows have their turn
+                if ended == batcher.ended:
+                    raise ServiceError(503, f"nothing was computed within {seconds:g} s", code="timeout", retry_after=1)
+                ended = batcher.ended
+                await asyncio.wait([work.done], timeout=seconds)
             await work.done
-        except asyncio.CancelledError:
-            self._batcher.cancel(work)
+        except (asyncio.CancelledError, ServiceError):
+            batcher.cancel(work)
             raise
         except Exception as error:
             log.exception("a batch failed")

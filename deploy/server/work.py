@@ -35,6 +35,7 @@ class Work:
         tokens: of the request's texts.
         domains: domain of each text, for a bank.
         client: whose share of the queue it takes; None: of nobody.
+        small: whether it waits among the small requests.
         vectors: answers (n, d), not scaled to unit length.
         waiting: rows that no batch has taken yet.
         waiting_tokens: their tokens.
@@ -47,6 +48,7 @@ class Work:
     tokens: Tokens
     domains: Sequence[Domain]
     client: str | None
+    small: bool
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
     vectors: NDArray[np.float32]

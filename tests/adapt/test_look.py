@@ -33,6 +33,9 @@ def write(path, text="a b\nc d\n"):
         ("texts.csv", "text\none\n", "sentences"),
         ("questions.csv", "text,category\none,a\n", "sentences"),
         ("pairs.csv", "sent0,sent1\na,b\n", "pairs"),
+        ("quora.csv", "question1,question2,is_duplicate\na,b,1\n", "pairs"),
+        ("nli.csv", "premise,hypothesis,label\na,b,neutral\n", "pairs"),
+        ("bge.jsonl", '{"query": "q", "pos": ["a"], "neg": ["b"]}', "triplets"),
         ("triplets.tsv", "anchor\tpositive\tnegative\na\tb\tc\n", "triplets"),
         ("corpus.jsonl", json.dumps({"_id": "1", "title": "t", "text": "b"}) + "\n", "documents"),
         ("faq.csv", "question,answer\nq,a\n", "documents"),
@@ -136,8 +139,37 @@ def test_columns_of_any_name(tmp_path):
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
     assert look([], labels=usual, columns=(None, "group")).settings["data.columns"] == ["sentence", "group"]
+    third = write(tmp_path / "three.csv", "q,a,same,other\nx,y,1,z\nz,w,0,z\n")
+    views = [look([third], columns=["q", "a", name]).view for name in ("same", "other")]
+    assert views == ["pairs", "triplets"]
     pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], columns=["q", "a"])
     assert (pairs.view, pairs.settings["data.columns"]) == ("pairs", ["q", "a"])
+
+
+def test_text_in_another_encoding(tmp_path):
+    (tmp_path / "labels.csv").write_bytes("text;label\né;x\nü;x\nß;y\n".encode("cp1252"))
+    with pytest.raises(CseError, match=r"labels.csv:2: byte 0xe9 is not utf-8; set data.encoding"):
+        look([], labels=tmp_path / "labels.csv")
+    assert look([], labels=tmp_path / "labels.csv", encoding="cp1252").view == "categories"
+
+
+def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
+    head, rows = "sentence1,sentence2,label\n", "a,b,1\nc,d,0\ne,f,0\n"
+    found = look([write(tmp_path / "p.csv", head + rows)])
+    assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
+    with pytest.raises(CseError, match=r"n\.csv: no pair belongs together by its label \(1 labelled_negative\)"):
+        look([write(tmp_path / "n.csv", head + "a,b,0\n")])
+    scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
+    assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
+
+
+def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made(tmp_path):
+    with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
+        look([write(tmp_path / "p.csv", "sentence1,sentence2,label\na,b,maybe\n")])
+    scored = write(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,90\n")
+    with pytest.raises(CseError, match=r"s\.csv:2: score '90' is not a number from 0 to 5; .* data.score_range"):
+        look([scored])
+    assert look([scored], score_range=(0.0, 100.0)).view == "pairs"
 
 
 @pytest.mark.parametrize(
@@ -213,6 +245,8 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
         {"name": "faq", "path": str(faq), "view": "documents", "pairs": ["question_answer"]},
     ]
     assert found.settings["objective.energy_hinge.weight"] == 0
+    several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d\n")
+    assert look([several]).settings["train.distinct_batches"] is True, "two rows of one pair do not meet"
     found = look([triplets, lines])
     assert found.settings["data.more"] == [
         {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import shutil
 import sys
 from collections.abc import Callable
@@ -19,6 +20,11 @@ Run = Callable[..., Outcome]
 def cse(monkeypatch, capsys) -> Run:
     """Run the command line in this process: ``cse("encode", "model", stdin=b"...")``."""
     monkeypatch.setenv(DEBUG_VARIABLE, "")
+    for logger in map(
+        logging.getLogger, ("cse", "uvicorn")
+    ):  # a server's lines go to its own stderr, closed with the test
+        monkeypatch.setattr(logger, "handlers", [*logger.handlers])
+        monkeypatch.setattr(logger, "propagate", logger.propagate)
 
     def run(*args, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["cse", *map(str, args)])

@@ -104,10 +104,8 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["trian"], "'trian'"),
         (["train", "--lenght", "3"], "No such option '--lenght'"),
         (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
-        (["train", "-s", "train.epoch=2"], "train.epoch: unknown key; did you mean 'train.epochs'?"),
         (
             ["train", "-s", "objective.nt_xent.temperature=1e-40"],
             "objective.nt_xent.temperature: input should be greater",
@@ -122,15 +120,10 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "-s", "train=2"], "train: "),
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
         (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
-        (["prepare", "-s", "data.source=files"], "data/raw/train: no such file or folder"),
-        (["export", "data/checkpont"], "data/checkpont: no such folder; did you mean 'data/checkpoint'?"),
         (["export", "--data", "nowhere"], "nowhere: no prepared data"),
-        (["encode", "data/bundel", "--out", "x.npy"], "data/bundel: no such folder; did you mean 'data/bundle'?"),
         (["encode", "./nowhere", "--out", "x.npy"], "./nowhere: no such folder"),
-        (["encode", "data", "--out", "x.npy"], "data: contains no checkpoint.json, bundle.json or config.json"),
         (["encode", "params.yaml", "--out", "x.npy"], "params.yaml: a file; name the folder of a checkpoint"),
         (["encode", "data/bundle"], "--out"),
-        (["encode", "data/bundle", "nowhere.txt", "--out", "x.npy"], "nowhere.txt"),
         (["encode", "data/bundle", "--out", "x.npy", "--batch-size", "0"], "--batch-size"),
         (
             ["encode", "data/checkpoint", "--out", "x.npy", "--device", "openvino"],
@@ -138,8 +131,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         ),
         (["evaluate", "data/bundle", "--data", "nowhere"], "--data nowhere: no such file or folder"),
         (["evaluate", "data/bundle", "--format", "html"], "--format"),
-        (["evaluate", "data/bundle", "data/nowhere"], "data/nowhere: no such folder"),
-        (["preset", "use", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
         (["preset", "show", "promcse-eh-bert-bas"], "did you mean 'promcse-eh-bert-base'?"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",

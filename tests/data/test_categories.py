@@ -96,5 +96,5 @@ def test_nothing_to_pair_is_one_line(tmp_path, text, message):
 
 def test_a_label_that_is_a_list_is_one_line(tmp_path):
     text = json.dumps({"text": "a", "label": ["x"]})
-    with pytest.raises(CseError, match=r"rows.jsonl:1: label \"\['x'\]\" is neither text nor a whole number"):
+    with pytest.raises(CseError, match=r"rows.jsonl:1: label \"\['x'\]\" is neither text nor a number"):
         prepare(settings(tmp_path, text, "rows.jsonl"), tmp_path / "out", progress=False)

@@ -5,7 +5,7 @@ import weakref
 import pytest
 
 from cse.data.clean import REASONS, CleaningReport, clean_rows, overlap_key, overlap_keys
-from cse.data.readers import Row
+from cse.data.shape import Row
 from cse.errors import CseError
 
 

@@ -214,7 +214,7 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     [
         ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
         ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
-        ({"a.png": ""}, r"docs: no document in this folder; put .csv, .htm, .html, .jsonl, .markdown, .md"),
+        ({"a.png": ""}, r"docs: no document in this folder; put .csv, .htm, .html, .json, .jsonl, .markdown, .md"),
         ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
         ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several tables \(a.csv, b.csv\); name one"),
         ({"a.csv": "title,words\nx,y\n"}, r"a.csv: no column text, body, content, abstract, nor question and answer"),
@@ -266,3 +266,12 @@ def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(t
         "Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."
     ))]  # fmt: skip
     assert len(rows[-1]["sent1"].split()) == 1000
+
+
+@pytest.mark.parametrize("between", [" ", "/", '="x" ', '="x"', "='>' "])
+def test_a_tag_with_very_many_attributes_is_refused_at_once(between):
+    page = f"<p {''.join(f'a{n}{between}' for n in range(100_000))}>hello</p>"
+    with pytest.raises(CseError, match="its tags have too many attributes"):
+        html_document(page)
+    script = f"<script>{'if (a <b && c) d = e; ' * 20_000}</script>"
+    assert html_document(f"{script}<p {' '.join(f'a{n}' for n in range(500))}>hello</p>")[1][0].paragraphs == ["hello"]

@@ -245,17 +245,50 @@ def test_a_client_gets_its_share_back(make):
 
     async def main():
         first = await blocked(batcher, encoder)
-        taken = [batcher.submit(encoder, of_lengths(100), client="one") for _ in range(5)]
+        taken = [batcher.submit(encoder, of_lengths(50, 50), client="one") for _ in range(5)]
         with pytest.raises(ServiceError, match="500 tokens wait, 500 of them yours"):
-            batcher.submit(encoder, of_lengths(100), client="one")
-        other = batcher.submit(encoder, of_lengths(100), client="other")
+            batcher.submit(encoder, of_lengths(50, 50), client="one")
+        other = batcher.submit(encoder, of_lengths(50, 50), client="other")
         batcher.cancel(taken.pop())
-        taken.append(batcher.submit(encoder, of_lengths(10), client="one"))
+        taken.append(batcher.submit(encoder, of_lengths(5, 5), client="one"))
         encoder.gate.set()
         await asyncio.gather(first.done, other.done, *(work.done for work in taken))
-        assert batcher.waiting == (0, 0) and not batcher._held, "no client is remembered"
+        assert batcher.waiting == (0, 0) and not batcher._others.held, "no client is remembered"
 
     asyncio.run(main())
+
+
+def test_a_client_whose_bulk_fills_the_queue_asks_for_single_texts_beside_it(make):
+    """One key for ingestion and for queries is the usual case."""
+    batcher, encoder = make(capacity=262_144, patience=60), Slow()
+
+    async def main():
+        first = await blocked(batcher, encoder)
+        bulks = [refused(batcher, encoder, [20] * 2048, "mine") for _ in range(8)]
+        assert bulks[0] is False and bulks[-1] is True, "its share is full"
+        assert not any(refused(batcher, encoder, [20], "mine") for _ in range(200))
+        assert not any(refused(batcher, encoder, [20] * 10, "mine") for _ in range(20)), "and for a few"
+        for client in ("mine", "other"):
+            assert any(refused(batcher, encoder, [500], client) for _ in range(200)), "there is an end to it"
+        batcher.cancel(first)
+        encoder.gate.set()
+
+    asyncio.run(main())
+
+
+def test_a_heavy_domain_fills_up_no_rows_of_light_ones(make):
+    batcher, encoder = make(batch_tokens=1000), Slow()
+    light, heavy = SimpleNamespace(bytes_filled=300_000), SimpleNamespace(bytes_filled=2**30)
+
+    async def main():
+        works = [await blocked(batcher, encoder)]
+        for size, domain in enumerate((light, heavy, light, heavy), 2):
+            works.append(batcher.submit(encoder, of_lengths(size), [domain]))
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    assert [sorted(map(len, batch)) for batch in encoder.batches[1:]] == [[2, 4], [3, 5]]
 
 
 def test_long_texts_among_many_short_ones_are_answered(make):
@@ -277,34 +310,19 @@ def test_a_full_queue_refuses_and_says_when_to_come_back(make):
     batcher, encoder = make(capacity=100), Slow()
 
     async def main():
-        works = [await blocked(batcher, encoder), batcher.submit(encoder, of_lengths(90))]
+        works = [await blocked(batcher, encoder), batcher.submit(encoder, of_lengths(45, 45))]
         with pytest.raises(ServiceError) as refused:
-            batcher.submit(encoder, of_lengths(11))
+            batcher.submit(encoder, of_lengths(6, 5))
         assert refused.value.status_code == 429
         assert int(refused.value.headers["Retry-After"]) >= 1
-        works.append(batcher.submit(encoder, of_lengths(10)))  # what fits is taken
+        works.append(batcher.submit(encoder, of_lengths(5, 5)))  # what fits is taken
+        works.append(batcher.submit(encoder, of_lengths(50, 50), taken=True))  # and so is what goes on
         encoder.gate.set()
         await asyncio.gather(*(work.done for work in works))
         work = batcher.submit(encoder, of_lengths(300))  # an empty queue takes any request
         await work.done
 
     asyncio.run(main())
-
-
-def test_rows_of_a_client_that_left_are_dropped(make):
-    batcher, encoder = make(batch_tokens=40), Slow()
-
-    async def main():
-        first = await blocked(batcher, encoder)
-        left, other = batcher.submit(encoder, of_lengths(*[20] * 50)), batcher.submit(encoder, of_lengths(20))
-        batcher.cancel(left)
-        batcher.cancel(left)
-        assert batcher.waiting == (1, 20)
-        encoder.gate.set()
-        await asyncio.gather(first.done, other.done)
-
-    asyncio.run(main())
-    assert sum(map(len, encoder.batches)) == 2
 
 
 def test_a_row_that_fails_does_not_fail_its_neighbours(make):
@@ -336,23 +354,3 @@ def test_two_models_never_share_a_batch(make):
     asyncio.run(main())
     assert [len(batch) for batch in old.batches] == [1, 2]
     assert [len(batch) for batch in new.batches] == [2]
-
-
-def test_domains_follow_their_rows(make):
-    batcher = make(batch_tokens=1000)
-    seen = []
-
-    def embed_rows(rows, domains, *, one_core):
-        seen.extend((int(row[0]), domain) for row, domain in zip(rows, domains, strict=True))
-        return np.zeros((len(rows), WIDTH), np.float32)
-
-    async def main():
-        encoder = SimpleNamespace(dimension=WIDTH, embed_rows=embed_rows)
-        works = [
-            batcher.submit(encoder, tokens([1, 1, 1], [2], [3, 3]), ["one", "two", "three"]),
-            batcher.submit(encoder, tokens([4, 4]), ["four"]),
-        ]
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    assert sorted(seen) == [(1, "one"), (2, "two"), (3, "three"), (4, "four")]

@@ -33,9 +33,9 @@ def exported(request, exports) -> Exported:
     return exports(request.param)
 
 
-@pytest.fixture(scope="session", params=PARTS)
-def exported_part(request, exports) -> Exported:
-    """Each part's encoder beside its bundle; do not change either."""
+@pytest.fixture(scope="session", params=ROWS | PARTS)
+def either(request, exports) -> Exported:
+    """Each row's or part's encoder beside its bundle; do not change either."""
     return exports(request.param)
 
 

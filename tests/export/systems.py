@@ -31,14 +31,15 @@ ROWS = {
         {"pooler": "mean_first_last", "first_layer": "block1", "position_shift": False},
     ),
     "bert input cls": ("bert", "input", {"pooler": "cls"}),
-    "roberta key_value cls mlp": ("roberta", "key_value", {"pooler": "cls", "mlp": "always"}),
-    "roberta key_value last": ("roberta", "key_value", {"pooler": "last"}),
+    "roberta key_value last mlp": ("roberta", "key_value", {"pooler": "last", "mlp": "always"}),
     "roberta none mean_top2 train_only": ("roberta", None, {"pooler": "mean_top2", "mlp": "train_only"}),
 }
 _TEMPLATE = "the man reads {sentence} near {mask} ."
 # what puts more into graph or tokenizer than a prompt
 PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
-    "bert template mask": ("bert", None, {"pooler": "mask", "template": {"text": _TEMPLATE}}),
+    "bert template mask lora": ("bert", None, {
+        "pooler": "mask", "template": {"text": _TEMPLATE}, "trained": "lora", "lora_rank": 2,
+    }),
     "roberta template denoised": ("roberta", "key_value", {
         "pooler": "mask", "denoise": "always", "template": {"text": _TEMPLATE, "end_with_period": True},
     }),
@@ -47,7 +48,6 @@ PARTS: dict[str, tuple[str, str | None, dict[str, Any]]] = {
     }),
     "bert cls prompt cnn": ("bert", "hidden_state", {"pooler": "cnn", "cls": True}),
     "bert whitening": ("bert", "key_value", {"pooler": "mean", "post": "whitening"}),
-    "bert lora": ("bert", "key_value", {"pooler": "mean", "trained": "lora", "lora_rank": 2}),
     "roberta flow mlp": ("roberta", None, {"pooler": "cls", "mlp": "always", "post": "flow"}),
 }  # fmt: skip
 

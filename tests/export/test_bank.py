@@ -86,7 +86,7 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
     np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
 
 
-@pytest.mark.parametrize("row", ["bert key_value mean", "roberta key_value cls mlp", "bert whitening"])
+@pytest.mark.parametrize("row", ["bert key_value mean", "roberta key_value last mlp", "bert whitening"])
 def test_a_domain_equals_its_own_bundle(exports, empty_banks, tmp_path, row):
     alone = exports(row)
     bank = make_bank(tmp_path / "bank", empty_banks(row.split()[0]), {"it": alone.encoder})
@@ -179,7 +179,7 @@ def test_no_sentence_needs_no_pass(banked):
     [
         ("bert input cls", "input-layer prompt"),
         ("bert hidden_state block1", "pooler mean_first_last"),
-        ("bert template mask", "template"),
+        ("bert template mask lora", "template"),
         ("roberta flow mlp", r"post-processing \(flow\)"),
         ("bert cls prompt cnn", "pooler cnn"),
     ],

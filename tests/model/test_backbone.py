@@ -74,11 +74,10 @@ def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
     assert MINILM_SHA256[:12] in message
 
 
-def test_other_hub_id_without_network_is_one_line_and_quick(monkeypatch, tmp_path):
+def test_other_hub_id_without_network_is_one_line_and_not_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    start = time.monotonic()
+    monkeypatch.setattr(time, "sleep", pytest.fail)
     message = refused("no-such-owner/no-such-model", OfflineError)
-    assert time.monotonic() - start < 5
     assert "'no-such-owner/no-such-model' is not in the local cache and the hub cannot be reached" in message
 
 

@@ -40,7 +40,9 @@ def write_parquet(path: Path, columns: dict, rows_per_group: int = 1 << 20) -> P
 
 
 def choices(**changes) -> Choices:
-    columns = Columns(changes.pop("text_column", "text"), changes.pop("id_column", None))
+    columns = Columns(
+        changes.pop("text_column", "text"), changes.pop("id_column", None), encoding=changes.pop("encoding", "utf-8")
+    )
     usual = {"keep_text": True, "shard_rows": 10, "batch_size": 64, "normalize": True, "provider": "cpu"}
     return Choices(columns, **(usual | changes))
 

@@ -8,58 +8,62 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import check_column, check_text, listed, no_rows, titled
-from cse.data.tables import open_table
-from cse.data.tasks.files import read_text
+from cse.data.checks import check_column, check_text, listed, no_rows, read_text, titled
+from cse.data.read import ending, is_data_name, open_table, plain, text_lines
+from cse.data.shape import number_of
 from cse.data.tasks.kinds import Retrieval, own_documents
-from cse.data.tasks.layout import CORPUS, JUDGEMENTS, QUERIES
 from cse.errors import CseError
 
-_PREFERRED = ("test.tsv", "dev.tsv")
+CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
+IDS = ("_id", "id")
+_PREFERRED = ("test", "dev")
+_HEADS = ("query-id", "query_id", "queryid", "query", "qid", "topic")
+_ENDINGS = (".tsv", ".txt", ".qrels", ".trec")
 _COLUMNS = ("query-id", "corpus-id", "score")
-Judged = dict[tuple[str, str], tuple[int, int]]  # query and document: line and grade
 
 
 def read_beir(folder: Path, name: str) -> Retrieval:
     """Read a retrieval task.
 
-    A document's text is its title, a blank and its text; or its text alone where that starts with the title. Queries
-    without a relevant document in the file of judgements are left out and counted: no measure is defined for them.
+    A document's text is its title, a blank and its text; or its text alone where that starts with the title. As BEIR
+    and trec_eval do, it goes on without what no measure is defined for, and counts it: documents without text,
+    judgements of queries or documents that are not there, queries without a relevant document.
 
     Raises:
-        CseError: anything wrong with a file; an empty text; an id that occurs twice; a judgement of an unknown id; or
-            fewer than two queries with a relevant document.
+        CseError: anything wrong with a file; an id that occurs twice, two grades for one document, or fewer than two
+            queries with a relevant document.
     """
-    documents = _texts(folder / CORPUS, titled=True)
-    queries = _texts(folder / QUERIES)
+    documents, empty = _texts(folder / CORPUS, titled=True)
+    queries, _ = _texts(folder / QUERIES)
     path = _judgement_file(folder / JUDGEMENTS)
-    judged = _judgements(path)
-    for (query, document), (line, _) in judged.items():
-        for there, known, file in ((query, queries, QUERIES), (document, documents, CORPUS)):
-            if there not in known:
-                raise CseError(f"{path}:{line}: id {there[:40]!r} is not in {file}; add it there or drop the judgement")
-    relevant = {query for (query, _), (_, grade) in judged.items() if grade > 0}
-    judged = {pair: found for pair, found in judged.items() if pair[0] in relevant}
-    texts = {query: text for query, (_, text) in queries.items() if query in relevant}
+    every = _judgements(path)
+    judged = {pair: grade for pair, grade in every.items() if pair[0] in queries and pair[1] in documents}
+    unknown = len(every) - len(judged)
+    relevant = {query for (query, _), grade in judged.items() if grade > 0}
+    judged = {pair: grade for pair, grade in judged.items() if pair[0] in relevant}
+    texts = {query: text for query, text in queries.items() if query in relevant}
     if len(texts) < 2:
+        lost = f" ({unknown:,} of {len(every):,} judgements are of ids that are not there)" if unknown else ""
         raise CseError(
-            f"{path}: {len(texts)} of {len(queries)} queries with a relevant document; a task needs at "
+            f"{path}: {len(texts)} of {len(queries)} queries with a relevant document{lost}; a task needs at "
             "least 2, add judgements"
         )
     query_at, document_at = ({key: place for place, key in enumerate(known)} for known in (texts, documents))
     rows = np.array(
-        [(query_at[query], document_at[document], grade) for (query, document), (_, grade) in judged.items()], np.int64
+        [(query_at[query], document_at[document], grade) for (query, document), grade in judged.items()], np.int64
     )
     return Retrieval(
         name,
         list(texts.values()),
-        [text for _, text in documents.values()],
+        list(documents.values()),
         query=rows[:, 0],
         document=rows[:, 1],
         relevance=rows[:, 2],
         own=own_documents(document_at[key] if _is(text, documents.get(key)) else None for key, text in texts.items()),
         judged_in=f"{JUDGEMENTS}/{path.name}",
         left_out=len(queries) - len(texts),
+        unknown=unknown,
+        empty=empty,
     )
 
 
@@ -75,84 +79,86 @@ def write_beir(task: Retrieval, folder: Path) -> None:
         (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     judged = zip(task.query.tolist(), task.document.tolist(), task.relevance.tolist(), strict=True)
     lines = (f"{ids[query]}\t{document}\t{grade}\n" for query, document, grade in judged)
-    (folder / JUDGEMENTS / _PREFERRED[0]).write_text(
+    (folder / JUDGEMENTS / f"{_PREFERRED[0]}.tsv").write_text(
         "\t".join(_COLUMNS) + "\n" + "".join(lines), encoding="utf-8", newline="\n"
     )
 
 
-def document_ids(folder: Path) -> list[str]:
-    """Return the ids of a task's documents, in the order of ``Retrieval.documents``."""
-    return list(_texts(folder / CORPUS, titled=True))
+def document_ids(folder: Path) -> tuple[list[str], int]:
+    """Return the ids of a task's documents, in the order of ``Retrieval.documents``, and how many have no text."""
+    found, empty = _texts(folder / CORPUS, titled=True)
+    return list(found), empty
 
 
-def _is(query: str, document: tuple[int, str] | None) -> bool:
+def _is(query: str, document: str | None) -> bool:
     """Return whether the document with a query's id has its text too, alone or behind a title: ids may count both."""
-    return document is not None and (document[1] == query or document[1].endswith(f" {query}"))
+    return document is not None and (document == query or document.endswith(f" {query}"))
 
 
-def _texts(path: Path, *, titled: bool = False) -> dict[str, tuple[int, str]]:
-    """Return line and text by id, in the order of the file."""
+def _texts(path: Path, *, titled: bool = False) -> tuple[dict[str, str], int]:
+    """Return the texts by id, in the order of the file, and how many were empty."""
     table = open_table(path)
-    columns = ["_id", "text", *(["title"] if titled else [])]
-    for column in columns[:2]:
+    key = next((name for name in IDS if name in table.columns), IDS[0])
+    for column in (key, "text"):
         check_column(column, table.columns, str(path), "BEIR's layout")
-    found: dict[str, tuple[int, str]] = {}
-    for line, values in table.pick(columns):
-        if not values:
-            continue
-        where = f"{path}:{line}"
-        key, text, *title = values
-        key = _id(key, where)
-        if key in found:
-            raise CseError(f"{where}: id {key[:40]!r} is that of line {found[key][0]}; give each its own")
-        found[key] = line, _with_title(title[0] if title else None, text, where)
+    lines: dict[str, int] = {}
+    found: dict[str, str] = {}
+    for line, values in table.pick([key, "text", *(["title"] if titled else [])]):
+        if values:
+            where, named = f"{path}:{line}", _id(values[0])
+            if not named:
+                raise CseError(f"{where}: no id; give each line its own {key}")
+            if lines.setdefault(named, line) != line:
+                raise CseError(f"{where}: id {named[:40]!r} is that of line {lines[named]}; give each its own")
+            text = _with_title(values[2] if titled else None, values[1], where)
+            if text:
+                found[named] = text
     if not found:
         raise no_rows(str(path))
-    return found
+    return found, len(lines) - len(found)
 
 
 def _with_title(title: Any, text: Any, where: str) -> str:
-    return read_text(titled(check_text(title, where), check_text(text, where) or ""), "text", where)
+    found = titled(check_text(title, where), check_text(text, where) or "")
+    return read_text(found, "text", where) if found else ""
 
 
-def _id(value: Any, where: str) -> str:
-    key = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
-    if not key:
-        raise CseError(f"{where}: no id; give each line its own _id")
-    return key
+def _id(value: Any) -> str:
+    return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _judgement_file(folder: Path) -> Path:
     """Return the file of judgements in use."""
-    files = sorted(path for path in folder.glob("*.tsv") if not path.name.startswith("."))
+    files = sorted(path for path in folder.iterdir() if ending(path) in _ENDINGS and is_data_name(path.name))
     if not files:
         raise CseError(f"{folder}: no .tsv file in it; put the judgements into test.tsv")
-    chosen = next((path for name in _PREFERRED for path in files if path.name == name), files[0])
-    if chosen.name not in _PREFERRED and len(files) > 1:
+    chosen = next((path for name in _PREFERRED for path in files if plain(path).stem == name), files[0])
+    if plain(chosen).stem not in _PREFERRED and len(files) > 1:
         raise CseError(f"{folder}: several files ({listed(path.name for path in files)}); name one test.tsv")
     return chosen
 
 
-def _judgements(path: Path) -> Judged:
-    table = open_table(path)
-    for column in _COLUMNS:
-        check_column(column, table.columns, str(path), "BEIR's header")
-    found: Judged = {}
-    for line, values in table.pick(_COLUMNS):
-        if not values:
+def _judgements(path: Path) -> dict[tuple[str, str], int]:
+    """Read BEIR's three columns, with or without their header, or trec_eval's four, which blanks or tabs separate."""
+    found: dict[tuple[str, str], int] = {}
+    lines: dict[tuple[str, str], int] = {}
+    for number, line in enumerate(text_lines(path), start=1):
+        fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
+        if not line.strip() or (not found and fields[0].lower() in _HEADS):
             continue
-        query, document = (value.strip() for value in values[:2])
-        grade = _grade(values[2], f"{path}:{line}")
-        earlier = found.setdefault((query, document), (line, grade))
-        if earlier[1] != grade:
-            raise CseError(f"{path}:{line}: score {grade}, but {earlier[1]} in line {earlier[0]}; keep one of them")
+        if len(fields) not in (3, 4):
+            raise CseError(f"{path}:{number}: {len(fields)} fields; give query-id, corpus-id, score, tabs between")
+        pair, grade = (fields[0], fields[-2]), _grade(fields[-1], f"{path}:{number}")
+        if found.setdefault(pair, grade) != grade:
+            raise CseError(f"{path}:{number}: score {grade}, but {found[pair]} in line {lines[pair]}; keep one of them")
+        lines.setdefault(pair, number)
     if not found:
         raise no_rows(str(path))
     return found
 
 
 def _grade(text: str, where: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise CseError(f"{where}: score {text[:40]!r} is not a whole number; correct it") from None
+    grade = number_of(text)
+    if not grade.is_integer():
+        raise CseError(f"{where}: score {text[:40]!r} is not a whole number; correct it")
+    return int(grade)

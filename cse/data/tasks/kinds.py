@@ -60,12 +60,14 @@ class BinaryPairs(_Columns):
         name: name of the task.
         sentence1, sentence2: texts, ``n`` each.
         label: whether the two mean the same, bool ``(n,)``.
+        left_out: pairs of the file that are neutral or have no label.
     """
 
     name: str
     sentence1: list[str]
     sentence2: list[str]
     label: np.ndarray
+    left_out: int = 0
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,8 @@ class Retrieval(_Columns):
             It is not ranked, unless it is judged relevant.
         judged_in: file of the judgements.
         left_out: queries without a relevant document in the file of judgements.
+        unknown: judgements of queries or documents that are not there, or have no text.
+        empty: documents without text, which are not among ``documents``.
     """
 
     name: str
@@ -109,6 +113,8 @@ class Retrieval(_Columns):
     own: np.ndarray | None = None
     judged_in: str = "qrels/test.tsv"
     left_out: int = 0
+    unknown: int = 0
+    empty: int = 0
     held_out = ("queries",)
     beside = ("documents",)
 
@@ -257,7 +263,12 @@ def of_kind(tasks: Iterable[Task], kind: type[_Kind]) -> list[_Kind]:
 def describe(task: Task) -> str:
     """Return the kind and the counts of a task as one line."""
     if isinstance(task, Retrieval):
-        left = f", {task.left_out:,} queries without a relevant document left out" if task.left_out else ""
+        counts = (
+            (task.left_out, "queries without a relevant document"),
+            (task.empty, "documents without text"),
+            (task.unknown, "judgements of queries or documents that are not there"),
+        )
+        left = "".join(f", {count:,} {what} left out" for count, what in counts if count)
         if task.own is not None:
             left += f", {int((task.own >= 0).sum()):,} queries are documents, which they do not find"
         return (
@@ -271,7 +282,8 @@ def describe(task: Task) -> str:
         labels = len(set(task.reference_label) | set(task.test_label))
         return f"{LABELLED}: {labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows{split}"
     if isinstance(task, BinaryPairs):
-        return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same"
+        left = f", {task.left_out:,} that are neutral or have no label left out" if task.left_out else ""
+        return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same{left}"
     return f"{kind_of(task)}: {len(task):,}"
 
 

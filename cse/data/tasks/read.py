@@ -1,34 +1,117 @@
-"""Read a user's own tasks from a file or a folder; see ``cse.data.tasks.layout`` for what is recognised."""
+"""Read a user's own tasks: a folder tells the kind by its files, a file by its columns and labels.
+
+=============== ============================================================================================
+kind            layout
+=============== ============================================================================================
+retrieval       a folder with corpus.jsonl, queries.jsonl and qrels/ (BEIR)
+labelled texts  a folder with train.* and test.*, or a file with the columns text and category (label, intent)
+triplets        a file with the columns anchor, positive, negative
+binary pairs    a file with the columns sentence1, sentence2, label, whose labels say yes or no
+scored pairs    a file with the columns sentence1, sentence2, score, whose labels are other numbers
+=============== ============================================================================================
+
+`cse.data.shape` has every name of a column.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from random import Random
+from typing import Any
 
-from cse.data.checks import listed
-from cse.data.readers import check_exists, contents, find_data_file
-from cse.data.scored_file import read_scored_file
-from cse.data.tables import open_table
-from cse.data.tasks.beir import read_beir
-from cse.data.tasks.files import holds_scores, read_binary, read_halves, read_splits, read_triplets
-from cse.data.tasks.kinds import BINARY, LABELLED, SCORED, TRIPLETS, ScoredPairs, Task
-from cse.data.tasks.layout import is_beir, kind_of_columns, splits_of
+import numpy as np
+
+from cse.data.checks import check_column, column_hint, listed, no_rows, read_text
+from cse.data.read import TABLES, check_exists, contents, ending, find_data_file, open_table, plain
+from cse.data.shape import (
+    CATEGORIES,
+    Columns,
+    category_columns,
+    judge_of,
+    pair_columns,
+    read_category,
+    read_score,
+    rows_of,
+    triplet_columns,
+)
+from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, read_beir
+from cse.data.tasks.kinds import HALVES, BinaryPairs, LabelledTexts, ScoredPairs, Task, Triplets
 from cse.errors import CseError
 
-SCORES = (0.0, 5.0)
+RANGE = (0.0, 5.0)
 _SETTING = "the path"
-_READERS: dict[str, Callable[[Path, str, str | None], Task]] = {
-    BINARY: read_binary,
-    TRIPLETS: read_triplets,
-    LABELLED: read_halves,
-}
+_SEED = 42  # of the halves of one file
+_BEIR = (CORPUS, QUERIES, JUDGEMENTS)
+_LAYOUTS = (
+    "a folder with corpus.jsonl, queries.jsonl and qrels; a folder with train.* and test.*; columns "
+    "text,category; columns anchor,positive,negative; columns sentence1,sentence2,label; columns "
+    "sentence1,sentence2,score"
+)
+Scored = tuple[str, str, float]
+Texts = list[tuple[int, str, str]]  # line, text, label
+
+
+# ---- what is there -------------------------------------------------------------------------------------------------
+
+
+def is_beir(folder: Path) -> bool:
+    """Return whether a folder is in BEIR's layout."""
+    absent = [name for name in _BEIR if not (folder / name).exists()]
+    if absent and len(absent) < len(_BEIR):
+        there = next(name for name in _BEIR if name not in absent)
+        raise CseError(f"{folder}: has {there} but no {absent[0]}; a retrieval task needs {', '.join(_BEIR)}")
+    return not absent
+
+
+def splits_of(folder: Path) -> dict[str, Path] | None:
+    """Return the files ``train.*`` and ``test.*`` of labelled texts, or None if the folder has not both."""
+    tables = [folder / name for name in contents(folder) if ending(name) in TABLES]
+    found: dict[str, Path] = {}
+    if not {"train", "test"} <= {plain(path).stem for path in tables}:
+        return None
+    for path in tables:
+        if plain(path).stem not in ("train", "test") or plain(path).stem in found:
+            raise CseError(f"{path}: beside train.* and test.* of labelled texts; move it elsewhere")
+        found[plain(path).stem] = path
+    return found
+
+
+# ---- tasks ---------------------------------------------------------------------------------------------------------
+
+
+def read_tasks(
+    path: Path,
+    *,
+    encoding: str | None = None,
+    score_range: tuple[float, float] = RANGE,
+    labelled: Sequence[str] | None = None,
+    setting: str = _SETTING,
+) -> list[Task]:
+    """Read a task, or each task in a folder of several; an empty folder gives none."""
+    check_exists(path, setting)
+    several = path.is_dir() and not is_beir(path) and splits_of(path) is None
+    paths = [path / name for name in contents(path)] if several else [path]
+    read = partial(read_task, encoding=encoding, score_range=score_range, labelled=labelled, setting=setting)
+    tasks = [read(each) for each in paths]
+    check_names(tasks)
+    return tasks
+
+
+def check_names(tasks: Sequence[Task]) -> None:
+    """Refuse two tasks of one name."""
+    names = [task.name for task in tasks]
+    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if twice:
+        raise CseError(f"tasks: two are called {listed(twice)}; rename a file or folder")
 
 
 def read_task(
     path: Path,
     *,
     encoding: str | None = None,
-    score_range: tuple[float, float] = SCORES,
+    score_range: tuple[float, float] = RANGE,
     labelled: Sequence[str] | None = None,
     setting: str = _SETTING,
 ) -> Task:
@@ -48,75 +131,187 @@ def read_task(
         CseError: no such path, columns of no kind or of several, or anything wrong with the rows.
     """
     check_exists(path, setting)
-    name = path.resolve().name if path.is_dir() else path.stem
+    name = path.resolve().name if path.is_dir() else plain(path).stem
     if path.is_dir():
         if is_beir(path):
             return read_beir(path, name)
         splits = splits_of(path)
         if splits is not None:
-            return read_splits(splits["train"], splits["test"], name, encoding, labelled)
+            return _read_splits(splits["train"], splits["test"], name, encoding, labelled)
         path = find_data_file(path, setting)
-    if labelled and set(labelled) <= set(open_table(path, encoding).columns):
-        return read_halves(path, name, encoding, labelled)
-    kind = _kind_of_file(path, encoding)
-    if kind == SCORED:
-        return read_scored(path, name, encoding, score_range)
-    return _READERS[kind](path, name, encoding)
+    there = open_table(path, encoding).columns
+    if labelled and set(labelled) <= set(there):
+        return _read_halves(path, name, encoding, labelled)
+    triplets = triplet_columns(there)
+    pairs = None if triplets else pair_columns(there, str(path))
+    fits = {
+        "triplets": triplets,
+        "pairs": pairs if pairs and pairs.label else None,
+        "labelled texts": category_columns(there),
+    }
+    found = {kind: columns for kind, columns in fits.items() if columns}
+    if not found:
+        raise CseError(f"{path}: the columns {listed(there)} are those of no task; give one of: {_LAYOUTS}")
+    if len(found) > 1:
+        told = " and ".join(f"{kind} ({', '.join(columns.names)})" for kind, columns in found.items())
+        raise CseError(f"{path}: the columns fit {told}; rename or remove those that are not meant")
+    ((kind, columns),) = found.items()
+    if kind == "triplets":
+        return _read_triplets(path, name, encoding, columns)
+    if kind == "pairs":
+        return read_pairs(path, name, encoding, score_range, columns)
+    labels = [each for each in CATEGORIES if each in there]
+    if len(labels) > 1:
+        raise CseError(f"{path}: the columns {' and '.join(labels)} both fit; remove or rename one")
+    return _read_halves(path, name, encoding, None)
 
 
-def read_scored(path: Path, name: str, encoding: str | None, score_range: tuple[float, float]) -> ScoredPairs:
-    """Read scored pairs of which a rank correlation can be had.
+# ---- pairs and triplets --------------------------------------------------------------------------------------------
 
-    Raises:
-        CseError: see ``read_scored_file``; fewer than two pairs, or equal scores.
-    """
-    pairs = read_scored_file(path, encoding or "utf-8", score_range, name)
-    if len(set(pairs.score.tolist())) < 2:
-        count = f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''}"
+
+def read_pairs(
+    path: Path, name: str, encoding: str | None, score_range: tuple[float, float], columns: Columns
+) -> ScoredPairs | BinaryPairs:
+    """Read pairs whose labels are scores, or say whether two texts belong together; others are counted."""
+    labels = open_table(path, encoding).pick([str(columns.label)])
+    judge = judge_of(((line, values[0]) for line, values in labels if values), columns, str(path), score_range)
+    if judge.graded:
+        return read_scored(path, name, encoding, score_range, columns, least=2)
+    every = [(*texts, judge.of(label)) for _, (*texts, label) in _rows(path, columns, encoding)]
+    rows = [row for row in every if row[2] is not None]
+    _check_count(path, len(rows), "pairs")
+    first, second, label = zip(*rows, strict=True)
+    if len(set(label)) < 2:
+        raise CseError(f"{path}: all {len(rows)} pairs have the label {int(label[0])}; add pairs with the other one")
+    return BinaryPairs(name, list(first), list(second), np.array(label), len(every) - len(rows))
+
+
+def read_scored(
+    path: Path,
+    name: str | None = None,
+    encoding: str | None = None,
+    score_range: tuple[float, float] = RANGE,
+    columns: Columns | None = None,
+    *,
+    least: int = 1,
+) -> ScoredPairs:
+    """Read scored pairs; a column of scores is taken before one of labels."""
+    check_exists(path, "the setting that names it")
+    there = [] if columns else open_table(path, encoding).columns
+    columns = columns or pair_columns(there, str(path), scores=True)
+    if columns is None or not columns.label:
+        missing = "score" if columns else "sentence1"
+        hint = column_hint(missing, there)
+        raise CseError(f"{path}: no column {missing!r}{hint}; name them sentence1, sentence2, score")
+    rows: list[Scored] = []
+    seen: dict[frozenset[str], tuple[int, float]] = {}
+    for line, (first, second, value) in _rows(path, columns, encoding):
+        score = read_score(value, f"{path}:{line}", score_range, "fix it or set data.score_range")
+        before, earlier = seen.setdefault(frozenset((first, second)), (line, score))
+        if earlier != score:
+            raise CseError(
+                f"{path}:{line}: score {score:g} for the pair that has {earlier:g} in line {before}; keep one of them"
+            )
+        rows.append((first, second, score))
+    if not rows:
+        raise no_rows(str(path))
+    if len({score for _, _, score in rows}) < least:
+        count = f"{len(rows)} pair{'s' if len(rows) > 1 else ''}"
         raise CseError(
-            f"{path}: {count} with the score {pairs.score[0]:g}; Spearman needs at least 2 pairs and two different "
+            f"{path}: {count} with the score {rows[0][2]:g}; Spearman needs at least 2 pairs and two different "
             "scores: add pairs or remove the file"
         )
-    return pairs
+    name = name or plain(path).stem
+    return make_scored(name, rows, [name] * len(rows))
 
 
-def read_tasks(
-    path: Path,
-    *,
-    encoding: str | None = None,
-    score_range: tuple[float, float] = SCORES,
-    labelled: Sequence[str] | None = None,
-    setting: str = _SETTING,
-) -> list[Task]:
-    """Read a task, or each task in a folder of several; an empty folder gives none.
+def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPairs:
+    """Turn rows ``(sentence1, sentence2, score)`` into ``ScoredPairs``."""
+    first, second, score = ([row[place] for row in rows] for place in range(3))
+    return ScoredPairs(name, first, second, np.array(score, np.float64), subsets)  # type: ignore[arg-type]
 
-    Raises:
-        CseError: as ``read_task``, or two tasks of one name.
+
+def _read_triplets(path: Path, name: str, encoding: str | None, columns: Columns) -> Triplets:
+    records = open_table(path, encoding).pick(columns.names, len(columns.texts))
+    sides: tuple[list[str], ...] = ([], [], [])
+    for row in rows_of(path, records, "triplets", columns):
+        for side, text, column in zip(sides, row.texts if any(row.texts) else (), columns.texts, strict=False):
+            side.append(read_text(text, column, f"{path}:{row.line}"))
+    _check_count(path, len(sides[0]), "triplets")
+    return Triplets(name, *sides)
+
+
+# ---- labelled texts ------------------------------------------------------------------------------------------------
+
+
+def _read_splits(
+    train: Path, test: Path, name: str, encoding: str | None, columns: Sequence[str] | None
+) -> LabelledTexts:
+    reference, rows = _labelled(train, encoding, columns), _labelled(test, encoding, columns)
+    known = {label for _, _, label in reference}
+    for line, _, label in rows:
+        if label not in known:
+            raise CseError(f"{test}:{line}: label {label[:40]!r} has no reference row in {train.name}; add some there")
+    return _task(test, name, reference, rows)
+
+
+def _read_halves(path: Path, name: str, encoding: str | None, columns: Sequence[str] | None) -> LabelledTexts:
+    """Read labelled texts from one file; half of each label's rows are reference rows, the others test rows.
+
+    The draw depends on nothing but the number of a label's rows; an odd one is a test row.
     """
-    check_exists(path, setting)
-    several = path.is_dir() and not is_beir(path) and splits_of(path) is None
-    paths = [path / name for name in contents(path)] if several else [path]
-    tasks = [
-        read_task(each, encoding=encoding, score_range=score_range, labelled=labelled, setting=setting)
-        for each in paths
-    ]
-    check_names(tasks)
-    return tasks
+    rows = _labelled(path, encoding, columns)
+    by_label: dict[str, list[int]] = {}
+    for place, (_, _, label) in enumerate(rows):
+        by_label.setdefault(label, []).append(place)
+    reference: set[int] = set()
+    for label, places in by_label.items():
+        if len(places) == 1:
+            line = rows[places[0]][0]
+            raise CseError(f"{path}:{line}: the only text with the label {label[:40]!r}; add another or remove it")
+        reference.update(Random(f"cse labelled texts {_SEED}").sample(places, len(places) // 2))
+    test = [row for place, row in enumerate(rows) if place not in reference]
+    return _task(path, name, [rows[place] for place in sorted(reference)], test, HALVES)
 
 
-def check_names(tasks: Sequence[Task]) -> None:
-    """Refuse two tasks of one name.
+def _task(path: Path, name: str, reference: Texts, test: Texts, *split: str) -> LabelledTexts:
+    labels = [label for _, _, label in test]
+    if len(set(labels)) == 1:
+        raise CseError(f"{path}: all texts have the label {labels[0][:40]!r}; add texts with another label")
+    _check_count(path, len(labels), "test rows")
+    if len(set(labels)) == len(labels):
+        raise CseError(f"{path}: no label has two test rows, so no text has another of its label; add texts")
+    texts = ([row[place] for row in rows] for rows in (reference, test) for place in (1, 2))
+    return LabelledTexts(name, *texts, *split)  # type: ignore[arg-type]
 
-    Raises:
-        CseError: there are two.
-    """
-    names = [task.name for task in tasks]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        raise CseError(f"tasks: two are called {listed(twice)}; rename a file or folder")
+
+def _labelled(path: Path, encoding: str | None, names: Sequence[str] | None) -> Texts:
+    there = open_table(path, encoding).columns
+    for column in names or ():
+        check_column(column, there, str(path), "data.columns")
+    columns = Columns((names[0],), names[1]) if names else category_columns(there)
+    if columns is None:
+        raise CseError(f"{path}: labelled texts need the columns text, category; the columns are {', '.join(there)}")
+    rows = []
+    for line, (text, value) in _rows(path, columns, encoding):
+        label = read_category(value, f"{path}:{line}")
+        if not label:
+            raise CseError(f"{path}:{line}: no label; fill it in or drop the row")
+        rows.append((line, text, label))
+    return rows
 
 
-def _kind_of_file(path: Path, encoding: str | None) -> str:
-    kind = kind_of_columns(path, open_table(path, encoding).columns)
-    # scored pairs may call their scores labels
-    return SCORED if kind == BINARY and holds_scores(path, encoding) else kind
+def _rows(path: Path, columns: Columns, encoding: str | None) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the line and the values of each row that is not blank; the texts are checked and trimmed."""
+    line, texts = 0, len(columns.texts)
+    for line, values in open_table(path, encoding).pick(columns.names, texts):
+        if values:
+            pairs = zip(values, columns.texts, strict=False)
+            yield line, [*(read_text(value, name, f"{path}:{line}") for value, name in pairs), *values[texts:]]
+    if not line:
+        raise no_rows(str(path))
+
+
+def _check_count(path: Path, count: int, what: str) -> None:
+    if count < 2:
+        raise CseError(f"{path}: {count} {what[:-1] if count == 1 else what}; a task needs at least 2, add some")

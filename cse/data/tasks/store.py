@@ -58,7 +58,11 @@ _LAYOUT: dict[type, dict[str, dict[str, str]]] = {
     Labelled: {part: {"texts": "text", "second": "second", "label": "score"} for part in ("train", "dev", "test")},
     CaptionPairs: {"pair": _PAIR | {"caption": "third", "image": "label", "score": "score"}},
 }
-_FACTS: dict[type, dict[str, type]] = {Retrieval: {"judged_in": str, "left_out": int}, LabelledTexts: {"split": str}}
+_FACTS: dict[type, dict[str, type]] = {
+    Retrieval: {"judged_in": str, "left_out": int, "unknown": int, "empty": int},
+    LabelledTexts: {"split": str},
+    BinaryPairs: {"left_out": int},
+}
 _ARRAYS: dict[type, dict[str, type]] = {
     ScoredPairs: {"score": np.float64},
     BinaryPairs: {"label": np.bool_},

@@ -18,7 +18,8 @@ _INT64 = 1 << 63
 @dataclass(frozen=True)
 class Columns:
     """Names of the text column, of the id column (None: rows are numbered), of the column that names each row's domain
-    (None: one model for all rows), of the column of titles to put before the texts, and of those to store for filters.
+    (None: one model for all rows), of the column of titles to put before the texts, and of those to store for filters;
+    and the encoding of text.
     """
 
     text: str = "text"
@@ -26,6 +27,7 @@ class Columns:
     domain: str | None = None
     title: str | None = None
     kept: tuple[str, ...] = ()
+    encoding: str = "utf-8"
 
     @property
     def names(self) -> list[str]:

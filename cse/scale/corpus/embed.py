@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cse.data.tables import TABLES
+from cse.data.read import TABLES
 from cse.errors import CseError, Interrupted
 from cse.process import handling
 from cse.runtime.bundle import MODEL

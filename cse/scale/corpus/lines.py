@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, NamedTuple
 
-from cse.data.tables import Format, Header, text_table
-from cse.data.text_files import MARK, decoded_lines, file_lines, without_end
+from cse.data.read import MARK, Format, Header, decoded_lines, file_lines, text_table, without_end
 from cse.scale.corpus.columns import Columns, check_names
+
+ENCODING = "give the encoding of the file (--encoding latin-1, cp1252, utf-16, ...) or save it as UTF-8"
 
 
 class Span(NamedTuple):
@@ -43,7 +44,7 @@ def split_text(
 
     def counted() -> Iterator[str]:
         nonlocal start, end, last
-        for text in decoded_lines(file, shown):
+        for text in decoded_lines(file, shown, advice=ENCODING):
             if end == 0 and text.startswith(MARK):
                 start = end = len(MARK.encode())
                 text = text.removeprefix(MARK)
@@ -61,8 +62,23 @@ def split_text(
         yield Span(start, end, held, line)
 
 
+def split_rows(read: Iterable[object], rows: int) -> Iterator[Span]:
+    """Split a file of which no part can be read by itself after every ``rows`` rows; bounds are row numbers, from 0."""
+    total = sum(1 for _ in read)
+    for start in range(0, total, rows):
+        held = min(rows, total - start)
+        yield Span(start, start + held, held, start + 1)
+
+
 def text_rows(
-    lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: Header | None = None
+    lines: Iterable[str],
+    kind: Format,
+    columns: Columns,
+    shown: str,
+    first: int = 1,
+    header: Header | None = None,
+    *,
+    whole: bool = True,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the line number and the values (those of ``Columns.names``) of each row; skip blank records.
 
@@ -73,13 +89,14 @@ def text_rows(
         shown: name of the file in errors.
         first: number of the first line.
         header: of a csv or tsv file, if the lines come from below it.
+        whole: whether these are all lines of the file.
 
     Raises:
         CseError: what ``text_table`` raises, or a missing column.
     """
     if kind == "txt":
         yield from enumerate(zip(lines), start=first)
-    elif table := text_table(lines, kind, shown, first, header):
+    elif table := text_table(lines, kind, shown, first, header, whole=whole):
         check_names(columns, table.columns, shown)
         for number, values in table.pick(columns.names, 1):
             if values:

@@ -8,10 +8,10 @@ from operator import itemgetter
 from typing import Any, BinaryIO
 
 from cse.data.checks import check_columns, is_text_type
-from cse.data.parquet import batch_rows, open_parquet, parquet_batches
+from cse.data.read import batch_rows, open_parquet, parquet_batches
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, RowCheck, check_names
-from cse.scale.corpus.lines import Span
+from cse.scale.corpus.lines import Span, split_rows
 
 
 def split_parquet(
@@ -48,9 +48,7 @@ def split_parquet(
             for number, (name,) in batch_rows(batch, [columns.domain], first):
                 check.checked_domain(name, f"{shown}:{number}")
     total = opened.metadata.num_rows
-    return id_type, [
-        Span(start, min(start + rows, total), min(rows, total - start), start + 1) for start in range(0, total, rows)
-    ]
+    return id_type, list(split_rows(range(total), rows))
 
 
 def parquet_rows(

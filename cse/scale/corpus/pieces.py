@@ -10,11 +10,10 @@ from operator import attrgetter
 from typing import Any
 
 from cse.data.checks import is_blank
-from cse.data.tables import Format
-from cse.data.text_files import decoded_lines, without_end
+from cse.data.read import Format, decoded_lines, file_lines, reads_in_parts, without_end
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, Row, RowCheck
-from cse.scale.corpus.lines import read_header, text_rows
+from cse.scale.corpus.lines import ENCODING, read_header, text_rows
 from cse.scale.corpus.parquet import parquet_rows
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import CorpusFile
@@ -54,8 +53,11 @@ def read_pieces(
     for index, group in groupby(pieces, key=attrgetter("file")):
         source, wanted = sources[index], list(group)
         with reading(source.shown):
-            if kind == "parquet":
-                rows = check.checked(_parquet(wanted, source, columns), source.shown)
+            if kind == "parquet" or not _in_parts(source, columns):
+                whole = (
+                    _parquet(wanted, source, columns) if kind == "parquet" else _lines(wanted, source, kind, columns)
+                )
+                rows = check.checked(whole, source.shown)
                 for piece in wanted:
                     yield piece, _rows(piece, source, columns, islice(rows, piece.rows))
                 continue
@@ -96,7 +98,23 @@ def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> I
         with fs.open(path, "rb") as file:
             header = read_header(file, kind, source.shown)
     lines = map(without_end, decoded_lines(io.BytesIO(content), source.shown, first=piece.line))
-    return text_rows(lines, kind, columns, source.shown, piece.line, header)
+    return text_rows(lines, kind, columns, source.shown, piece.line, header, whole=False)
+
+
+def _in_parts(source: CorpusFile, columns: Columns) -> bool:
+    fs, path = filesystem(source.url)
+    with fs.open(path, "rb") as file:
+        return reads_in_parts(file, source.shown, columns.encoding)
+
+
+def _lines(pieces: Sequence[Piece], source: CorpusFile, kind: Format, columns: Columns) -> Iterator[tuple[int, Any]]:
+    fs, path = filesystem(source.url)
+    with fs.open(path, "rb") as file:
+        lines = file_lines(file, source.shown, columns.encoding, ENCODING)
+        rows, place = text_rows(lines, kind, columns, source.shown), 0
+        for piece in pieces:
+            yield from islice(rows, piece.start - place, piece.end - place)
+            place = piece.end
 
 
 def _parquet(pieces: Sequence[Piece], source: CorpusFile, columns: Columns) -> Iterator[tuple[int, Any]]:

@@ -11,9 +11,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from cse.data.checks import no_rows
+from cse.data.read import file_lines, reads_in_parts
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, RowCheck
-from cse.scale.corpus.lines import Span, split_text, text_rows
+from cse.scale.corpus.lines import ENCODING, Span, split_rows, split_text, text_rows
 from cse.scale.corpus.parquet import split_parquet
 from cse.scale.corpus.sources import Corpus, CorpusFile
 from cse.scale.storage import filesystem, reading
@@ -148,6 +149,7 @@ def plan_facts(corpus: Corpus, choices: Choices, model: dict[str, Any]) -> dict[
         "model": model,
         **({} if corpus.format == "txt" else {"text_column": columns["text"], "id_column": columns["id"]}),
         **{f"{name}_column": columns[name] for name in ("domain", "title") if columns[name] is not None},
+        **({} if columns["encoding"] == "utf-8" else {"encoding": columns["encoding"]}),
         **({"kept_columns": list(columns["kept"])} if columns["kept"] else {}),
         **options,
     }
@@ -219,7 +221,12 @@ def _split(corpus: Corpus, file: CorpusFile, choices: Choices, check: RowCheck) 
             def rows(lines: Iterator[str]) -> Iterator[object]:
                 return check.checked(text_rows(lines, corpus.format, choices.columns, file.shown), file.shown)
 
-            yield from split_text(stream, file.shown, choices.shard_rows, rows)
+            encoding = choices.columns.encoding
+            if reads_in_parts(stream, file.shown, encoding):
+                yield from split_text(stream, file.shown, choices.shard_rows, rows)
+            else:
+                lines = file_lines(stream, file.shown, encoding, ENCODING)
+                yield from split_rows(rows(lines), choices.shard_rows)
             return
         found, spans = split_parquet(stream, file.shown, choices.shard_rows, choices.columns, check)
         if check.id_type not in (None, found):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cse.data.checks import is_blank, listed
-from cse.data.tasks.beir import document_ids, read_beir
+from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
 from cse.runtime.bank import is_bank
@@ -97,9 +97,10 @@ def measure_search(
         CseError: what ``read_beir`` raises, or rows that are not the task's documents.
     """
     task = read_beir(Path(folder), Path(folder).name)
-    place = {name: number for number, name in enumerate(document_ids(Path(folder)))}
+    ids, _ = document_ids(Path(folder))
+    place = {name: number for number, name in enumerate(ids)}
     documents = sum(not is_blank(text) for text in task.documents)
-    if table.id_column != "_id" or len(table) != documents:
+    if table.id_column not in IDS or len(table) != documents:
         raise CseError(
             f"{table.url}: {len(table):,} rows, not the {documents:,} documents of {folder}; embed its corpus.jsonl "
             "with --id-column _id"

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 from typing import Any, cast
 
 from cse.data.checks import listed
-from cse.data.readers import is_data_name
-from cse.data.tables import FORMATS, Format
+from cse.data.read import FORMATS, Format, ending, is_data_name
 from cse.errors import CseError, nearest
 from cse.scale.storage import Folder, filesystem, is_local, reading, shown
 
@@ -65,7 +64,7 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
             if f"{path}/".startswith(inside):
                 raise CseError(f"{corpus}: the corpus is inside the output folder; use another --out")
             paths = [one for one in paths if not one.startswith(inside)]
-        kinds = {one: PurePosixPath(one.partition("?")[0]).suffix.lower() for one in paths}
+        kinds = {one: ending(one.partition("?")[0]) for one in paths}
         packed = next((one for one, kind in kinds.items() if kind in _COMPRESSED), None)
         if packed:
             raise CseError(f"{shown(fs, packed)}: compressed; unpack it first, or write it as parquet")

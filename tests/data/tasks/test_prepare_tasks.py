@@ -127,6 +127,6 @@ def test_a_broken_dev_task_is_refused(raw):
     with pytest.raises(CseError, match=r"dev/own.csv: all 2 pairs have the label 1"):
         prepare(settings(raw), raw / "out")
     write_lines(raw / "dev/own.csv", ["one,two", "a,b"])
-    with pytest.raises(CseError, match=r"dev/own.csv: no column 'sentence1'"):
+    with pytest.raises(CseError, match=r"dev/own.csv: the columns one, two are those of no task"):
         prepare(settings(raw), raw / "out")
     assert not (raw / "out").exists()

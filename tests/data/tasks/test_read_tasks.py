@@ -30,7 +30,7 @@ from cse.data.tasks.kinds import (
 from cse.data.tasks.read import read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
-from tests.data.tasks.files import write_beir, write_labelled, write_lines
+from tests.data.tasks.files import TREC, write_beir, write_labelled, write_lines
 
 SHARED = Path(__file__).parents[3].parent / "shared/data/domains"
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
@@ -96,6 +96,41 @@ def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
     kept = open_dev(PreparedData(tmp_path))
     assert kept.own.tolist() == [2, -1, -1]
     assert content_of(kept) == content_of(task) != content_of(replace(task, own=None))
+
+
+JUDGED = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "lines", "left"),
+    [
+        ({"corpus": [*TREC["corpus.jsonl"], {"_id": "d0", "title": "", "text": " "}]}, None,
+         ", 1 documents without text left out"),
+        ({"corpus": [{"_id": "d0", "text": None}, *TREC["corpus.jsonl"]], "test": [*JUDGED, ("q2", "d0", 1)]}, None,
+         ", 1 documents without text left out, 1 judgements of queries or documents that are not there left out"),
+        ({"test": [*JUDGED, ("q1", "d9", 1), ("q9", "d1", 1)]}, None,
+         ", 2 judgements of queries or documents that are not there left out"),
+        ({"queries": [*TREC["queries.jsonl"], {"_id": "q0", "text": ""}], "test": [*JUDGED, ("q0", "d1", 1)]}, None,
+         ", 1 judgements of queries or documents that are not there left out"),
+        ({"test": [(query, document, f"{grade}.0") for query, document, grade in JUDGED]}, None, ""),
+        ({}, [f"{query}\t{document}\t{grade}" for query, document, grade in JUDGED], ""),
+        ({}, [f"{query} 0 {document} {grade}" for query, document, grade in JUDGED], ""),
+        ({}, ["", *(f"{query}\tQ0\t{document}\t{grade}" for query, document, grade in JUDGED)], ""),
+        ({name: [{"id": row.pop("_id"), **row} for row in map(dict, TREC[f"{name}.jsonl"])]
+          for name in ("corpus", "queries")}, None, ""),
+    ],
+)  # fmt: skip
+def test_a_collection_as_it_is_published(tmp_path, changes, lines, left):
+    folder = write_beir(tmp_path / "birds", **changes)
+    if lines:
+        write_lines(folder / "qrels/test.tsv", lines)
+    task = read_task(folder)
+    assert task.queries == ["birds that wait", "machines"]
+    assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
+    assert np.array([task.query, task.document, task.relevance]).T.tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
+    assert describe(task) == f"retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv{left}"
+    write_tasks(tmp_path, dev=task)
+    assert describe(open_dev(PreparedData(tmp_path))) == describe(task)
 
 
 def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
@@ -175,8 +210,10 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
         (["a,b", "1,2"], "own.csv: the columns a, b are those of no task; give one of: a folder with corpus.jsonl"),
         (["text,category,label", "x,y,z"], "own.csv: the columns category and label both fit; remove or rename one"),
         (["sentence1,sentence2,score,label", "a,b,1,1"],
-         "own.csv: the columns fit scored pairs (sentence1, sentence2, score) and binary pairs (sentence1, sentence2, "
-         "label); rename or remove"),
+         "own.csv: the columns score, label may each be the label of sentence1 and sentence2; remove those that are "
+         "not meant"),
+        (["text,label,sentence1,sentence2", "a,b,c,d"],
+         "own.csv: the columns fit pairs (sentence1, sentence2, label) and labelled texts (text, label); rename or"),
         (["text,label", "a,x", "b,x"], "own.csv: all texts have the label 'x'; add texts with another label"),
         (["text,label", "a,x", "b,x", "c,y"], "own.csv:4: the only text with the label 'y'; add another or remove"),
         (["text,label", "a,x", "b,"], "own.csv:3: no label; fill it in or drop the row"),
@@ -185,8 +222,8 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
         (["sentence1,sentence2,label", "a,b,1"], "own.csv: 1 pair; a task needs at least 2, add some"),
         (["sentence1,sentence2,label"], "own.csv: no rows; add rows"),
         (["sentence1,sentence2,label", "a,b,1", "c,d,1"], "own.csv: all 2 pairs have the label 1; add pairs with the"),
-        (["sentence1,sentence2,label", "a,b,1", "c,d,yes"], "own.csv:3: label 'yes' is not one of 0, 1, true, false"),
-        (["sentence1,sentence2,score", "a,b,1", "c,d,1"], "own.csv: 2 pairs with the score 1; Spearman needs"),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,oui"], "own.csv:3: label 'oui' is not one of 0, 1, true, false"),
+        (["sentence1,sentence2,score", "a,b,2", "c,d,2"], "own.csv: 2 pairs with the score 2; Spearman needs"),
         (["anchor,positive,negative", "a,b,c"], "own.csv: 1 triplet; a task needs at least 2"),
         (["anchor,positive,negative", "a,b,c", "d,e, "], "own.csv:3: no text in column 'negative'"),
     ],
@@ -200,18 +237,19 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path, lines, said):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"test": [("q1", "d1", 1), ("q9", "d1", 1)]}, "test.tsv:3: id 'q9' is not in queries.jsonl; add it there"),
-        ({"test": [("q1", "d9", 1)]}, "test.tsv:2: id 'd9' is not in corpus.jsonl; add it there or drop the judgement"),
+        ({"test": [("q1", "d9", 1), ("q2", "d1", 1)]},
+         "test.tsv: 1 of 2 queries with a relevant document (1 of 2 judgements are of ids that are not there)"),
         ({"test": [("q1", "d1", 1)]}, "test.tsv: 1 of 2 queries with a relevant document; a task needs at least 2"),
         ({"test": [("q1", "d1", 1), ("q2", "d1", 0)]}, "test.tsv: 1 of 2 queries with a relevant document"),
         ({"test": [("q1", "d1", 1), ("q1", "d1", 2)]}, "test.tsv:3: score 2, but 1 in line 2; keep one of them"),
         ({"test": [("q1", "d1", "high")]}, "test.tsv:2: score 'high' is not a whole number; correct it"),
+        ({"test": [("q1", "d1", "1.5")]}, "test.tsv:2: score '1.5' is not a whole number; correct it"),
+        ({"test": [("q1", 0, 0, "d1", 1)]}, "test.tsv:2: 5 fields; give query-id, corpus-id, score, tabs between"),
         ({"test": []}, "test.tsv: no rows"),
-        ({"corpus": [{"_id": "d1", "title": "", "text": " "}]}, "corpus.jsonl:1: no text in column 'text'"),
+        ({"corpus": [{"_id": "d1", "title": "", "text": " "}]}, "corpus.jsonl: no rows; add rows"),
         ({"corpus": [{"_id": "d1", "title": "", "text": "a"}] * 2}, "corpus.jsonl:2: id 'd1' is that of line 1; give"),
         ({"corpus": [{"_id": None, "title": "", "text": "a"}]}, "corpus.jsonl:1: no id; give each line its own _id"),
-        ({"queries": [{"_id": "q1", "text": ""}]}, "queries.jsonl:1: no text in column 'text'"),
-        ({"queries": [{"id": "q1", "text": "a"}]}, "queries.jsonl: no column '_id' (BEIR's layout)"),
+        ({"queries": [{"key": "q1", "text": "a"}]}, "queries.jsonl: no column '_id' (BEIR's layout)"),
         ({"queries": [{"_id": "q1", "text": "a"}], "test": [("q1", "d1", 1)]}, "1 of 1 queries with a relevant"),
     ],
 )  # fmt: skip

@@ -1,12 +1,17 @@
 """Reading the user's files: every supported layout, and a one-line error for every other file."""
 
+import gzip
+import io
+import json
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cse.data.readers import Row, find_data_file, read_rows
+from cse.data import read
+from cse.data.read import decoded_lines, find_data_file
+from cse.data.shape import Row, read_rows
 from cse.errors import CseError
 
 TRIPLET = ("a man runs", "someone moves", "nobody runs")
@@ -167,12 +172,12 @@ def test_header_without_rows(tmp_path):
 
 
 def test_wrong_column_name_shows_the_nearest_and_all_there_are(tmp_path):
-    path = write(tmp_path / "a.csv", "sent0,sent1,hard_negs\na,b,c\n")
+    path = write(tmp_path / "a.csv", "sent0,sent1,hard_ngs\na,b,c\n")
     assert "no column 'hard_neg'" in failure(path)
-    assert "did you mean 'hard_negs'?; the columns are sent0, sent1, hard_negs" in failure(path)
+    assert "did you mean 'hard_ngs'?; the columns are sent0, sent1, hard_ngs" in failure(path)
     message = failure(path, columns=["sent0", "sent1", "hard"])
     assert "no column 'hard' (data.columns)" in message
-    assert "the columns are sent0, sent1, hard_negs" in message
+    assert "the columns are sent0, sent1, hard_ngs" in message
 
 
 def test_pairs_file_for_triplets_and_txt_for_pairs(tmp_path):
@@ -196,6 +201,145 @@ def test_broken_json_ragged_rows_and_open_quotes(tmp_path):
     assert "not a parquet file" in failure(write(tmp_path / "a.parquet", "text"), "sentences")
 
 
+ROWS = [f"Text {n} is wrong.,{label}" for n, label in enumerate(["billing", "login", "shipping"] * 4)]
+
+
+@pytest.mark.parametrize(("first", "last"), [(1, 6), (0, 11), (3, 4), (2, 4)])
+def test_rows_between_two_stray_quotes_are_not_lost(tmp_path, first, last):
+    """The csv dialect has them as one row with line breaks: so do DuckDB, pyarrow and datasets."""
+    lines = list(ROWS)
+    lines[first] = f'"{lines[first]}'
+    lines[last] = lines[last].replace(",", '",')
+    path = write(tmp_path / "a.csv", "\n".join(["text,label", *lines]))
+    assert failure(path, "categories") == (
+        f"{path}:{first + 2}: a quote opens here and closes in line {last + 2}, and each line between is a whole row; "
+        'double stray quotes (""), or write texts with line breaks as jsonl'
+    )
+
+
+@pytest.mark.parametrize(
+    "text", ["one\ntwo", "Dear all, hello,\nyours, me", "a\n\nb,c", "1,000 of\n2,000 or\n3,000", "first\nsecond, third"]
+)
+def test_line_breaks_of_a_text_are_its_own(tmp_path, text):
+    lines = ["text,label", *ROWS[:2], f'"{text}",billing', *ROWS[2:4]]
+    assert texts(write(tmp_path / "a.csv", "\n".join(lines)), "categories")[2] == (text,)
+
+
+def test_a_text_whose_second_line_could_be_a_row_counts_where_texts_have_line_breaks(tmp_path):
+    some = ['1,"a\nb"', '2,"one\ntwo,three"']
+    assert len(texts(write(tmp_path / "a.csv", "\n".join(["n,text", *some])), "sentences")) == 2
+    assert "a.csv:2: a quote opens" in failure(write(tmp_path / "a.csv", "\n".join(["n,text", some[1]])), "sentences")
+
+
+@pytest.mark.parametrize(
+    ("line", "mark"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":")]
+)
+def test_excels_first_line_names_the_separator(tmp_path, line, mark):
+    path = write(tmp_path / "a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n")
+    assert list(read_rows(path, "categories")) == [Row(3, ("words",), "x")]
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.gz"])
+@pytest.mark.parametrize("indent", [None, 1])
+def test_an_array_of_objects_is_read_object_by_object(tmp_path, name, indent):
+    content = ("\ufeff " + json.dumps([{"text": "a", "n": [1, {"x": "]"}]}, {"text": "é"}], indent=indent)).encode()
+    path = write(tmp_path / name, gzip.compress(content) if name.endswith(".gz") else content)
+    assert [(row.line, row.texts) for row in read_rows(path, "sentences")] == [(1, ("a",)), (2, ("é",))]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('[{"text": "a"}, 3]', ":2: expected a JSON object with named columns, found int"),
+        ('[{"text": "a"} {"text": "b"}]', ":2: not valid JSON (Expecting ',' or, at the end, ']')"),
+        ('[{"text": "a"},\n{"text": "b"', ":2: not valid JSON (Expecting ',' delimiter"),
+        ("[]", ": no rows; add rows"),
+        ("[", ":1: not valid JSON ("),
+        ('[{"text": "a"},]', ":2: not valid JSON ("),
+        ('[{"text": "a"}] x', ":2: not valid JSON ("),
+        ("[1", ":1: expected a JSON object"),
+    ],
+)
+def test_a_broken_array_names_the_object(tmp_path, text, said):
+    assert failure(write(tmp_path / "a.json", text), "sentences").startswith(f"{tmp_path}/a.json{said}")
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.txt.gz", "a.jsonl.GZ", "a.tsv.gz"])
+def test_gzipped_text(tmp_path, name):
+    content = {"c": 'text\n"a\nb"\n', "t": "a\n", "j": '{"text": "a"}\n'}[name[2]]
+    if name == "a.tsv.gz":
+        content = "text\na\n"
+    path = write(tmp_path / name, gzip.compress(content.encode()))
+    assert texts(path, "sentences") == [("a\nb" if name[2] == "c" else "a",)]
+
+
+def test_a_gzipped_file_that_is_none_or_holds_far_too_much(tmp_path, monkeypatch):
+    packed = gzip.compress(b"text\n" + b"a\n" * 9000)
+    for content in (b"text\na\n", packed[:-9], packed[:40]):
+        assert "a.csv.gz: not gzip, or cut off; pack it again" in failure(
+            write(tmp_path / "a.csv.gz", content), "sentences"
+        )
+    monkeypatch.setattr(read, "_EXPANDED", 1000)
+    monkeypatch.setattr(read, "_RATIO", 3)
+    assert "a.csv.gz: holds over 1,000 bytes, 3 for each of its own" in failure(
+        write(tmp_path / "a.csv.gz", packed), "sentences"
+    )
+
+
+def test_utf_16_by_its_mark(tmp_path):
+    for encoding in ("utf-16", "utf-16-be"):
+        content = ("\ufeff" if encoding != "utf-16" else "") + "text,label\r\né,x\r\n"
+        path = write(tmp_path / "a.csv", content.encode(encoding))
+        assert list(read_rows(path, "categories")) == [Row(2, ("é",), "x")]
+
+
+def test_a_key_within_an_object(tmp_path):
+    row = {"data": {"text": "a", "more": {"deep": "b"}}, "label": "x", "a.b": "c"}
+    lines = write(tmp_path / "a.jsonl", json.dumps(row) + '\n{"data": 3}\n')
+    pq.write_table(pa.table({name: [value] for name, value in row.items()}), tmp_path / "a.parquet")
+    for path in (lines, tmp_path / "a.parquet"):
+        for name, text in (("data.text", "a"), ("data.more.deep", "b"), ("a.b", "c")):
+            assert texts(path, "sentences", columns=[name])[0] == (text,)
+        assert "did you mean 'data.text'?; the columns are data, data.text" in failure(path, "categories")
+    assert texts(lines, "sentences", columns=["data.text"])[1] == (None,)
+
+
+def test_a_line_without_end_is_not_read_whole(monkeypatch):
+    monkeypatch.setattr(read, "_LONGEST", 10_000)
+
+    class Endless(io.RawIOBase):
+        taken = 0
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            self.taken += len(buffer)
+            assert self.taken < 1_000_000
+            buffer[:] = b"x" * len(buffer)
+            return len(buffer)
+
+    with pytest.raises(CseError, match=r"a.txt:1: a line of over 10,000 characters; break it into several"):
+        list(decoded_lines(io.BufferedReader(Endless()), "a.txt"))
+
+
+@pytest.mark.parametrize("repeats", ["a column", "a struct"])
+def test_a_parquet_file_that_stands_for_far_more_text_than_it_holds(tmp_path, monkeypatch, repeats):
+    monkeypatch.setattr(read, "_EXPANDED", 10_000_000)
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 300_000, pa.int32()), pa.array(["a b " * 500]))
+    path = tmp_path / "a.parquet"
+    column = long if repeats == "a column" else pa.StructArray.from_arrays([long], ["text"])
+    pq.write_table(pa.table({"text" if repeats == "a column" else "data": column}), path)
+    assert path.stat().st_size < 100_000
+    name = "text" if repeats == "a column" else "data.text"
+    assert "bytes hold over 10,000,000 of equal texts; keep each of them once" in failure(
+        path, "sentences", columns=[name]
+    )
+    short = pa.table({"text": ["yes", None, "no"] * 10_000, "n": range(30_000)})
+    pq.write_table(short, path)
+    assert texts(path, "sentences")[-3:] == [("yes",), (None,), ("no",)]
+
+
 def test_missing_file_names_the_nearest(tmp_path):
     write(tmp_path / "train.csv", "x")
     with pytest.raises(CseError, match=r"no such file or folder; did you mean 'train.csv'\?"):
@@ -205,7 +349,7 @@ def test_missing_file_names_the_nearest(tmp_path):
 def test_a_folder_must_hold_exactly_one_data_file(tmp_path):
     write(tmp_path / "README.md", "x")
     write(tmp_path / ".hidden.csv", "x")
-    with pytest.raises(CseError, match=r"no .txt, .csv, .tsv, .jsonl, .ndjson, .parquet file in this folder"):
+    with pytest.raises(CseError, match=r"no .txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet file in this folder"):
         find_data_file(tmp_path)
     first = write(tmp_path / "a.csv", "x")
     write(tmp_path / "a.csv.dvc", "x")

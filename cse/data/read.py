@@ -1,0 +1,587 @@
+r"""Read files of rows: find them, decode them, and stream their records with line numbers.
+
+* txt: a sentence on each line. A line ends only at ``\n``, ``\r\n`` or ``\r``.
+* csv: a header, fields separated by commas, or by what separates the header's names (semicolons, tabs, bars) or
+  Excel's line ``sep=;`` names; ``"`` around fields that hold separators, quotes (doubled) or line breaks.
+* tsv: a header, fields separated by tabs; quotes are ordinary text.
+* jsonl: one JSON object per line, or one array of objects, which are counted. The columns are the keys of the first
+  object; ``data.text`` is the key ``text`` of the object ``data``.
+* parquet: columns of the file; row numbers serve as line numbers.
+
+Text may be gzipped. A byte order mark is not part of the first line, and one of UTF-16 says so. Nothing here is a
+library's reader because none tells rows from mistakes: `DuckDB`, `pyarrow` and `datasets` all read 25 of 30 rows where
+two stray quotes stand, and take ``sep=;`` for the header.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import errno
+import gzip
+import io
+import json
+import re
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Literal, NamedTuple
+
+from cse.data.checks import check_columns, is_text_type, listed, no_rows
+from cse.errors import CseError, nearest
+
+Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
+FORMATS: dict[str, Format] = {
+    ".txt": "txt",
+    ".csv": "csv",
+    ".tsv": "tsv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "jsonl",
+    ".parquet": "parquet",
+}
+TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
+MARK = "\ufeff"
+BLANK: tuple[Any, ...] = ()
+Numbered = tuple[int, Any]
+
+_PACKED = ".gz"
+_LONGEST = 1 << 24  # characters of a line or field: an open quote, or a line without end, must not fill the memory
+_LONGEST_ARRAY = 1 << 28
+_EXPANDED, _RATIO = 1 << 28, 200  # text that a file may hold in any case, or for each of its bytes
+_SURE = 4  # lines that are rows by chance, in a file whose texts have line breaks, are fewer
+_BATCH_ROWS = 8192
+_EQUAL = 16  # bytes of a row; a column of fewer repeats its texts
+_SAVE = "save the file as UTF-8"
+_SET = "set data.encoding to the encoding of the file (latin-1, cp1252, utf-16, ...) or save it as UTF-8"
+_ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
+_SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_SEPARATOR_LINE = re.compile('"?sep=(.)"?', re.IGNORECASE)
+_QUOTED = re.compile('"[^"]*"')
+
+
+# ---- files ---------------------------------------------------------------------------------------------------------
+
+
+def plain(path: str | PurePath) -> PurePath:
+    """Return the name of what a gzipped file holds, or of the file."""
+    path = PurePath(path)
+    return path.with_suffix("") if path.suffix.lower() == _PACKED else path
+
+
+def ending(path: str | PurePath) -> str:
+    """Return the ending, such as ``.csv``, of a file or of what it holds if it is gzipped."""
+    found = plain(path).suffix.lower()
+    return PurePath(path).suffix.lower() if found == ".parquet" or not found else found
+
+
+def data_files(folder: Path) -> list[Path]:
+    """Return the data files directly in a folder, sorted by name."""
+    return [path for path in (folder / name for name in contents(folder)) if ending(path) in FORMATS and path.is_file()]
+
+
+def contents(folder: Path) -> list[str]:
+    """Return the sorted names in a folder that pass ``is_data_name``."""
+    return sorted(path.name for path in folder.iterdir() if is_data_name(path.name))
+
+
+def is_data_name(name: str) -> bool:
+    """Return whether a file of this name may hold data; README files and dot files never do."""
+    return not name.startswith(".") and PurePath(name).stem.lower() != "readme"
+
+
+def check_exists(path: Path, setting: str) -> None:
+    """Raise ``CseError`` if ``path`` does not exist; the message gives the nearest name or the broken link."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        if path.is_symlink():
+            raise CseError(
+                f"{path}: a link to {path.readlink()}, which does not exist; fix it (or change {setting})"
+            ) from None
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise CseError(f"{path}: circular links; fix them (or change {setting})") from None
+    else:
+        return
+    beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+    match = nearest(path.name, beside)
+    raise CseError(f"{path}: no such file or folder{match or '; put data there'} (or change {setting})")
+
+
+def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
+    """Return ``path``, or the only data file in it if it is a folder.
+
+    Raises:
+        CseError: no such path, a folder with no data file or several, or an unknown suffix.
+    """
+    check_exists(path, setting)
+    if path.is_dir():
+        found = data_files(path)
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise CseError(f"{path}: several data files ({listed(f.name for f in found)}); name one in {setting}")
+        others = contents(path)
+        there = f" (only {listed(others)})" if others else ""
+        raise CseError(f"{path}: no {', '.join(FORMATS)} file in this folder{there}; put one there or set {setting}")
+    if ending(path) not in FORMATS:
+        raise CseError(f"{path}: cannot read {ending(path) or 'suffixless'} files; use one of {', '.join(FORMATS)}")
+    return path
+
+
+# ---- lines ---------------------------------------------------------------------------------------------------------
+
+
+def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
+    """Yield the lines of a text file without their line ends; the first has number 1."""
+    with path.open("rb") as file:
+        yield from file_lines(file, str(path), encoding or "utf-8", _SAVE if encoding is None else _SET)
+
+
+def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str = _SAVE) -> Iterator[str]:
+    """Yield the lines of an open file, positioned at its start, without their line ends.
+
+    Raises:
+        CseError: see ``text_lines``.
+    """
+    marked = codecs.lookup(encoding).name == "utf-8"
+    for line in decoded_lines(unpacked(file, shown), shown, encoding, advice=advice):
+        if marked:
+            marked, line = False, line.removeprefix(MARK)
+            if not line:
+                continue
+        yield without_end(line)
+
+
+def decoded_lines(
+    file: BinaryIO, shown: str, encoding: str = "utf-8", *, first: int = 1, advice: str = _SAVE
+) -> Iterator[str]:
+    """Yield the lines of an open file with their line ends and any byte order mark.
+
+    Args:
+        file: positioned at the start of a line.
+        shown: name of the file in errors.
+        encoding: encoding of the bytes.
+        first: number of the first line.
+        advice: remedy for a byte that does not decode.
+
+    Raises:
+        CseError: see ``text_lines``.
+    """
+    head = _head(file)
+    longest = _LONGEST_ARRAY if is_array(head) else _LONGEST
+    try:
+        text = io.TextIOWrapper(file, _encoding(head, encoding), errors="surrogateescape", newline="")
+        for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=first):
+            if len(line) > longest and not line.endswith(("\n", "\r")):
+                raise CseError(f"{shown}:{number}: a line of over {longest:,} characters; break it into several")
+            if not line.isascii() and (found := _ESCAPED_BYTE.search(line)):
+                byte = ord(found.group()) - 0xDC00
+                raise CseError(f"{shown}:{number}: byte 0x{byte:02x} is not {encoding}; {advice}")
+            yield line
+    except UnicodeError:
+        raise CseError(f"{shown}: not {encoding}; {advice}") from None
+
+
+def without_end(line: str) -> str:
+    """Return a line without its line end."""
+    return line.rstrip("\r\n")
+
+
+def is_array(head: bytes) -> bool:
+    """Return whether a file that begins with these bytes is one JSON array, if it is JSON."""
+    return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
+
+
+def reads_in_parts(file: BinaryIO, shown: str, encoding: str) -> bool:
+    """Return whether a text file is UTF-8 of which each part between two line ends can be read by itself."""
+    head = _head(file)
+    return not shown.lower().endswith(_PACKED) and _encoding(head, encoding) == "utf-8" and not is_array(head)
+
+
+def unpacked(file: BinaryIO, shown: str) -> BinaryIO:
+    """Return what a gzipped file holds, by its name; other files as they are."""
+    if not shown.lower().endswith(_PACKED):
+        return file
+    size = file.seek(0, io.SEEK_END)
+    file.seek(0)
+    return _Unpacked(file, shown, max(_EXPANDED, _RATIO * size))  # type: ignore[return-value]
+
+
+class _Unpacked(gzip.GzipFile):
+    def __init__(self, file: BinaryIO, shown: str, most: int) -> None:
+        super().__init__(fileobj=file)
+        self._shown, self._most = shown, most
+
+    def peek(self, size: int = 0) -> bytes:
+        try:
+            return super().peek(size)
+        except (OSError, EOFError, zlib.error):
+            return b""  # reading tells
+
+    def read1(self, size: int = -1) -> bytes:
+        try:
+            found = super().read1(size)
+        except (OSError, EOFError, zlib.error):
+            raise CseError(f"{self._shown}: not gzip, or cut off; pack it again") from None
+        if self.tell() > self._most:
+            raise CseError(f"{self._shown}: holds over {self._most:,} bytes, {_RATIO} for each of its own; unpack it")
+        return found
+
+
+def _head(file: BinaryIO) -> bytes:
+    if hasattr(file, "peek"):
+        return bytes(file.peek(64)[:64])
+    place, head = file.tell(), file.read(64)
+    file.seek(place)
+    return head
+
+
+def _encoding(head: bytes, encoding: str) -> str:
+    name = codecs.lookup(encoding).name
+    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return "utf-16" if name == "utf-8" and marked else name
+
+
+# ---- tables --------------------------------------------------------------------------------------------------------
+
+
+class Header(NamedTuple):
+    """The columns' names of a table, and what separates the fields of a csv file."""
+
+    columns: list[str]
+    separator: str = ","
+
+
+@dataclass(frozen=True)
+class TableFile:
+    """An open table; its rows can be read once.
+
+    Attributes:
+        shown: name of the file in errors.
+        header: names of all columns.
+        rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
+        schema: Arrow schema of a parquet file.
+    """
+
+    shown: str
+    header: Header
+    rows: Callable[[Sequence[str]], Iterator[Numbered]]
+    schema: Any = None
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all columns."""
+        return self.header.columns
+
+    def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
+        """Return the rows with the values of the named columns, see ``rows``."""
+        check_columns(self.shown, self.columns, names, self.schema, texts, lists=True)
+        return self.rows(names)
+
+
+def open_table(path: Path, encoding: str | None = None) -> TableFile:
+    """Open a table; its suffix determines the format."""
+    kind = FORMATS.get(ending(path), "txt")
+    if kind == "txt":
+        known = ", ".join(TABLES)
+        raise CseError(f"{path}: cannot read columns from a {ending(path) or 'suffixless'} file; use one of {known}")
+    if kind == "parquet":
+        return _parquet_table(path)
+    table = text_table(text_lines(path, encoding), kind, str(path))
+    if table is None:
+        raise no_rows(str(path))
+    return table
+
+
+def text_table(
+    lines: Iterable[str],
+    kind: Format,
+    shown: str,
+    first: int = 1,
+    header: Header | None = None,
+    *,
+    whole: bool = True,
+) -> TableFile | None:
+    """Read a csv, tsv or jsonl table lazily from its lines, from the ``first`` on; a part of one is not ``whole``."""
+    separator = header.separator if header else ","
+    if kind == "csv" and header is None:
+        separator, first, lines = _separator_of(lines, first)
+    if kind == "jsonl":
+        records = json_records(lines, shown, first)
+    else:
+        records = delimited_records(lines, kind, shown, first, separator=separator, whole=whole)
+    above: list[Numbered] = []
+    if header is None:
+        for head in records:
+            above.append(head)
+            if head[1] is not BLANK:
+                break
+        else:
+            return None
+        names = list(_keys(head[1])) if kind == "jsonl" else [name.strip() for name in above.pop()[1]]
+        header = Header(names, separator)
+    columns = header.columns
+
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
+        # an object may have a key that the first one lacks
+        places = [] if kind == "jsonl" else [columns.index(name) for name in names]
+        for number, record in chain(above, records):
+            if record is BLANK:
+                yield number, BLANK
+            elif kind == "jsonl":
+                yield number, [_value(record, name) for name in names]
+            elif len(record) != len(columns):
+                advice = "remove tabs and line breaks from the sentences"
+                if kind == "csv":
+                    advice = f"put quotes around fields that hold {_SEPARATORS.get(separator, repr(separator))}"
+                raise CseError(f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; {advice}")
+            else:
+                yield number, [record[place] for place in places]
+
+    return TableFile(shown, header, rows)
+
+
+def _separator_of(lines: Iterable[str], first: int) -> tuple[str, int, Iterable[str]]:
+    """Return what separates the fields of a csv file, the number of its first line and the lines.
+
+    It is what Excel's line ``sep=`` names, which is skipped; else the candidate that stands most often outside quotes
+    in the first line that is not blank; else the comma.
+    """
+    lines, above = iter(lines), []
+    for line in lines:
+        above.append(line)
+        if line.strip():
+            break
+    named = _SEPARATOR_LINE.fullmatch(above[-1]) if above else None
+    if named:
+        return named[1], first + len(above), lines
+    bare = "".join(above[-1].split('"')[::2]) if above else ""
+    return max(_SEPARATORS, key=bare.count), first, chain(above, lines)
+
+
+def delimited_records(
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ",", whole: bool = True
+) -> Iterator[Numbered]:
+    """Yield each csv or tsv record with the number of its first line.
+
+    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a ``whole`` file
+    whose texts have no other line breaks.
+    """
+    if kind == "tsv":
+        for number, line in enumerate(lines, start=first):
+            yield number, line.split("\t") if line.strip() else BLANK
+        return
+    csv.field_size_limit(_LONGEST)
+    held: list[str] = []  # the lines of the record
+    stray: tuple[int, int] | None = None  # first line and lines of a record that may be several
+    broken = False  # whether texts have line breaks
+
+    def taken() -> Iterator[str]:
+        for line in lines:
+            held.append(line)
+            yield f"{line}\n"
+
+    reader = csv.reader(taken(), strict=True, delimiter=separator)
+    while True:
+        number = first + reader.line_num
+        held.clear()
+        try:
+            record = next(reader)
+        except StopIteration:
+            if stray and whole and not broken:
+                raise _stray(shown, *stray) from None
+            return
+        except csv.Error as error:
+            raise CseError(
+                f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
+            ) from None
+        if len(held) > 1:
+            found = _are_rows(held, separator, len(record))
+            if found and len(held) >= _SURE:
+                raise _stray(shown, number, len(held))
+            stray, broken = stray or ((number, len(held)) if found else None), broken or not found
+        blank = not record or (len(record) == 1 and not record[0].strip())
+        yield number, BLANK if blank else record
+
+
+def _stray(shown: str, number: int, lines: int) -> CseError:
+    return CseError(
+        f"{shown}:{number}: a quote opens here and closes in line {number + lines - 1}, and each line between is a "
+        'whole row; double stray quotes (""), or write texts with line breaks as jsonl'
+    )
+
+
+def _are_rows(lines: Sequence[str], separator: str, fields: int) -> bool:
+    """Return whether each line of a record is a row, too: as many fields, none blank or behind a blank as in a text."""
+    rows = [_QUOTED.sub("x", line).replace('"', "").split(separator) for line in lines if line.strip()]
+    filled = all(map(str.strip, (*rows[0], *rows[-1])))
+    return fields > 1 and filled and all(len(row) == fields and row == list(map(str.lstrip, row)) for row in rows)
+
+
+def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
+    """Yield the object on each line with its line number, or each object of an array with its number."""
+    numbered, seen = enumerate(lines, start=first), False
+    for number, line in numbered:
+        if not line.strip():
+            yield number, BLANK
+            continue
+        seen, begun = True, seen
+        if not begun and line.lstrip().startswith("["):
+            yield from _array_records(chain([line], (line for _, line in numbered)), shown)
+            return
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            expected = "expected one object per line, or an array of objects"
+            raise CseError(f"{shown}:{number}: not valid JSON ({error}); {expected}") from None
+        yield number, _object(record, shown, number)
+
+
+def _array_records(lines: Iterable[str], shown: str) -> Iterator[Numbered]:
+    held, size = [], 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size > _LONGEST_ARRAY:
+            raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
+    text = "\n".join(held).strip()
+    decoder, space = json.JSONDecoder(), re.compile(r"\s*")
+    number, place, last = 0, 1, len(text) - 1
+    while not (text.endswith("]") and space.match(text, place).end() == last):  # type: ignore[union-attr]
+        try:
+            if number and text[place] != ",":
+                raise ValueError("Expecting ',' or, at the end, ']'")
+            start = space.match(text, place + bool(number)).end()  # type: ignore[union-attr]
+            record, place = decoder.raw_decode(text, start)
+            place = space.match(text, place).end()  # type: ignore[union-attr]
+        except (ValueError, IndexError, RecursionError) as error:
+            raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
+        number += 1
+        yield number, _object(record, shown, number)
+
+
+def _object(record: Any, shown: str, number: int) -> dict[str, Any]:
+    if not isinstance(record, dict):
+        found = type(record).__name__
+        raise CseError(f"{shown}:{number}: expected a JSON object with named columns, found {found}")
+    return record
+
+
+def _keys(record: dict[str, Any], above: str = "", depth: int = 3) -> Iterator[str]:
+    for key, value in record.items():
+        yield above + key
+        if isinstance(value, dict) and depth:
+            yield from _keys(value, f"{above}{key}.", depth - 1)
+
+
+def _value(record: Any, name: str) -> Any:
+    if name in record or "." not in name:
+        return record.get(name)
+    for part in name.split("."):
+        record = record.get(part) if isinstance(record, dict) else None
+    return record
+
+
+# ---- parquet -------------------------------------------------------------------------------------------------------
+
+
+def _parquet_table(path: Path) -> TableFile:
+    file = open_parquet(path, str(path))
+    schema = file.schema_arrow
+
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
+        for first, batch in parquet_batches(file, str(path), names):
+            yield from batch_rows(batch, names, first)
+
+    return TableFile(str(path), Header(list(_fields(schema))), rows, schema)
+
+
+def _fields(fields: Any, above: str = "") -> Iterator[str]:
+    from pyarrow import types
+
+    for field in fields:
+        yield above + field.name
+        if types.is_struct(field.type):
+            yield from _fields(field.type, f"{above}{field.name}.")
+
+
+def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
+    """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated.
+
+    Columns of few bytes a row repeat their texts, and are read as dictionaries.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        opened = pq.ParquetFile(file)
+        facts, equal = opened.metadata, set()
+        for group in (facts.row_group(number) for number in range(facts.num_row_groups)):
+            for column in (group.column(number) for number in range(group.num_columns)):
+                if column.physical_type == "BYTE_ARRAY" and column.total_uncompressed_size < _EQUAL * group.num_rows:
+                    equal.add(column.path_in_schema)
+        if not equal:
+            return opened
+        return pq.ParquetFile(file, metadata=facts, read_dictionary=sorted(equal))
+    except pa.ArrowInvalid:
+        raise CseError(f"{shown}: not a parquet file, or cut off; write it again") from None
+
+
+def parquet_batches(
+    file: Any, shown: str, names: Sequence[str], groups: Sequence[int] | None = None, first: int = 1
+) -> Iterator[tuple[int, Any]]:
+    """Yield the record batches of an open parquet file, each with the number of its first row."""
+    import pyarrow as pa
+
+    facts, held = file.metadata, 0
+    size = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
+    try:
+        # one thread: other cores may belong to other workers
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=False):
+            held += sum(_characters(column) for column in batch.columns)
+            if held > max(_EXPANDED, _RATIO * size):
+                raise CseError(
+                    f"{shown}:{first}: {size:,} bytes hold over {_EXPANDED:,} of equal texts; keep each of them once"
+                )
+            yield first, batch
+            first += len(batch)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise CseError(f"{shown}:{first}: cannot be read ({str(error).splitlines()[0]})") from None
+
+
+def _characters(column: Any) -> int:
+    """Return the bytes of text that a column stands for."""
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    if types.is_struct(column.type):
+        return sum(map(_characters, column.flatten()))
+    if not types.is_dictionary(column.type) or not is_text_type(column.type):
+        return int(column.nbytes)
+    counts = column.indices.drop_null().value_counts()
+    lengths = pc.cast(pc.binary_length(column.dictionary), "int64").take(counts.field("values"))
+    return int(pc.sum(pc.multiply(lengths, counts.field("counts"))).as_py() or 0)
+
+
+def batch_rows(batch: Any, names: Sequence[str], first: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield the row number and values of each row of a record batch."""
+    return enumerate(zip(*(_values(batch, name) for name in names), strict=True), start=first)
+
+
+def _values(batch: Any, name: str) -> list[Any]:
+    import pyarrow.compute as pc
+    from pyarrow import types
+
+    there = batch.schema.names
+    top, *below = [name] if name in there else name.split(".")
+    column = pc.struct_field(batch.column(top), below) if below else batch.column(top)
+    if not types.is_dictionary(column.type):
+        return list(column.to_pylist())
+    texts = column.dictionary.to_pylist()  # a text that repeats is one object
+    return [None if place is None else texts[place] for place in column.indices.to_pylist()]

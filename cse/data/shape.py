@@ -1,0 +1,513 @@
+"""What the columns of a file mean: one table of names and labels, for rows to train on and for tasks alike.
+
+=============== ====================================================================================================
+shape           columns
+=============== ====================================================================================================
+sentences       text (sentence), or the first of those below
+categories      text (sentence) and category (label, intent): any label
+pairs           two texts, such as sentence1,sentence2, that belong together; with a label or score, those that do
+triplets        anchor,positive,negative (or negative_1 to negative_n, or lists of texts); or labelled pairs, whose
+                negatives stand beside the positives of the same first text
+labelled        two texts and an NLI label
+=============== ====================================================================================================
+
+A label of a pair says that its texts belong together (1, true, yes, duplicate, entailment, ...), that they do not (0,
+false, no, not_duplicate, contradiction, ...), or neither (neutral); numbers beyond 0 and 1 are scores. All values of
+the column decide which; a column that can be read in two ways is refused.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cse.choices import ENTAILMENT, LABELS, NEUTRAL
+from cse.data.checks import check_column, check_text, column_hint, listed, no_rows, required_text
+from cse.data.read import ending, open_table, text_lines
+from cse.errors import CseError
+
+# two texts of a row that belong together, unless a label says otherwise
+PAIRS = (
+    *(("sent0", "sent1"), ("sentence1", "sentence2"), ("anchor", "positive"), ("premise", "entailment")),
+    *(("query", "document"), ("query", "positive"), ("query", "pos"), ("query", "passage")),
+    *(("question1", "question2"), ("text1", "text2"), ("text_1", "text_2"), ("text_a", "text_b"), ("s1", "s2")),
+    *(("sentence_1", "sentence_2"), ("sentence_a", "sentence_b"), ("sentence_A", "sentence_B"), ("sent1", "sent2")),
+)
+NLI = ("premise", "hypothesis")  # always with a label
+_NEGATIVE = re.compile(r"(hard_)?neg(ative)?s?(_?\d+)?|contradiction")
+_LABELS = ("gold_label", "label", "is_duplicate", "duplicate", "is_paraphrase", "paraphrase")
+SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "gold")
+TEXTS, CATEGORIES = ("text", "sentence"), ("category", "label", "intent")
+LABELLED = "labelled"
+JUDGED = ("pairs", "triplets")  # views of which labels make the rows
+_SENTENCES = (*TEXTS, "sent0", "sentence1", "anchor", "premise")
+# a column of numbers with such a name may be a label that the table does not know
+_SUSPECT = re.compile(
+    r"(^|_)(labels?|scores?|gold|similarity|duplicate|paraphrase|relevance|entailment|judge?ment|grade|rating|target)"
+    r"(_|$)",
+    re.IGNORECASE,
+)
+_SEEN = 1000  # rows that tell whether an unknown column holds labels
+
+_NO_LABEL = ("", "-", "nan", "none", "null", "n/a")
+UNLABELLED = "-1"  # where the others are classes: SNLI, GLUE
+_SAME = {"1", "true", "t", "yes", "y", "same", "match", "positive", "duplicate", "paraphrase", "similar", "relevant"}
+_SAME |= {"related", "equivalent", "entailment", "entails", "supports"}
+_OTHER = {"0", "false", "f", "no", "n", "different", "distinct", "mismatch", "negative", "dissimilar", "irrelevant"}
+_OTHER |= {"unrelated", "contradiction", "contradicts", "refutes"}
+_CLASSES = {word: label for label in LABELS for word in (label, label[0])}
+_POSITIVE_FROM = 0.8  # of the range of scores: in STS, 4 of 5 differ in unimportant details
+_RANGE = (0.0, 5.0)
+
+# float() would also accept 0_1 and digits of any script; some write 0,5
+_NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
+
+NEGATIVE_PAIR, NEUTRAL_PAIR, LOW_SCORE, NO_LABEL = "labelled_negative", "labelled_neutral", "low_score", "no_label"
+
+
+class Row(NamedTuple):
+    """One row of a file; a missing sentence or label is ``None``.
+
+    ``line`` is the name of the file where a folder holds one document per file. ``label`` is empty in views without
+    labels, ``group`` names the label or document of a row that keeps it, and ``fault`` is a reason to drop the row.
+    """
+
+    line: int | str
+    texts: tuple[str | None, ...]
+    label: str | None = ""
+    group: str = ""
+    fault: str = ""
+
+
+# ---- columns -------------------------------------------------------------------------------------------------------
+
+
+class Columns(NamedTuple):
+    """The columns of a shape: texts, the label if there is one, and how many of the texts are not negatives."""
+
+    texts: tuple[str, ...]
+    label: str | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All of them, the label last."""
+        return [*self.texts, *([self.label] if self.label else [])]
+
+
+def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> Columns | None:
+    """Return the columns of pairs, with their label if there is one; None if there are none.
+
+    With ``scores``, a column of scores is taken before others.
+    """
+    texts = next((pair for pair in (*PAIRS, NLI) if set(pair) <= set(there)), None)
+    if texts is None:
+        return None
+    found = [name for name in (*SCORES, *_LABELS) if name in there and name not in texts]
+    if scores:
+        return Columns(texts, *found[:1])
+    if len(found) > 1:
+        raise CseError(
+            f"{shown}: the columns {listed(found)} may each be the label of {' and '.join(texts)}; remove those that "
+            f"are not meant, or set data.columns: [{', '.join(texts)}, {found[0]}]"
+        )
+    return Columns(texts, *found)
+
+
+def triplet_columns(there: Sequence[str]) -> Columns | None:
+    """Return the columns of an anchor, a positive and its hard negatives; None if there are none."""
+    negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
+    texts = next((pair for pair in PAIRS if set(pair) <= set(there)), None)
+    return Columns((*texts, *dict.fromkeys(negatives))) if texts and negatives else None
+
+
+def sentence_columns(there: Sequence[str]) -> Columns | None:
+    """Return the first usual column of sentences; None if there is none."""
+    return next((Columns((name,)) for name in _SENTENCES if name in there), None)
+
+
+def category_columns(there: Sequence[str]) -> Columns | None:
+    """Return the columns of a text and its label; None if there are none."""
+    found = [next((name for name in names if name in there), None) for names in (TEXTS, CATEGORIES)]
+    return Columns((found[0],), found[1]) if found[0] and found[1] else None
+
+
+def choose_columns(
+    path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
+) -> Columns:
+    """Return the columns to read; errors name ``setting``.
+
+    Raises:
+        CseError: a missing column, with the nearest name and the available columns; or several that may be the label.
+    """
+    if columns is not None:
+        for name in columns:
+            check_column(name, there, str(path), setting)
+        texts = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
+        return Columns(tuple(columns[:texts]), *columns[texts:])
+    found: Columns | None = None
+    if view == "sentences":
+        found = sentence_columns(there)
+    elif view == "categories":
+        found = category_columns(there)
+    elif view == LABELLED:
+        label = next((name for name in _LABELS if name in there), None)
+        texts = next((pair for pair in (*PAIRS, NLI) if set(pair) <= set(there)), None)
+        found = Columns(texts, label) if texts and label else None
+    else:
+        found = triplet_columns(there) if view == "triplets" else None
+        found = found or pair_columns(there, str(path))
+        if found and not found.label and (len(found.texts) == 2 if view == "triplets" else found.texts == NLI):
+            raise _missing(path, "hard_neg" if view == "triplets" else "label", there, view, setting)
+    if found is None:
+        wanted = {
+            "sentences": ("text",),
+            "pairs": ("sent0", "sent1"),
+            "triplets": ("sent0", "sent1", "hard_neg"),
+            LABELLED: ("sentence1", "sentence2", "label"),
+            "categories": ("text", "category"),
+        }[view]
+        raise _missing(path, next(name for name in wanted if name not in there), there, view, setting)
+    return found
+
+
+def _missing(path: Path, name: str, there: Sequence[str], view: str, setting: str) -> CseError:
+    purpose = f" for data.view: {view}" if setting == "data.columns" else ""
+    return CseError(f"{path}: no column {name!r}{purpose}{column_hint(name, there)}; name yours in {setting}")
+
+
+# ---- labels --------------------------------------------------------------------------------------------------------
+
+
+def plain(label: Any) -> str:
+    """Return a label as text, however it is written: 1.0 is 1, a truth value true or false, a missing one empty."""
+    text = "" if label is None else str(label).strip()
+    whole = _WHOLE.fullmatch(text)
+    return whole[1] if whole else text.lower() if text.lower() in ("true", "false", "nan") else text
+
+
+def number_of(text: str) -> float:
+    """Return a number, also one with a decimal comma; NaN for anything else."""
+    return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
+
+
+def read_score(value: Any, where: str, score_range: tuple[float, float], advice: str) -> float:
+    """Return a gold score as a number; raise ``CseError`` if it is not a number in range; ``where``: file and line."""
+    lowest, highest = score_range
+    try:
+        score = math.nan if isinstance(value, bool) else number_of(str(value).strip())
+    except OverflowError:
+        score = math.nan
+    if not lowest <= score <= highest:
+        raise CseError(f"{where}: score {value!r} is not a number from {lowest:g} to {highest:g}; {advice}")
+    return score
+
+
+def read_class(value: Any, where: str) -> str | None:
+    """Return one of ``LABELS``, or None for a pair without a gold label.
+
+    Accepts words and their first letters in any case, or numbers in the order of ``LABELS`` (SNLI's and GLUE's: 0
+    entailment, 1 neutral, 2 contradiction).
+
+    Raises:
+        CseError: anything else; ``where`` gives file and line.
+    """
+    text = plain(value).lower()
+    if text in (*_NO_LABEL, UNLABELLED):
+        return None
+    label = LABELS[int(text)] if text in ("0", "1", "2") else _CLASSES.get(text)
+    if label is None:
+        raise CseError(f"{where}: label {str(value)[:40]!r} is not one of {', '.join(LABELS)}, 0, 1, 2; correct it")
+    return label
+
+
+def read_category(value: Any, where: str) -> str | None:
+    """Return any label as text, or None for a blank one."""
+    if not isinstance(value, str | int | float | None):
+        raise CseError(f"{where}: label {str(value)[:40]!r} is neither text nor a number; correct it")
+    text = plain(value)
+    return None if text == "nan" and isinstance(value, float) else check_text(text, where) or None
+
+
+class Judge(NamedTuple):
+    """How the labels of a column of pairs are to be read.
+
+    Attributes:
+        graded: whether they are scores.
+        verdict: whether the texts belong together; None for neither. Of scores: whether they count as positives.
+        told: in words, if that is not obvious.
+    """
+
+    graded: bool
+    verdict: Callable[[Any], bool | None]
+    told: str = ""
+
+    def of(self, value: Any) -> bool | None:
+        """Return whether two texts belong together; None for neither, and without a label."""
+        return None if self._lacks(value) else self.verdict(value)
+
+    def fault(self, value: Any) -> str:
+        """Return why a pair is no positive, "" if it is one."""
+        found = self.of(value)
+        if found is None:
+            return NO_LABEL if self._lacks(value) else NEUTRAL_PAIR
+        return "" if found else LOW_SCORE if self.graded else NEGATIVE_PAIR
+
+    def _lacks(self, value: Any) -> bool:
+        word = _word(value)
+        return word in _NO_LABEL or (word == UNLABELLED and not self.graded)
+
+
+def judge_of(
+    values: Iterable[tuple[int, Any]], columns: Columns, shown: str, score_range: tuple[float, float] = _RANGE
+) -> Judge:
+    """Return how the labels of pairs are to be read, by all of them."""
+    lines: dict[str, int] = {}
+    for line, value in values:
+        lines.setdefault(_word(value), line)
+    for blank in _NO_LABEL:
+        lines.pop(blank, None)
+    if UNLABELLED in lines and score_range[0] >= 0:
+        if lines.keys() == {UNLABELLED, "1"}:
+            raise CseError(f"{shown}: labels 1 and -1: -1 may mean a negative or no label; write 0, or leave it empty")
+        if lines.keys() <= {UNLABELLED, "0", "1", "2"}:
+            del lines[UNLABELLED]
+    numbers = {word: number_of(word) for word in lines}
+    if lines and not any(map(math.isnan, numbers.values())):
+        return _of_numbers(lines, columns, shown) or _graded(lines, numbers, shown, score_range)
+    if lines.keys() <= _CLASSES.keys() and lines.keys() != {"n"}:
+        return Judge(False, lambda value: _of_class(_CLASSES.get(_word(value))))
+    for word, line in lines.items():
+        if _truth(word) is None and word != NEUTRAL:
+            raise CseError(
+                f"{shown}:{line}: label {word[:40]!r} is not one of 0, 1, true, false, yes, no, duplicate, "
+                f"not_duplicate, {', '.join(LABELS)}, nor a score; correct it, or set data.columns: "
+                f"[{', '.join(columns.texts)}] to take every pair as one that belongs together"
+            )
+    return Judge(False, lambda value: _truth(_word(value)))
+
+
+def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> Judge | None:
+    """Return how whole numbers from 0 to 2 are to be read; None if they are scores."""
+    found, of_classes = set(words), columns.texts == NLI or columns.label == "gold_label"
+    can = f"{shown}: the labels {', '.join(sorted(found))} in column {columns.label!r} may"
+    say = "write the words entailment, neutral, contradiction"
+    if found <= {"0", "1"}:
+        if of_classes:
+            raise CseError(f"{can} mean entailment and neutral, or no and yes; {say}")
+        return Judge(False, lambda value: _truth(_word(value)))
+    if not found <= {"0", "1", "2"} or columns.label in SCORES:
+        return None
+    if not of_classes:
+        raise CseError(f"{can} be classes of NLI or scores; {say}, or name the column score")
+    return Judge(False, lambda value: _of_class(read_class(value, shown)))
+
+
+def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: tuple[float, float]) -> Judge:
+    if score_range == _RANGE and all(0 <= number <= 1 for number in numbers.values()):
+        score_range = (0.0, 1.0)
+    lowest, highest = score_range
+    for word in numbers:
+        read_score(word, f"{shown}:{lines[word]}", score_range, "fix it or set data.score_range")
+    least = lowest + _POSITIVE_FROM * (highest - lowest)
+    told = f"scores from {lowest:g} to {highest:g}: pairs of {least:g} or more are positives, the others are left out"
+    return Judge(True, lambda value: number_of(_word(value)) >= least - 1e-9, told)
+
+
+def _word(value: Any) -> str:
+    word = plain(value).lower()
+    return word if word in (*_NO_LABEL, UNLABELLED) or _NUMBER.fullmatch(word) else re.sub(r"[\s_-]+", "_", word)
+
+
+def _truth(word: str) -> bool | None:
+    if word in _SAME or word in _OTHER:
+        return word in _SAME
+    return False if re.sub("^(non|not|no)_?", "", word) in _SAME else None
+
+
+def _of_class(label: str | None) -> bool | None:
+    return None if label in (NEUTRAL, None) else label == ENTAILMENT
+
+
+def holds_labels(path: Path, name: str, encoding: str | None = None) -> bool:
+    """Return whether the first values of a column are labels or scores of pairs."""
+    ((seen, _),) = _first_values(path, [name], encoding)
+    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in seen)
+
+
+def _check_unknown(path: Path, columns: Columns, encoding: str | None) -> None:
+    """Refuse pairs beside a column that may hold their labels, under a name that is not known."""
+    there = open_table(path, encoding).columns
+    others = [name for name in dict.fromkeys(there) if name not in columns.texts and there.count(name) == 1]
+    for seen, name in _first_values(path, others, encoding):
+        scores = seen and _SUSPECT.search(name) and all(map(_NUMBER.fullmatch, seen))
+        if scores or (len(seen) > 1 and all(map(_is_label, seen))):
+            texts = ", ".join(columns.texts)
+            raise CseError(
+                f"{path}: column {name!r} may say which pairs belong together; if so, set data.columns: [{texts}, "
+                f"{name}], else [{texts}]"
+            )
+
+
+def _first_values(path: Path, names: list[str], encoding: str | None) -> list[tuple[set[str], str]]:
+    words: list[set[str]] = [set() for _ in names]
+    for _, values in islice(open_table(path, encoding).pick(names), _SEEN) if names else ():
+        for seen, value in zip(words, values, strict=False):
+            seen.add(_word(value))
+    return [(seen.difference(_NO_LABEL), name) for seen, name in zip(words, names, strict=True)]
+
+
+def _is_label(word: str) -> bool:
+    return _truth(word) is not None or word in _CLASSES or word == UNLABELLED
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def read_rows(
+    path: Path,
+    view: str,
+    columns: Sequence[str] | None = None,
+    encoding: str = "utf-8",
+    score_range: tuple[float, float] = _RANGE,
+    tell: Callable[[str], object] = lambda note: None,
+) -> Iterator[Row]:
+    """Stream the rows of a txt, csv, tsv, jsonl or parquet file.
+
+    Args:
+        path: a file, see ``find_data_file``.
+        view: ``sentences``, ``pairs``, ``triplets``, ``labelled`` or ``categories``.
+        columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
+        encoding: encoding of text files.
+        score_range: lowest and highest score of pairs.
+        tell: is told, before the first row, how scores are read.
+
+    Raises:
+        CseError: anything wrong with the file, as ``file:line: problem; remedy``. Wrong column names and labels that
+            cannot be told raise at the call, the rest while reading.
+    """
+    if ending(path) == ".txt":
+        if columns is not None:
+            raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
+        rows = _tab_separated(path, view, encoding)
+        if view == "sentences":
+            rows = (Row(number, (line,)) for number, line in enumerate(text_lines(path, encoding), start=1))
+        return _refuse_none(path, rows)
+    table = open_table(path, encoding)
+    chosen = choose_columns(path, table.columns, view, columns)
+    judge = None
+    if view in JUDGED and chosen.label:
+        labels = open_table(path, encoding).pick([chosen.label])
+        judge = judge_of(((line, values[0]) for line, values in labels if values), chosen, str(path), score_range)
+        tell(judge.told)
+    elif view == "pairs" and columns is None:
+        _check_unknown(path, chosen, encoding)
+    records = table.pick(chosen.names, len(chosen.texts))
+    return _refuse_none(path, rows_of(path, records, view, chosen, judge))
+
+
+def rows_of(
+    path: Path, records: Iterable[tuple[int, Any]], view: str, columns: Columns, judge: Judge | None = None
+) -> Iterator[Row]:
+    """Make rows of records, the values of ``columns`` with their line; those of a blank line are empty."""
+    if judge is not None and view == "triplets":
+        yield from _beside_negatives(rows_of(path, records, "pairs", columns, judge))
+        return
+    width = {"sentences": 1, "categories": 1, "triplets": 3}.get(view, 2)
+    for line, values in records:
+        where = f"{path}:{line}"
+        if not values:
+            yield Row(line, (None,) * (width + (view in (LABELLED, "categories"))))
+        elif view in (LABELLED, "categories"):
+            read = read_class if view == LABELLED else read_category
+            texts = tuple(check_text(value, where) for value in values[:width])
+            yield Row(line, texts, read(values[-1], where))
+        elif view == "sentences":
+            yield Row(line, (check_text(values[0], where),))
+        else:
+            fault = "" if judge is None else judge.fault(values[-1])
+            anchor, positives = check_text(values[0], where), _several(values[1:2], where)
+            others = [_several(values[2:], where)] if view == "triplets" else []
+            for place in range(max(map(len, (positives, *others)))):
+                yield Row(line, (anchor, *(each[place % len(each)] for each in (positives, *others))), fault=fault)
+
+
+def _several(values: Sequence[Any], where: str) -> list[str | None]:
+    """Return the texts in columns that hold one or a list each: those that are not blank, or else one."""
+    every = [check_text(each, where) for value in values for each in (value if isinstance(value, list) else [value])]
+    return [text for text in every if text and text.strip()] or every[:1] or [None]
+
+
+def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
+    """Join the pairs of each first text to triplets; a pair without its opposite, or without a label, is dropped."""
+    sides: dict[str | None, tuple[list[Row], list[Row]]] = {}
+    for row in rows:
+        if row.fault in ("", NEGATIVE_PAIR) and all(row.texts):
+            sides.setdefault(row.texts[0], ([], []))[row.fault == NEGATIVE_PAIR].append(row)
+        else:
+            yield row._replace(texts=(*row.texts, None))
+    for positives, negatives in sides.values():
+        for place in range(max(len(positives), len(negatives))):
+            row = (positives or negatives)[place % len(positives or negatives)]
+            hard = negatives[place % len(negatives)].texts[1] if positives and negatives else None
+            yield row._replace(texts=(*row.texts, hard))
+
+
+def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
+    """Read rows from the first columns of a txt file; skip a first line of usual names as a header."""
+    width = {"sentences": 1, "pairs": 2, "categories": 2}.get(view, 3)
+    chosen = Columns(
+        ("",) * (width - (view in (LABELLED, "categories"))), "" if view in (LABELLED, "categories") else None
+    )
+    for number, line in enumerate(text_lines(path, encoding), start=1):
+        texts = tuple(line.split("\t"))[:width]
+        if line.strip() and len(texts) < width:
+            raise CseError(
+                f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
+                "separated by tabs; use a csv file or set data.view: sentences"
+            )
+        if number > 1 or not _is_header(texts, view):
+            yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
+
+
+def _is_header(texts: tuple[str, ...], view: str) -> bool:
+    if view == "categories":
+        found = category_columns(texts)
+    else:
+        found = triplet_columns(texts) if view == "triplets" else pair_columns(texts, "")
+    return found is not None and set(found.names) == set(texts)
+
+
+def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
+    row = None
+    for row in rows:
+        yield row
+    if row is None:
+        raise no_rows(str(path))
+
+
+def read_texts(
+    path: Path, column: str | None = None, beside: str | None = None, encoding: str | None = None
+) -> list[tuple[str, ...]]:
+    """Read one column of a csv, tsv, jsonl or parquet file, in which an empty field counts as text."""
+    table = open_table(path, encoding)
+    asked = None if column is None else [column]
+    names = list(choose_columns(path, table.columns, "sentences", asked, "--column").texts)
+    if beside:
+        check_column(beside, table.columns, str(path), "--domain-column")
+        names.append(beside)
+    rows = [
+        tuple(
+            required_text(value, name, f"{path}:{line}", blank=name == names[0])
+            for value, name in zip(values, names, strict=True)
+        )
+        for line, values in table.pick(names, len(names))
+        if values
+    ]
+    if not rows:
+        raise no_rows(str(path))
+    return rows
