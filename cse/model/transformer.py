@@ -21,10 +21,7 @@ class Transformer(nn.Module):
 
     Attributes:
         model: the library's model, without its own pooler, attending with ``PREFIX_ATTENTION``.
-        family: what its family has in common.
         layers, heads, hidden_size, head_size: shape of the model; ``heads`` are those of keys and values.
-        pad_id: padding token id.
-        max_positions: number of positions that it was made for.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -182,7 +179,6 @@ def load_model(
     Args:
         folder: local folder, or a hub id.
         config: the model's, from the same place.
-        dtype: type of its weights.
         place: further arguments of ``from_pretrained``.
 
     Returns:
