@@ -33,11 +33,7 @@ def dequantised(path: Path, weights: str) -> Path:
     It lies in the hub's cache of assets (``HF_HOME``). The library's own loader unpacks the blocks.
 
     Args:
-        path: the file.
         weights: name of the weights' file in the folder; it is written last.
-
-    Raises:
-        CseError: packages are missing, or the file is damaged or of a family that the library cannot unpack.
     """
     check_packages(f"backbone.name: to read {path}")
     folder = cached_assets_path("cse", namespace="gguf", subfolder=f"{sha256(path)}-pooled")
