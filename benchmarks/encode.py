@@ -3,14 +3,16 @@
     python -m benchmarks.encode                                      # MiniLM, generated sentences
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
+    python -m benchmarks.encode --device cuda --no-bundles --mixed   # torch alone, texts of 1 to 100 words
     python -m benchmarks.encode --senteval SentEval/data/downstream  # and the quality of each
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
 here; int8 is calibrated on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are
-to sentence-transformers with torch in fp32, with the least and the most, of seconds and of the processor's seconds.
-Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts alone with those of
-the same texts among all. What does not run here is named, with the reason. Run it while the machine is idle.
+to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least and the most, of seconds and of the
+processor's seconds. Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts
+alone with those of the same texts among all. What does not run here is named, with the reason. Run it while the machine
+is idle.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from transformers.utils.logging import disable_progress_bar
 from benchmarks import floor
 from benchmarks.asking import LoadError
 from benchmarks.backbones import add_backbone, backbone_folder
+from benchmarks.mixed_texts import mixed_texts
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
 from benchmarks.rounds import interleave, ratio, timed
@@ -53,7 +56,7 @@ from cse.training.precision import choose_device
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]
 NAME = "encode"
-BASE = "sentence-transformers torch-fp32"
+BASE = {"cpu": "sentence-transformers torch-fp32", "cuda": "sentence-transformers torch-fp16"}
 OWN_BASE = "SentenceEncoder, fp32, bare"  # without that peer
 PYTHON = Path(__file__).parents[1] / ".venv-peers/bin/python"  # made by `make benchmark`
 # peers by device, and whether their environment is ours; the rest needs one of its own
@@ -91,18 +94,20 @@ class Contestant:
     facts: Any = None
 
 
-def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, place: Path) -> tuple[dict, dict[str, str]]:
+def ours(
+    texts: list[str], models: dict[str, SentenceEncoder], device: str, place: Path | None
+) -> tuple[dict[str, Contestant], dict[str, str]]:
     """Return our contestants by name, and why others are left out.
 
     Args:
         texts: sentences to encode.
         models: on the CPU, ``prompts`` and ``bare``.
         device: ``cpu`` or ``cuda``.
-        place: folder for the bundles.
+        place: folder for the bundles; None: without any.
     """
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
-    for precision in get_args(Precision):
+    for precision in get_args(Precision) if place is not None else ():
         name = f"OnnxEncoder, {precision}"
         elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
         reason = elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else "")
@@ -123,7 +128,7 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
                 found[f"{name}, {kind}"] = _in_process(encoder.encode, texts, precision, kind == "prompts")
         except CseError as error:
             skipped[name] = str(error)
-    if device == "cpu":
+    if device == "cpu" and place is not None:
         for kind in models:
             try:
                 encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")
@@ -198,11 +203,11 @@ def peers(
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode with everything and return the figures."""
     device = choose_device(options.device)
-    texts = sentences_of(options.sentences, options.triplets)
+    texts = mixed_texts(options.sentences) if options.mixed else sentences_of(options.sentences, options.triplets)
     tasks = _tasks(options.senteval, options.tasks)
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
-        "triplets": options.triplets.name if options.triplets else "generated",
+        "triplets": options.triplets.name if options.triplets else "generated" + ", mixed" * options.mixed,
         "sentences": len(texts),
     }
     with ExitStack() as stack:
@@ -215,10 +220,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         config = models["bare"].backbone.model.config
         count, rates = floor.weights(models["bare"].backbone.model), floor.measure(config, device)
         print(floor.in_words(rates), flush=True)
-        found, skipped = ours(texts, models, device.type, place)
+        found, skipped = ours(texts, models, device.type, place if options.bundles else None)
         wanted = [kind for kind in (*OWN[device.type], *APART[device.type]) if kind in options.peers]
         others, left_out = peers(wanted, place / "texts.json", folder, device.type, stack)
-        base = BASE if BASE in others else OWN_BASE
+        base = BASE[device.type] if BASE[device.type] in others else OWN_BASE
         contestants, skipped = found | others, skipped | left_out
         cpu: dict[str, list[float]] = {name: [] for name in contestants}
 
@@ -328,6 +333,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_texts(parser)
     add_backbone(parser)
+    parser.add_argument("--mixed", action="store_true", help="generated texts of 1 to 100 words instead")
+    parser.add_argument(
+        "--bundles", action=argparse.BooleanOptionalAction, default=True, help="whether to export and time bundles too"
+    )
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
     parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream; adds a column of STS")

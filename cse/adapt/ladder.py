@@ -79,6 +79,11 @@ class Ladder:
         rung.devs.append(dev)
         rung.seconds += seconds
 
+    def dev_of(self, model: str) -> float | None:
+        """Return the dev score of a model; None where nothing can be scored."""
+        known = {name: dev for rung in self.rungs.values() for name, dev in zip(rung.models, rung.devs, strict=True)}
+        return known[model]
+
     def chosen(self, systems: Sequence[str] = ORDER) -> Rung | None:
         """Return the rung with the best dev score among some systems, the cheaper of equal ones.
 

@@ -155,6 +155,8 @@ def look(
         settings["data.more"] = _further(more, encoding, hinge=view == "triplets", labels_alone=few, searched=searched)
     beside = "".join(f"; beside them {path}" for path in more)
     read = f" (columns {', '.join(map(str, columns))})" if columns else ""
+    if view == "pairs":
+        several = _left_out(find_data_file(source), columns, encoding, score_range)
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
     return Found(view, f"{source}{read}: {told}{several}{beside}", settings, language)
 
@@ -248,7 +250,12 @@ def _for_view(view: str, source: Path, encoding: str) -> dict[str, Any]:
     if view == "documents":
         asked = {"data.pairs": ["question_answer"], "train.distinct_batches": True}
         return _PAIRS_ONLY | asked | {"train.max_length": DOCUMENT_TOKENS}
-    return {"data.hold_out": HELD_OUT} if view == "triplets" else _PAIRS_ONLY | {"train.distinct_batches": True}
+    if view == "pairs":
+        return _PAIRS_ONLY | {"train.distinct_batches": True}
+    file = find_data_file(source)
+    texts = triplet_columns(open_table(file, encoding).columns) if ending(file) in TABLES else None
+    repeats = texts and (len(texts.texts) > 3 or {"pos", "neg", "negatives"} & {*texts.texts})  # a text in many rows
+    return {"data.hold_out": HELD_OUT} | ({"train.distinct_batches": True} if repeats else {})
 
 
 def _for_search(source: Path, encoding: str) -> dict[str, Any]:
@@ -297,6 +304,19 @@ def _texts(
         names = [name for name in columns or () if name] or None
         for row in read_rows(find_data_file(source), view, names, encoding, score_range):
             yield from (text for text in row.texts if text)
+
+
+def _left_out(file: Path, columns: Sequence[str | None] | None, encoding: str, score_range: tuple[float, float]) -> str:
+    """Return in words how many pairs their labels leave out; refuse pairs of which none is left."""
+    names = [name for name in columns or () if name] or None
+    notes: list[str] = []
+    counts = Counter(row.fault for row in read_rows(file, "pairs", names, encoding, score_range, notes.append))
+    left = ", ".join(f"{count:,} {fault}" for fault, count in counts.items() if fault)
+    if left and not counts[""]:
+        raise CseError(f"{file}: no pair belongs together by its label ({left}); give some that do")
+    return "".join(f"; {note}" for note in notes if note) + (
+        f"; left out of {counts.total():,}: {left}" if left else ""
+    )
 
 
 def _answers(source: Path, encoding: str) -> bool:

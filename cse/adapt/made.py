@@ -24,6 +24,7 @@ from cse.stages.inputs import depends_on
 from cse.stages.prepare import files_of
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
+PICKING = "picking"  # folder of the rows beside what picks weights and rates
 # of documents: vectors kept for training and measures, a table of those that are none, the index to search
 VECTORS, DOCUMENTS, INDEX = "vectors", "documents.jsonl", "index"
 BEGUN, PLAN = "adaptation", "plan"  # names of the first records
@@ -98,6 +99,8 @@ def _outputs(ledger: Ledger) -> Outputs:
         f"{LEDGER}/prepare.json": None,
         "prepare.json": None,
         "prepared": Kind.PREPARED_DATA,
+        f"{LEDGER}/{PICKING}.json": None,
+        PICKING: Kind.PREPARED_DATA,
         "mined": Kind.MINED_ROWS,
         "corrupted": Kind.CORRUPTED_ROWS,
         **{f"records/{record_folder(model)}": Kind.RECORD for model in models},

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, QUERY_MAP, Ladder
-from cse.adapt.made import ALL_ROWS, LEDGER
+from cse.adapt.made import ALL_ROWS, LEDGER, PICKING
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
-from cse.bench.data import DataFolders
+from cse.bench.data import DataFolders, link_rows
 from cse.bench.ledger import Ledger, RunRecord, is_whole
 from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, kind_of
+from cse.data.tasks.parts import dev_part, part_for_test
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.evaluation.dev_facts import dev_keys, dev_of, value_of
-from cse.evaluation.tasks.score import MEASURES
+from cse.evaluation.dev_facts import dev_keys, value_of
+from cse.evaluation.tasks.score import MEASURES, score_dev
 from cse.files import write_json
 from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY
@@ -33,8 +36,9 @@ from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 from cse.stages.evaluate_models import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
+from cse.stages.fit_post import FIT_BATCH
 from cse.stages.open_backbone import bare_of
-from cse.stages.open_model import BackboneOf
+from cse.stages.open_model import BackboneOf, open_model
 from cse.stages.post import put_behind
 
 RATE = "train.learning_rate"
@@ -58,6 +62,8 @@ class Models:
     Attributes:
         settings, folder, ledger: of the adaptation.
         out: folder of the bundle.
+        keeps_last: whether trainings keep their last weights; else a part of what chooses picks weights and rates, and
+            the rest compares the models.
         ladder: the models so far.
         made: their settings, by name.
     """
@@ -66,6 +72,7 @@ class Models:
     folder: Path
     ledger: Ledger
     out: Path
+    keeps_last: bool = False
     ladder: Ladder = field(default_factory=Ladder)
     made: dict[str, Settings] = field(default_factory=dict)
 
@@ -75,10 +82,16 @@ class Models:
         return DataFolders.below(self.folder)
 
     @property
+    def trained_on(self) -> DataFolders:
+        """The rows as trainings see them: beside what picks weights and rates, and nothing that is measured."""
+        return replace(self.data, prepared=self.folder / PICKING)
+
+    @property
     def selects(self) -> bool:
         """Whether a dev score tells good weights from bad ones."""
         comparing = bool(self.settings.objective.over(self.settings.data.more_terms).comparing)
-        return comparing and open_dev(PreparedData(self.data.prepared)) is not None
+        data = self.data if self.keeps_last else self.trained_on
+        return comparing and open_dev(PreparedData(data.prepared)) is not None
 
     @property
     def seconds(self) -> float:
@@ -129,6 +142,33 @@ class Models:
         self.ledger.run(
             "prepare", partial(data.prepare, self.settings), makes=[data.prepared, data.mined, data.corrupted]
         )
+        self.ledger.run(PICKING, self._set_apart, makes=[self.trained_on.prepared])
+
+    def _set_apart(self) -> None:
+        """Make the folder that trainings see."""
+        task, picks = open_dev(PreparedData(self.data.prepared)), None
+        if task is not None and not self.keeps_last:
+            try:
+                picks = dev_part(task)
+                part_for_test(task)
+            except CseError as few:
+                click.echo(f"{few}: the last weights are kept, and the first learning rate", err=True)
+                picks = None
+        with publish_folder(self.trained_on.prepared, Kind.PREPARED_DATA) as folder:
+            link_rows(self.data.prepared, folder, picks)
+
+    def _score(self, place: Place) -> float | None:
+        """Return the dev score of a model on what picked neither its weights nor its rate; None without a dev task."""
+        task = open_dev(PreparedData(self.data.prepared))
+        if task is None:
+            return None
+        if open_dev(PreparedData(self.trained_on.prepared)) is not None:
+            task = part_for_test(task)
+        encoder = open_model(self._model(place.folder.name), device=self.settings.evaluation.device, banks={})
+        return score_dev(encoder, task, FIT_BATCH, self.settings.train.dev_measure).value
+
+    def _model(self, name: str) -> str | BackboneOf:
+        return BackboneOf(bare_of(self.settings.backbone)) if name == BARE else str(self._place(name).checkpoint)
 
     @property
     def measures(self) -> bool:
@@ -148,7 +188,9 @@ class Models:
     def pace(self, system: str) -> Pace:
         """Return how fast a system trains here."""
         settings = self.settings_of(system, {RATE: 1e-6})  # nothing that a high rate could spoil
-        return Pace(**self.ledger.run(f"time {system}", lambda: asdict(time_training(settings, self.data))).result)
+        settings = self._for_training(settings)
+        timed = self.ledger.run(f"time {system}", lambda: asdict(time_training(settings, self.trained_on)))
+        return Pace(**timed.result)
 
     def try_rate(self, system: str, settings: Settings) -> RunRecord:
         """Train with a learning rate; the result is the dev score, none if the rate is too high to train with."""
@@ -157,10 +199,14 @@ class Models:
         def too_high(error: Exception) -> bool:
             return isinstance(error, CseError) and str(error).startswith(RATE)
 
-        return self.ledger.run(f"try {place.folder.name}", partial(self._train, settings, place), fails=too_high)
+        def work() -> float | None:
+            self._train(settings, place)
+            return value_of(place.dev())
+
+        return self.ledger.run(f"try {place.folder.name}", work, fails=too_high)
 
     def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
-        """Train a model, or take a trial of the same settings; its result is the dev score, if something selects."""
+        """Train a model, or take a trial of the same settings; its result is the dev score."""
         place = self._place(_name(system, settings))
 
         def work() -> float | None:
@@ -168,8 +214,9 @@ class Models:
             if tried and trial.is_dir() and not place.folder.exists():
                 place.folder.parent.mkdir(exist_ok=True)
                 trial.rename(place.folder)
-            there = tried and is_whole(place.checkpoint) and is_whole(place.metrics)
-            return value_of(place.dev()) if there else self._train(settings, place)
+            if not (tried and is_whole(place.checkpoint) and is_whole(place.metrics)):
+                self._train(settings, place)
+            return self._score(place)
 
         self._make(system, settings, work)
 
@@ -182,15 +229,15 @@ class Models:
             facts = put_behind(
                 str(behind.checkpoint),
                 own.post,
-                prepared=self.data.prepared,
+                prepared=self.trained_on.prepared,
                 out=place.checkpoint,
-                measure=own.train.dev_measure,
+                measure=self._for_training(own).train.dev_measure,
             )
             trained = json.loads(behind.metrics.read_text(encoding="utf-8"))
             kept = {key: value for key, value in trained.items() if key not in dev_keys()}
             with publish_file(place.metrics) as target:
                 write_json(target, kept | facts)
-            return value_of(dev_of(facts))
+            return self._score(place)
 
         self._make(headed, own, work)
 
@@ -201,7 +248,7 @@ class Models:
             CseError: there is neither.
         """
         out, options = self.record_of(name), self.settings.evaluation
-        model = BackboneOf(bare_of(self.settings.backbone)) if name == BARE else str(self._place(name).checkpoint)
+        model = self._model(name)
 
         def work() -> None:
             data = open_suite(PreparedData(self.data.prepared))
@@ -239,9 +286,12 @@ class Models:
     def _trial(self, system: str, settings: Settings) -> Place:
         return Place(self.folder / "trials" / f"{system}-{settings.train.learning_rate:g}")
 
-    def _train(self, settings: Settings, place: Place) -> float | None:
-        place.train(settings, self.data)
-        return value_of(place.dev())
+    def _train(self, settings: Settings, place: Place) -> None:
+        place.train(self._for_training(settings), self.trained_on)
+
+    def _for_training(self, settings: Settings) -> Settings:
+        picks = open_dev(PreparedData(self.trained_on.prepared)) is not None
+        return settings if picks else settings_with(settings, {"train.dev_measure": None})
 
     def _make(self, system: str, settings: Settings, work: Callable[[], float | None]) -> None:
         """Make a model unless it is there, and add it to its rung."""

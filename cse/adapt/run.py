@@ -61,6 +61,7 @@ class Adapted:
         other: what of the other kind was measured, see ``Ladder.other_kind``; None: nothing.
         others: comparisons of that with what was chosen.
         model: name of the model in the bundle.
+        dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
         seconds: working time.
         notes: what the user should know.
         searched: whether documents were adapted to: queries change, and documents keep their vectors.
@@ -76,6 +77,7 @@ class Adapted:
     other: Rung | None
     others: list[Compared]
     model: str
+    dev: float | None
     seconds: float
     notes: list[str]
     searched: bool = False
@@ -119,7 +121,7 @@ class Adaptation:
         if self.judged is not None:
             _say(ledger.run(JUDGED, self.judged.write, makes=[self.judged.folder]).result)
             settings = settings_with(settings, self.judged.choosing)
-        models = Models(settings, self.folder, ledger, self.folder)
+        models = Models(settings, self.folder, ledger, self.folder, keeps_last=self._few or self.found.searched)
         with keep_vectors(self.folder / VECTORS) if self.found.searched else nullcontext():
             return self._run(models)
 
@@ -171,9 +173,21 @@ class Adaptation:
             final = models
         final.export(model)
         seconds = models.seconds + (final.seconds if final is not models else 0.0)
-        searched = self.found.searched
         return Adapted(
-            self.folder, found, main, ladder, chosen, won, other, others, model, seconds, notes, searched, stopped
+            self.folder,
+            found,
+            main,
+            ladder,
+            chosen,
+            won,
+            other,
+            others,
+            model,
+            final.ladder.dev_of(model),
+            seconds,
+            notes,
+            self.found.searched,
+            stopped,
         )
 
     def _choice(self, ladder: Ladder) -> list[str]:

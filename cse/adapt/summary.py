@@ -118,8 +118,7 @@ def _shipped(adapted: Adapted) -> str:
         did = "found no more" if adapted.searched else "did worse"
         why = "" if chosen.system == BARE else f", since {IN_WORDS[chosen.system]} {did}"
         return f"in the bundle: the bare backbone{why}"
-    dev = dict(zip(chosen.models, chosen.devs, strict=True))[adapted.model]
-    score = "" if dev is None else f", dev {dev:.2f}"
+    score = "" if adapted.dev is None else f", dev {adapted.dev:.2f}"
     own = "" if shares_backbone(chosen.system) else "; its weights are its own, so no bank can hold it"
     if adapted.searched:
         own = "; documents keep the bare backbone's vectors, so their index stays as it is"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
 from cse.data.tasks.kinds import Task, held_out_texts
+from cse.data.tasks.store import write_tasks
 from cse.settings import Settings
 
 if TYPE_CHECKING:
@@ -60,3 +64,20 @@ class DataFolders:
         prepare_stage(settings, prepared=self.prepared, metrics=report, progress=sys.stderr.isatty(), held_out=held_out)
         mine_stage(settings, prepared=self.prepared, mined=self.mined, backbone=backbone)
         corrupt_stage(settings, prepared=self.prepared, corrupted=self.corrupted)
+
+
+def link_rows(prepared: Path, folder: Path, dev: Task | None) -> None:
+    """Hard-link the training rows of prepared data into an empty folder, beside a task that chooses and no other."""
+    data = PreparedData(prepared)
+    documents = [] if data.documents is None else [DOCUMENTS_FILE]
+    link_files(prepared, folder, (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE))
+    write_tasks(folder, dev=dev)
+
+
+def link_files(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Hard-link files into a folder; on another disk, copy them."""
+    for name in names:
+        try:
+            os.link((source / name).resolve(), folder / name)
+        except OSError:
+            shutil.copyfile(source / name, folder / name)

@@ -92,6 +92,7 @@ def embed(
     Writes parquet files of at most --shard-rows rows with columns id and embedding (and text, and those kept), using
     all cores or GPUs.
     """
+    from cse.data.checks import saying_nothing
     from cse.scale.corpus.columns import Columns
     from cse.scale.corpus.embed import embed_corpus
     from cse.scale.corpus.plan import Choices
@@ -101,6 +102,8 @@ def embed(
     done = embed_corpus(corpus, out, model, choices, workers=workers, again=again)
     if done.truncated:
         click.echo(done.cut, err=True)
+    if done.left_out:
+        click.echo(f"left out: {saying_nothing(done.left_out, 'ids')}", err=True)
     if index:
         _build(out, "auto")
     before = f", {done.found:,} of them from earlier runs" if done.found else ""
@@ -122,12 +125,18 @@ def embed(
     help="Compare every vector, or the nearest partitions; auto: above 20,000 rows approximate.",
 )
 @click.option("--update", metavar="CHANGES", help="Bring the index up to date with the vectors in this folder, by id.")
-def index_command(folder: str, kind: Kind, update: str | None) -> None:
+@click.option("--verify", is_flag=True, help="Compare every byte of the index with what was written, and do no more.")
+def index_command(folder: str, kind: Kind, update: str | None, verify: bool) -> None:
     """Build the search index of vectors and, if they were stored, texts.
 
     FOLDER is the output of `cse embed`. The index is a LanceDB table, FOLDER/index.lance, which other tools can read:
     docs/corpus.md. Searches that run meanwhile finish with the index as it was. Needs pip install 'cse[search]'.
     """
+    if verify:
+        from cse.scale.corpus.index import verify_table
+
+        click.echo(f"{folder}: all {verify_table(folder)} files of the index are as they were written", err=True)
+        return
     if update is None:
         _build(folder, kind)
         return

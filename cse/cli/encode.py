@@ -49,11 +49,12 @@ def encode(
     role: str | None,
     dimensions: int | None,
 ) -> None:
-    """Embed TEXT, one vector per line or row.
+    """Embed TEXT, one vector per line or row, also for rows that say nothing, which are counted (the first row is 0).
 
     MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
     or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
     """
+    from cse.data.checks import is_blank, saying_nothing
     from cse.files import begins_with, write_array
     from cse.outputs import check_file, publish_file
     from cse.runtime.opening import open_bank
@@ -71,6 +72,8 @@ def encode(
     else:
         lines, options["domain"] = _texts_and_domains(text, column, domain_column, encoding)
         encoder = open_bank(model, device=device)
+    if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
+        click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
     vectors = encoder.encode(lines, **options)
     with publish_file(out) as target:
         write_array(target, vectors)

@@ -199,24 +199,26 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
 @settings_options
 @click.option(
     "--kind",
-    type=click.Choice(["whitening", "discriminant", "linear", "flow"]),
-    required=True,
-    help="Post-processing to add.",
+    type=click.Choice(["whitening", "discriminant", "linear", "flow", "query_map"]),
+    help="Post-processing to add; default: post.kind of params.yaml.",
 )
 @click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
 @click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the new checkpoint.")
-def post(model: str, params: Path, overrides: Sequence[str], kind: str, data: Path, out: Path) -> None:
-    """Fit whitening, a discriminant, a linear head or flow and add it to MODEL.
+def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, data: Path, out: Path) -> None:
+    """Fit whitening, a discriminant, a linear head, flow or a query map and add it to MODEL.
 
     It is fitted on the training sentences, a discriminant and a linear head also on their labels (data.view:
-    categories). MODEL is a checkpoint, or a bare backbone given by folder, hub id or file of word vectors. Set further
-    options in group post of params.yaml.
+    categories), a query map on pairs of a query and its document (data.pairs: [stand_ins]). MODEL is a checkpoint, or a
+    bare backbone given by folder, hub id or file of word vectors. Set further options in group post of params.yaml.
     """
-    settings = settings_from(params, [*overrides, f"post.kind={kind}"], optional=True)
+    own = [] if kind is None else [f"post.kind={kind}", *(["prompt.side=query"] if kind == "query_map" else [])]
+    settings = settings_from(params, [*overrides, *own], optional=True)
+    if settings.post.kind == "none":
+        raise CseError("post.kind: none adds nothing; give --kind")
     check_given(model, data)
     from cse.stages.post import put_behind
 
-    put_behind(model, settings.post, prepared=data, out=out)
+    put_behind(model, settings.post, prepared=data, out=out, collection=settings.objective.collection)
 
 
 cli.add_command(evaluate)

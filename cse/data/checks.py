@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import Any
+from unicodedata import category
 
 from cse.errors import CseError, nearest
 
@@ -67,6 +69,20 @@ def required_text(value: Any, column: str, where: str, *, blank: bool = True) ->
     if text is None or not (blank or text.strip()):
         raise CseError(f"{where}: no text in column {column!r}; fill it in or drop the row")
     return text
+
+
+def is_blank(text: str) -> bool:
+    """Return whether a text says nothing: no letter, digit or picture, or a word for a missing value (N/A, null)."""
+    word = "".join(islice(filter(str.isalnum, text), 5)).casefold()
+    if word:
+        return word in ("na", "nan", "null", "none")
+    return not any(category(sign) == "So" for sign in text)
+
+
+def saying_nothing(rows: Sequence[object], what: str) -> str:
+    """Say how many rows say nothing, and which come first."""
+    count = "1 row says" if len(rows) == 1 else f"{len(rows):,} rows say"
+    return f"{count} nothing (empty, punctuation, N/A): {what} {listed(map(str, rows))}"
 
 
 def titled(title: str | None, text: str) -> str:

@@ -138,16 +138,7 @@ def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
 
 
 def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
-    """Yield the lines of a text file without their line ends; the first has number 1.
-
-    Args:
-        path: the file.
-        encoding: value of ``data.encoding``; None: UTF-8, for files that the setting does not cover.
-
-    Raises:
-        CseError: bytes that do not decode, with file, line and byte; a line without end.
-        OSError: the file is unreadable.
-    """
+    """Yield the lines of a text file without their line ends; the first has number 1."""
     with path.open("rb") as file:
         yield from file_lines(file, str(path), encoding or "utf-8", _SAVE if encoding is None else _SET)
 
@@ -289,30 +280,13 @@ class TableFile:
         return self.header.columns
 
     def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
-        """Return the rows with the values of the named columns, see ``rows``.
-
-        Args:
-            names: column names.
-            texts: how many of the first columns must hold text, or lists of it, as declared by a parquet file.
-
-        Raises:
-            CseError: a duplicate column name or a column of another type; while reading: a ragged row, a broken line,
-                undecodable bytes.
-        """
+        """Return the rows with the values of the named columns, see ``rows``."""
         check_columns(self.shown, self.columns, names, self.schema, texts, lists=True)
         return self.rows(names)
 
 
 def open_table(path: Path, encoding: str | None = None) -> TableFile:
-    """Open a table; its suffix determines the format.
-
-    Args:
-        path: a csv, tsv, jsonl or parquet file.
-        encoding: encoding of text, see ``text_lines``.
-
-    Raises:
-        CseError: an unknown suffix, a file without a header or an object, a broken first record, or not parquet.
-    """
+    """Open a table; its suffix determines the format."""
     kind = FORMATS.get(ending(path), "txt")
     if kind == "txt":
         known = ", ".join(TABLES)
@@ -326,30 +300,22 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 
 
 def text_table(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, header: Header | None = None
+    lines: Iterable[str],
+    kind: Format,
+    shown: str,
+    first: int = 1,
+    header: Header | None = None,
+    *,
+    whole: bool = True,
 ) -> TableFile | None:
-    """Read a csv, tsv or jsonl table lazily from its lines.
-
-    Args:
-        lines: lines without their line ends.
-        kind: ``csv``, ``tsv`` or ``jsonl``.
-        shown: name of the file in errors.
-        first: number of the first line.
-        header: of a csv or tsv file, if the lines start below it.
-
-    Returns:
-        The table, or None if the lines hold no header or no object.
-
-    Raises:
-        CseError: a broken first record.
-    """
+    """Read a csv, tsv or jsonl table lazily from its lines, from the ``first`` on; a part of one is not ``whole``."""
     separator = header.separator if header else ","
     if kind == "csv" and header is None:
         separator, first, lines = _separator_of(lines, first)
     if kind == "jsonl":
         records = json_records(lines, shown, first)
     else:
-        records = delimited_records(lines, kind, shown, first, separator=separator)
+        records = delimited_records(lines, kind, shown, first, separator=separator, whole=whole)
     above: list[Numbered] = []
     if header is None:
         for head in records:
@@ -400,19 +366,12 @@ def _separator_of(lines: Iterable[str], first: int) -> tuple[str, int, Iterable[
 
 
 def delimited_records(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ","
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ",", whole: bool = True
 ) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
-    Args:
-        lines: lines without their line ends.
-        kind: ``csv`` (line breaks inside quotes belong to the field) or ``tsv`` (a line is a record).
-        shown: name of the file in errors.
-        first: number of the first line.
-        separator: of the fields of a csv file.
-
-    Raises:
-        CseError: a broken csv record, or one between two stray quotes.
+    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a ``whole`` file
+    whose texts have no other line breaks.
     """
     if kind == "tsv":
         for number, line in enumerate(lines, start=first):
@@ -435,7 +394,7 @@ def delimited_records(
         try:
             record = next(reader)
         except StopIteration:
-            if stray and not broken:
+            if stray and whole and not broken:
                 raise _stray(shown, *stray) from None
             return
         except csv.Error as error:
@@ -466,11 +425,7 @@ def _are_rows(lines: Sequence[str], separator: str, fields: int) -> bool:
 
 
 def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[Numbered]:
-    """Yield the object on each line with its line number, or each object of an array with its number.
-
-    Raises:
-        CseError: a line is not a JSON object.
-    """
+    """Yield the object on each line with its line number, or each object of an array with its number."""
     numbered, seen = enumerate(lines, start=first), False
     for number, line in numbered:
         if not line.strip():
@@ -483,33 +438,32 @@ def json_records(lines: Iterable[str], shown: str, first: int = 1) -> Iterator[N
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            raise CseError(f"{shown}:{number}: not valid JSON ({error}); expected one object per line") from None
+            expected = "expected one object per line, or an array of objects"
+            raise CseError(f"{shown}:{number}: not valid JSON ({error}); {expected}") from None
         yield number, _object(record, shown, number)
 
 
 def _array_records(lines: Iterable[str], shown: str) -> Iterator[Numbered]:
-    text = "\n".join(lines).strip()
-    if len(text) > _LONGEST_ARRAY:
-        raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
-    decoder, space, number, place = json.JSONDecoder(), re.compile(r"\s*"), 0, 1
-    try:
-        while True:
-            place = space.match(text, place).end()  # type: ignore[union-attr]
-            if number == 0 and text[place:] == "]":
-                return
-            record, place = decoder.raw_decode(text, place)
-            number += 1
-            yield number, _object(record, shown, number)
-            place = space.match(text, place).end()  # type: ignore[union-attr]
-            if text[place:] == "]":
-                return
-            if text[place : place + 1] != ",":
+    held, size = [], 0
+    for line in lines:
+        held.append(line)
+        size += len(line)
+        if size > _LONGEST_ARRAY:
+            raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
+    text = "\n".join(held).strip()
+    decoder, space = json.JSONDecoder(), re.compile(r"\s*")
+    number, place, last = 0, 1, len(text) - 1
+    while not (text.endswith("]") and space.match(text, place).end() == last):  # type: ignore[union-attr]
+        try:
+            if number and text[place] != ",":
                 raise ValueError("Expecting ',' or, at the end, ']'")
-            place += 1
-    except (ValueError, RecursionError) as error:
-        if isinstance(error, CseError):
-            raise
-        raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
+            start = space.match(text, place + bool(number)).end()  # type: ignore[union-attr]
+            record, place = decoder.raw_decode(text, start)
+            place = space.match(text, place).end()  # type: ignore[union-attr]
+        except (ValueError, IndexError, RecursionError) as error:
+            raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
+        number += 1
+        yield number, _object(record, shown, number)
 
 
 def _object(record: Any, shown: str, number: int) -> dict[str, Any]:
@@ -582,18 +536,7 @@ def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
 def parquet_batches(
     file: Any, shown: str, names: Sequence[str], groups: Sequence[int] | None = None, first: int = 1
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the record batches of an open parquet file, each with the number of its first row.
-
-    Args:
-        file: from ``open_parquet``.
-        shown: name of the file in errors.
-        names: columns to read.
-        groups: row groups to read; None: all.
-        first: number of the first row in these groups.
-
-    Raises:
-        CseError: the file is damaged, or repeats so much text that nothing of it should be read.
-    """
+    """Yield the record batches of an open parquet file, each with the number of its first row."""
     import pyarrow as pa
 
     facts, held = file.metadata, 0

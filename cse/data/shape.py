@@ -103,9 +103,6 @@ def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> C
     """Return the columns of pairs, with their label if there is one; None if there are none.
 
     With ``scores``, a column of scores is taken before others.
-
-    Raises:
-        CseError: two columns may be the label.
     """
     texts = next((pair for pair in (*PAIRS, NLI) if set(pair) <= set(there)), None)
     if texts is None:
@@ -229,11 +226,7 @@ def read_class(value: Any, where: str) -> str | None:
 
 
 def read_category(value: Any, where: str) -> str | None:
-    """Return any label as text, or None for a blank one.
-
-    Raises:
-        CseError: neither text, a number nor a truth value; ``where`` gives file and line.
-    """
+    """Return any label as text, or None for a blank one."""
     if not isinstance(value, str | int | float | None):
         raise CseError(f"{where}: label {str(value)[:40]!r} is neither text nor a number; correct it")
     text = plain(value)
@@ -272,17 +265,7 @@ class Judge(NamedTuple):
 def judge_of(
     values: Iterable[tuple[int, Any]], columns: Columns, shown: str, score_range: tuple[float, float] = _RANGE
 ) -> Judge:
-    """Return how the labels of pairs are to be read, by all of them.
-
-    Args:
-        values: line and label of each row.
-        columns: of the pairs.
-        shown: name of the file in errors.
-        score_range: lowest and highest score.
-
-    Raises:
-        CseError: a label that is none, or a column that may mean two things.
-    """
+    """Return how the labels of pairs are to be read, by all of them."""
     lines: dict[str, int] = {}
     for line, value in values:
         lines.setdefault(_word(value), line)
@@ -430,11 +413,7 @@ def read_rows(
 def rows_of(
     path: Path, records: Iterable[tuple[int, Any]], view: str, columns: Columns, judge: Judge | None = None
 ) -> Iterator[Row]:
-    """Make rows of records, the values of ``columns`` with their line; those of a blank line are empty.
-
-    Raises:
-        CseError: a value that is not text or an unknown label, with the line.
-    """
+    """Make rows of records, the values of ``columns`` with their line; those of a blank line are empty."""
     if judge is not None and view == "triplets":
         yield from _beside_negatives(rows_of(path, records, "pairs", columns, judge))
         return
@@ -514,17 +493,7 @@ def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
 def read_texts(
     path: Path, column: str | None = None, beside: str | None = None, encoding: str | None = None
 ) -> list[tuple[str, ...]]:
-    """Read one column of a csv, tsv, jsonl or parquet file, in which an empty field counts as text.
-
-    Args:
-        path: a UTF-8 text file, or parquet.
-        column: name of the column; ``None``: the first usual sentence column that the file has.
-        beside: a column to read beside it, which must not be blank.
-        encoding: encoding of text files; None: UTF-8.
-
-    Raises:
-        CseError: anything wrong with the file, with the line; a row without text, or no rows.
-    """
+    """Read one column of a csv, tsv, jsonl or parquet file, in which an empty field counts as text."""
     table = open_table(path, encoding)
     asked = None if column is None else [column]
     names = list(choose_columns(path, table.columns, "sentences", asked, "--column").texts)

@@ -13,6 +13,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from cse.model.dropout import dropout as cheap_dropout
+from cse.model.packing import Packed
 
 PREFIX_ATTENTION = "cse_prefix"
 
@@ -26,7 +27,7 @@ def prefix_attention(
     query_BHLK: torch.Tensor,
     key_BHLK: torch.Tensor,
     value_BHLK: torch.Tensor,
-    attention_mask: torch.Tensor | None,
+    attention_mask: torch.Tensor | Packed | None,
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
@@ -41,7 +42,7 @@ def prefix_attention(
         key_BHLK: keys of the tokens, same shape; with grouped keys and values, ``H`` is a divisor of the queries'.
         value_BHLK: values of the tokens, shaped like the keys.
         attention_mask: ``(B, 1, 1 or L, P + L)``, true for visible columns; or numbers to add to the scores
-            ``(B, H, L, P + L)``.
+            ``(B, H, L, P + L)``; or which tokens of one row belong together.
         dropout: probability of dropping an attention weight, including prompt columns.
         scaling: factor on the scores.
         prefix: the layer's prompt.
@@ -49,6 +50,11 @@ def prefix_attention(
     Returns:
         The outputs ``(B, L, H, K)``, and None for the weights.
     """
+    if isinstance(attention_mask, Packed):
+        from cse.model.packed_attention import attend
+
+        scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
+        return attend(query_BHLK, key_BHLK, value_BHLK, prefix, attention_mask, dropout=dropout, scaling=scale), None
     if prefix is not None:
         prefix_key, prefix_value = prefix
         rows = key_BHLK.shape[0]

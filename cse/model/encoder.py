@@ -14,6 +14,7 @@ from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
+from cse.model.packing import Packed
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
@@ -169,6 +170,11 @@ class Encoder(nn.Module):
         """Return a deep prompt's keys and values, the same for all rows unless training with prompt dropout."""
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
+    def packs(self, device: torch.device, longest: int) -> bool:
+        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.packing``."""
+        packs = isinstance(self.backbone, Backbone) and self.backbone.packs(device, longest)
+        return packs and (self.prompt is None or self.prompt.deep)
+
     def constants(self) -> Constants:
         """Return the values that do not depend on the sentence at inference."""
         return Constants(self.prefix(), self.noise(self.max_length + 1) if self.denoise == "always" else None)
@@ -216,6 +222,7 @@ class Encoder(nn.Module):
         alter: Alteration | None = None,
         *,
         every: bool = False,
+        packed: Packed | None = None,
     ) -> list[torch.Tensor]:
         """Return token states, each ``(B, L, D)``: the last layer's, or all of them with ``every``."""
         positions_BL = self.backbone.positions(mask_BL, self.shift)
@@ -225,7 +232,8 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
+            more = {} if packed is None else {"packed": packed}  # word vectors know of none
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, **more)
         prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
@@ -241,6 +249,7 @@ class Encoder(nn.Module):
         template_B: torch.Tensor | None = None,
         alter: Alteration | None = None,
         pooler: str | None = None,
+        packed: Packed | None = None,
     ) -> TokenBatch:
         """Run the backbone and pool, by default with the loss's pooler.
 
@@ -251,9 +260,11 @@ class Encoder(nn.Module):
             template_B: template number of each row; None: the first.
             alter: augmentation of the input.
             pooler: one of ``POOLERS``; None: ``loss_pooler``.
+            packed: see ``Transformer.run``.
         """
         pooler = pooler or self.loss_pooler
-        states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=pooler in NEEDS_ALL_LAYERS)
+        every = pooler in NEEDS_ALL_LAYERS
+        states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=every, packed=packed)
         local_BLD, noise_BD = states[-1], None
         if self.cnn is not None:
             local_BLD = self.cnn(states[-1], mask_BL)

@@ -15,10 +15,20 @@ def on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.
     """
     if device.type == "cpu":
         return [torch.from_numpy(array) for array in arrays]
+    return as_parts(in_one(arrays).to(device, non_blocking=True), arrays)
+
+
+def in_one(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+    """Return the numbers of int64 arrays, one array behind the other, in pinned memory."""
     flat = torch.empty(sum(array.size for array in arrays), dtype=torch.int64, pin_memory=True)
     np.concatenate([array.ravel() for array in arrays], out=flat.numpy())
-    moved = flat.to(device, non_blocking=True).split([array.size for array in arrays])
-    return [part.view(array.shape) for part, array in zip(moved, arrays, strict=True)]
+    return flat
+
+
+def as_parts(flat: torch.Tensor, arrays: Sequence[np.ndarray]) -> list[torch.Tensor]:
+    """Return the parts of what ``in_one`` made, shaped as the arrays were."""
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
 
 
 def pinned(array: np.ndarray, device: torch.device) -> torch.Tensor:

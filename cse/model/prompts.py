@@ -35,7 +35,7 @@ def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
     ``(P, 2 * H * K)`` holds one layer's columns, shared by all layers. ``H`` are the heads of keys and values.
     """
     cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
-    return [(layer[0], layer[1]) for layer in cut.expand(backbone.layers, -1, -1, -1, -1)]
+    return [layer.unbind() for layer in cut.expand(backbone.layers, -1, -1, -1, -1).unbind()]
 
 
 def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
@@ -119,10 +119,14 @@ class Prompt(nn.Module):
         Each is ``(H, P, K)`` and shared by all rows, or ``(rows, H, P, K)`` in training with dropout, so that two
         copies of a sentence see different prompts.
         """
-        blocks = DEEP_KINDS[self.kind].blocks(self.values(), backbone)
+        blocks = self.blocks(backbone)
         if not self.training or self.dropout == 0.0:
             return blocks
         return [(self._drop(key, rows), self._drop(value, rows)) for key, value in blocks]
+
+    def blocks(self, backbone: Backbone) -> Prefix:
+        """Return a deep prompt's ``(key, value)`` per layer, ``(H, P, K)`` each, without dropout."""
+        return DEEP_KINDS[self.kind].blocks(self.values(), backbone)
 
     def inputs(self, backbone: Backbone, rows: int) -> torch.Tensor:
         """Return the vectors of an ``input`` prompt as the first layer sees them, ``(rows, P, D)``.

@@ -12,7 +12,8 @@ from transformers import AutoModel
 
 from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
 from cse.model.dropout import replace_dropout
-from cse.model.families import BY_TYPE, SLIDING, layer_types
+from cse.model.families import BY_TYPE, FULL, SLIDING, layer_types
+from cse.model.packing import LONGEST, WIDTHS, Packed, has_kernel
 
 
 class Transformer(nn.Module):
@@ -83,6 +84,7 @@ class Transformer(nn.Module):
         *,
         every: bool = True,
         prompt_BP: torch.Tensor | None = None,
+        packed: Packed | None = None,
     ) -> list[torch.Tensor]:
         """Return the states ``(B, L, D)``: the input of the first layer, then every layer's output, the last one after
         the model's last norm if it has one.
@@ -94,14 +96,18 @@ class Transformer(nn.Module):
             prefix: keys and values per layer, attended to in addition to the tokens.
             every: whether to return all states; otherwise only the last one, which saves memory.
             prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
+            packed: where the real tokens are, for layers to see no others, if the model ``packs``.
         """
         family, config = self.family, self.model.config
         blocks, exact = self._layers(embedded_BLD.device)
         embedded_BLD = embedded_BLD.to(_type_of(blocks))
+        if packed is not None:
+            embedded_BLD, positions_BL = packed.pack(embedded_BLD), packed.pack(positions_BL)
         given = family.by_type(self.model, embedded_BLD, positions_BL)
         length = 0 if prefix is None else prefix[0][0].shape[-2]
         visible = {
-            kind: visible_columns(
+            kind: packed
+            or visible_columns(
                 mask_BL,
                 length,
                 prompt_BP,
@@ -116,9 +122,18 @@ class Transformer(nn.Module):
             for block, kind, own in zip(blocks, layer_types(config, len(blocks)), prefixes, strict=True):
                 state = family.through(block, states[-1], visible[kind], own, given[kind])
                 states = [*states, state] if every else [state]
+        if packed is not None:
+            states = [packed.pad(state, len(mask_BL)) for state in states]
         if family.last_norm is not None:
             states[-1] = getattr(self.model, family.last_norm)(states[-1])
         return states
+
+    def packs(self, device: torch.device, longest: int) -> bool:
+        """Return whether the kernel for packed rows computes this model's attention in 16 bits."""
+        config = self.model.config
+        whole = set(layer_types(config)) == {FULL} and not self.family.is_causal(config) and not self.family.relative
+        fits = longest <= LONGEST and self.head_size in WIDTHS and self.heads == config.num_attention_heads
+        return device.type == "cuda" and whole and fits and has_kernel()
 
     def _layers(self, device: torch.device) -> tuple[list[Any], AbstractContextManager[Any]]:
         """Return the layers to run and the context to run them in.

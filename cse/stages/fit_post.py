@@ -24,7 +24,7 @@ from cse.stages.fit_query_map import fit_query_map
 from cse.training.collection import unit_vectors
 
 FIT_BATCH = 64  # sentences
-_DEFAULT_COLLECTION = CollectionSettings()
+DEFAULT_COLLECTION = CollectionSettings()
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
@@ -51,7 +51,7 @@ def fit_post(
     encoder: SentenceEncoder,
     post: PostSettings,
     data: PreparedData,
-    collection: CollectionSettings = _DEFAULT_COLLECTION,
+    collection: CollectionSettings = DEFAULT_COLLECTION,
     weights: Mapping[str, float] | None = None,
 ) -> None:
     """Fit post-processing on the training sentences and add it to the encoder.

@@ -18,11 +18,18 @@ from cse.model.post import QUERY_MAP
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.groups.post import PostSettings
-from cse.stages.fit_post import FIT_BATCH, check_post, fit_post
+from cse.settings.terms.collection import CollectionSettings
+from cse.stages.fit_post import DEFAULT_COLLECTION, FIT_BATCH, check_post, fit_post
 
 
 def put_behind(
-    model: str, post: PostSettings, *, prepared: Path, out: Path, measure: str | None = None
+    model: str,
+    post: PostSettings,
+    *,
+    prepared: Path,
+    out: Path,
+    measure: str | None = None,
+    collection: CollectionSettings = DEFAULT_COLLECTION,
 ) -> dict[str, Any]:
     """Fit post-processing on prepared sentences and save the encoder with it as a checkpoint.
 
@@ -32,6 +39,7 @@ def put_behind(
         prepared: prepared data.
         out: folder of the new checkpoint; it keeps the facts of ``model`` beside its own dev score.
         measure: of the dev task; None: its main measure.
+        collection: how a query map is taught.
 
     Returns:
         The dev score as facts; empty without dev data.
@@ -48,7 +56,7 @@ def put_behind(
     check_post(encoder, post, data)
     dev = open_dev(data)
     before = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
-    fit_post(encoder, post, data)
+    fit_post(encoder, post, data, collection)
     after = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
     scores = {} if after is None else facts_of(after)
     with publish_folder(out, Kind.CHECKPOINT) as target:

@@ -19,6 +19,7 @@ from cse.bench.place import Place
 from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
+from cse.data.tasks.parts import apart
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
@@ -32,7 +33,7 @@ from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of
 from cse.stages.training import Training
 from cse.study.facts import facts_of
-from cse.study.measures import apart, columns, dev_suite
+from cse.study.measures import columns, dev_suite
 from cse.study.plan import BARE, Round, Run
 from cse.study.table import RECORD, write_table
 from cse.training.observers import Observer

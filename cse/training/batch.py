@@ -12,6 +12,7 @@ import torch
 
 from cse.model.attention import Prefix
 from cse.model.on_device import on_device
+from cse.model.packing import Packed, pack_rows
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
@@ -21,6 +22,7 @@ from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice
 from cse.training.tokens import TokenTable
 
 R = TypeVar("R")
+_ALIKE, _ALIKE_TOKENS = 8, 256  # tokens of a row and of a batch are multiples, to have few shapes
 
 
 @dataclass(frozen=True)
@@ -158,6 +160,131 @@ def project_in_order(
     return encoder.project(pooled_XD, layout.join(group, noise) if noise else None).float()
 
 
+@dataclass(frozen=True)
+class Staged:
+    """A step's rows on the host, padded, and what a batch must know of them.
+
+    Attributes:
+        rows, longest, group, step, epoch, real_tokens, source: see ``Batch``.
+        own: this worker's slices.
+        sizes, anchors: rows and anchors of each worker.
+        labelled: whether the rows have labels.
+        packed: whether the layers see the real tokens of the only slice, and no padding.
+        arrays: what the device needs, int64.
+    """
+
+    rows: np.ndarray
+    own: tuple[PaddedRows, ...]
+    sizes: list[int]
+    anchors: list[int]
+    labelled: bool
+    packed: bool
+    arrays: list[np.ndarray]
+    longest: int
+    group: Group
+    step: int
+    epoch: int
+    real_tokens: int
+    source: int
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What two batches share if their steps are the same but for the numbers in ``arrays``."""
+        return self.source, self.packed, self.longest, *(array.shape for array in self.arrays)
+
+
+def stage_batch(
+    encoder: SentenceEncoder,
+    table: TokenTable,
+    rows: np.ndarray,
+    *,
+    cut: Cut,
+    augmentation: Augmentation,
+    rng: np.random.Generator,
+    step: int,
+    epoch: int,
+    device: torch.device,
+    bf16: bool,
+    group: Group = ALONE,
+    source: int = 0,
+    alike: bool = False,
+) -> Staged:
+    """Pad all views of a batch; the arguments are those of ``encode_batch``.
+
+    ``alike`` batches are of few shapes, for ``Captured``, and in bf16 their rows are packed if the encoder ``packs``.
+    """
+    change = augmentation.change_ids(rng)
+    if alike:
+        padded = pad_in_groups(table, rows, cut.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
+    else:
+        wanted = cut.slices(len(table.columns) * len(rows), group.size)
+        cost = slice_cost(encoder.backbone.hidden_size, device)
+        padded = pad_in_groups(table, rows, wanted, change, cost=cost)
+    if len(padded) < group.size:
+        group = ALONE  # an epoch's last batch may have fewer slices than workers: every worker encodes all of it
+    longest = max(part.ids_BL.shape[1] for part in padded)
+    shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
+    places = [np.concatenate([part.places for part in share]) for share in shares]
+    anchors = [part[part < len(rows)] for part in places]
+    own = shares[group.rank]
+    arrays = [order_of(places), order_of(anchors)]
+    arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
+    arrays += [] if table.labels is None else [table.labels[rows]]
+    packed = alike and bf16 and len(own) == 1 and encoder.packs(device, longest)
+    arrays += pack_rows(own[0].mask_BL, _ALIKE_TOKENS) if packed else []
+    tokens = sum(int(part.mask_BL.sum()) for part in padded)
+    sizes = [len(part) for part in places], [len(part) for part in anchors]
+    labelled = table.labels is not None
+    return Staged(rows, tuple(own), *sizes, labelled, packed, arrays, longest, group, step, epoch, tokens, source)
+
+
+def encode_staged(
+    encoder: SentenceEncoder,
+    staged: Staged,
+    tensors: Sequence[torch.Tensor],
+    *,
+    augmentation: Augmentation,
+    bf16: bool,
+    twice: bool = False,
+) -> Batch:
+    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; see ``encode_batch``, and ``Slice`` for
+    ``twice``.
+    """
+    order, anchor_order, *moved = tensors
+    labels_B = moved[4 * len(staged.own)] if staged.labelled else None
+    packed = None
+    if staged.packed:
+        prompt = encoder.prompt
+        dropped = prompt.dropout if prompt is not None and prompt.training else 0.0
+        packed = Packed(*moved[-2:], staged.longest, dropped)
+    with torch.autocast(order.device.type, dtype=torch.bfloat16, enabled=bf16):
+        noise_TND = None
+        if encoder.denoise != "none":
+            noise_TND = encoder.noise(staged.longest + 1)
+        slices = [
+            _encode_slice(
+                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice, packed=packed
+            )
+            for number, part in enumerate(staged.own)
+        ]
+        layout = GroupLayout(staged.sizes, order)
+        projected_XD = project_in_order(encoder, layout, staged.group, [piece.tokens for piece in slices])
+    return Batch(
+        staged.rows,
+        tuple(slices),
+        staged.group,
+        layout,
+        GroupLayout(staged.anchors, anchor_order),
+        staged.longest,
+        projected_XD,
+        labels_B,
+        staged.step,
+        staged.epoch,
+        staged.real_tokens,
+        staged.source,
+    )
+
+
 def encode_batch(
     encoder: SentenceEncoder,
     table: TokenTable,
@@ -189,45 +316,13 @@ def encode_batch(
         group: workers that share the batch; each encodes its share of the slices.
         source: number of the source of the rows.
     """
-    wanted = cut.slices(len(table.columns) * len(rows), group.size)
-    cost = slice_cost(encoder.backbone.hidden_size, device)
-    padded = pad_in_groups(table, rows, wanted, augmentation.change_ids(rng), cost=cost)
-    if len(padded) < group.size:
-        group = ALONE  # an epoch's last batch may have fewer slices than workers: every worker encodes all of it
-    longest = max(part.ids_BL.shape[1] for part in padded)
-    shares = [[padded[number] for number in numbers] for numbers in group.deal(len(padded))]
-    places = [np.concatenate([part.places for part in share]) for share in shares]
-    anchors = [part[part < len(rows)] for part in places]
-    own = shares[group.rank]
-    arrays = [order_of(places), order_of(anchors)]
-    arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
-    arrays += [] if table.labels is None else [table.labels[rows]]
-    order, anchor_order, *staged = on_device(arrays, device)
-    with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-        noise_TND = None
-        if encoder.denoise != "none":
-            noise_TND = encoder.noise(longest + 1)
-        twice = cut.mini_batch_size is not None
-        slices = [
-            _encode_slice(encoder, part, staged[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice)
-            for number, part in enumerate(own)
-        ]
-        layout = GroupLayout([len(part) for part in places], order)
-        projected_XD = project_in_order(encoder, layout, group, [piece.tokens for piece in slices])
-    return Batch(
-        rows,
-        tuple(slices),
-        group,
-        layout,
-        GroupLayout([len(part) for part in anchors], anchor_order),
-        longest,
-        projected_XD,
-        None if table.labels is None else staged[-1],
-        step,
-        epoch,
-        sum(int(part.mask_BL.sum()) for part in padded),
-        source,
-    )
+    staged = stage_batch(
+        encoder, table, rows, cut=cut, augmentation=augmentation, rng=rng, step=step, epoch=epoch, device=device,
+        bf16=bf16, group=group, source=source,
+    )  # fmt: skip
+    tensors = on_device(staged.arrays, device)
+    twice = cut.mini_batch_size is not None
+    return encode_staged(encoder, staged, tensors, augmentation=augmentation, bf16=bf16, twice=twice)
 
 
 def _encode_slice(
@@ -238,6 +333,7 @@ def _encode_slice(
     augmentation: Augmentation,
     *,
     twice: bool,
+    packed: Packed | None = None,
 ) -> Slice:
     """Encode a slice, whose ids, mask, views and places are ``staged`` on the device."""
     ids_BL, mask_BL, view_B, places = staged
@@ -248,8 +344,10 @@ def _encode_slice(
         return encoder.prefix(len(part.ids_BL))
 
     if not twice:
-        prefix = draw()
-        tokens = encoder.pooled(ids_BL, mask_BL, Constants(prefix, noise_TND), template_B=template_B, alter=alter)
+        whole = packed is not None and encoder.prompt is not None  # the kernel drops its entries
+        prefix = encoder.prompt.blocks(encoder.backbone) if whole else draw()
+        constants = Constants(prefix, noise_TND)
+        tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
         return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)
 
     def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import signal
 import time
@@ -14,10 +15,12 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
+from cse.model.on_device import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.training.average import WeightAverage, copy_into
-from cse.training.batch import Augmentation, Batch, encode_batch
+from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
+from cse.training.capture import Captured, Terms, why_not
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.mixture import Mixture
@@ -26,6 +29,7 @@ from cse.training.slices import Cut
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
 
+_log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
 STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
 _NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
@@ -128,6 +132,8 @@ def train(
             with average.in_place():
                 _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
+    run, alike = _runner(encoder, losses, optimizer, weights, plan, device, group)
+
     received: list[int] = []
     with handling(received.append, signal.SIGTERM, signal.SIGINT):
         try:
@@ -142,7 +148,7 @@ def train(
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
 
-                batch = encode_batch(
+                staged = stage_batch(
                     encoder,
                     tables[source],
                     rows,
@@ -152,26 +158,17 @@ def train(
                     step=step,
                     epoch=epoch,
                     device=device,
-                    bf16=plan.bf16,
                     group=group,
                     source=source,
+                    bf16=plan.bf16,
+                    alike=alike,
                 )
-                with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
-                    terms = losses(batch)
-                optimizer.zero_grad()
-                terms["loss"].backward()
-                group.average_gradients(weights)
-                norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
-                if step == 0:
-                    _check_first(batch, terms, norm, group)
-                optimizer.step()
-                losses.after_update(batch)
+                terms = run(staged)
                 average.update(step + 1)
 
                 state.step = step + 1
                 sentences += len(rows) * len(tables[source].columns)
-                tokens += batch.real_tokens
-                del batch
+                tokens += staged.real_tokens
                 last = state.step == steps
                 reports = state.step % REPORT_EVERY == 0 or last
                 due = group.rank == 0 and time.monotonic() - saved >= plan.save_seconds
@@ -206,6 +203,40 @@ def train(
             folder.wait()
     take_best(encoder, state)
     return state
+
+
+def _runner(
+    encoder: SentenceEncoder,
+    losses: Losses,
+    optimizer: torch.optim.Optimizer,
+    weights: Mapping[str, torch.nn.Parameter],
+    plan: Plan,
+    device: torch.device,
+    group: Group,
+) -> tuple[Callable[[Staged], Terms], bool]:
+    """Return what runs a step and returns the loss and its terms, and whether batches are to be of few shapes."""
+
+    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> Terms:
+        twice = plan.cut.mini_batch_size is not None
+        batch = encode_staged(encoder, staged, tensors, augmentation=plan.augmentation, bf16=plan.bf16, twice=twice)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
+            terms = losses(batch)
+        optimizer.zero_grad()
+        terms["loss"].backward()
+        group.average_gradients(weights)
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+        if staged.step == 0:
+            _check_first(batch, terms, norm, group)
+        optimizer.step()
+        losses.after_update(batch)
+        return terms
+
+    reason = why_not(encoder, losses, plan, device, group)
+    if not reason:
+        return Captured(update, optimizer, device), True
+    if device.type == "cuda":
+        _log.info("train: kernels are launched one by one, not as a captured graph: %s", reason)
+    return lambda staged: update(staged, on_device(staged.arrays, device)), False
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:

@@ -48,18 +48,18 @@ class Losses(nn.Module):
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each weight that has its own, by name."""
-        return {
-            f"loss.terms.{name}.{part}": rate for name, term in self._named() for part, rate in term.rates().items()
-        }
+        terms = self.named_terms()
+        return {f"loss.terms.{name}.{part}": rate for name, term in terms for part, rate in term.rates().items()}
 
     def memory(self) -> dict[str, torch.Tensor]:
         """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""
         return dict(self.named_buffers())
 
-    def _named(self) -> list[tuple[str, Term]]:
+    def named_terms(self) -> list[tuple[str, Term]]:
+        """Return the terms by settings key."""
         return list(self.terms.items())  # type: ignore[arg-type]
 
     def _of(self, batch: Batch) -> list[tuple[str, Term, float | None]]:
         """Return the terms of a batch's source with the weight that replaces each one's, if any."""
         own = self.own[batch.source] if self.own else {}
-        return [(name, term, own.get(name)) for name, term in self._named() if own.get(name) != 0]
+        return [(name, term, own.get(name)) for name, term in self.named_terms() if own.get(name) != 0]

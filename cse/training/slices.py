@@ -73,7 +73,14 @@ class PaddedRows:
 
 
 def pad_in_groups(
-    table: TokenTable, rows: np.ndarray, groups: int | None, change: ChangeIds | None = None, *, cost: float = 0.0
+    table: TokenTable,
+    rows: np.ndarray,
+    groups: int | None,
+    change: ChangeIds | None = None,
+    *,
+    cost: float = 0.0,
+    multiple: int = 1,
+    most: int = 0,
 ) -> list[PaddedRows]:
     """Concatenate all views of a batch, sort them by length and cut them into padded slices.
 
@@ -86,6 +93,8 @@ def pad_in_groups(
             None: the slices that cost least, see ``cheapest_cuts``.
         change: augmentation of a row's token ids.
         cost: fixed cost of a slice in tokens.
+        multiple: of which a slice's padded length is one, in tokens, unless that is more than ``most``.
+        most: tokens.
     """
     starts = np.concatenate([column.offsets[rows] for column in table.columns])
     lengths = np.concatenate([column.lengths(rows) for column in table.columns])
@@ -102,7 +111,9 @@ def pad_in_groups(
         parts = np.array_split(order, min(groups, len(order)))
     slices = []
     for places in parts:
-        mask_BL = np.arange(int(lengths[places[-1]])) < lengths[places, None]
+        longest = int(lengths[places[-1]])
+        length = max(longest, min(-(-longest // multiple) * multiple, most))
+        mask_BL = np.arange(length) < lengths[places, None]
         ids_BL = np.full(mask_BL.shape, table.pad_id, dtype=np.int64)
         if change is not None:
             ids_BL[mask_BL] = np.concatenate([changed[place] for place in places])

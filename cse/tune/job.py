@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cse.bench.data import DataFolders
+from cse.bench.data import DataFolders, link_files, link_rows
 from cse.bench.ledger import RUN, Ledger, RunRecord
 from cse.bench.pacing import evaluating
-from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
-from cse.data.tasks.store import open_dev, write_tasks
+from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.tasks.store import open_dev
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
@@ -105,18 +104,7 @@ def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -
     """
     shutil.rmtree(shared.prepared, ignore_errors=True)
     shared.prepared.mkdir(parents=True)
-    data = PreparedData(prepared)
-    documents = [] if data.documents is None else [DOCUMENTS_FILE]
-    _link(prepared, shared.prepared, (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE))
-    write_tasks(shared.prepared, dev=open_dev(data))
+    link_rows(prepared, shared.prepared, open_dev(PreparedData(prepared)))
     if mined is not None:
         shared.mined.mkdir()
-        _link(mined, shared.mined, (TRAIN_FILE, MINING_FILE))
-
-
-def _link(source: Path, folder: Path, names: Iterable[str]) -> None:
-    for name in names:
-        try:
-            os.link((source / name).resolve(), folder / name)
-        except OSError:  # on another disk
-            shutil.copyfile(source / name, folder / name)
+        link_files(mined, shared.mined, (TRAIN_FILE, MINING_FILE))

@@ -16,12 +16,17 @@ Rows = Annotated[list[TokenIds], Field(min_length=1)]
 
 
 class Body(BaseModel):
-    """Of a request: null is as good as absent, and unknown keys are ignored, as clients send keys of other servers."""
+    """Of a request: null is as good as absent, and unknown keys are ignored, as clients send keys of other servers.
+
+    However many these are, they cost nothing.
+    """
 
     @model_validator(mode="before")
     @classmethod
     def _without_nulls(cls, given: Any) -> Any:
-        return {key: one for key, one in given.items() if one is not None} if isinstance(given, dict) else given
+        if not isinstance(given, dict):
+            return given
+        return {key: given[key] for key in cls.model_fields if given.get(key) is not None}
 
 
 class EmbeddingRequest(Body):

@@ -55,7 +55,7 @@ class Storage:
             return await asyncio.wait_for(asyncio.wrap_future(self._submit(name, question, SECONDS)), SECONDS)
         except TimeoutError:
             self._say(name)
-            whose = f"model {name!r}: its file" if name else "the bank's folder"
+            whose = f"model {name[:80]!r}: its file" if name else "the bank's folder"
             raise unreachable(f"{whose} did not answer within {SECONDS:g} s") from None
 
     def look(self, name: str, question: Callable[[], _T]) -> _T:
@@ -124,7 +124,7 @@ class Storage:
             if turn is not None:
                 turn.said = True
         if new:
-            log.error(f"domain {name}: its file does not answer" if name else "the bank's folder does not answer")
+            log.error(f"domain {name[:80]}: its file does not answer" if name else "the bank's folder does not answer")
 
 
 class Watcher:

@@ -153,6 +153,16 @@ def test_text_in_another_encoding(tmp_path):
     assert look([], labels=tmp_path / "labels.csv", encoding="cp1252").view == "categories"
 
 
+def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
+    head, rows = "sentence1,sentence2,label\n", "a,b,1\nc,d,0\ne,f,0\n"
+    found = look([write(tmp_path / "p.csv", head + rows)])
+    assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
+    with pytest.raises(CseError, match=r"n\.csv: no pair belongs together by its label \(1 labelled_negative\)"):
+        look([write(tmp_path / "n.csv", head + "a,b,0\n")])
+    scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
+    assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
+
+
 def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made(tmp_path):
     with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
         look([write(tmp_path / "p.csv", "sentence1,sentence2,label\na,b,maybe\n")])
@@ -235,6 +245,8 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
         {"name": "faq", "path": str(faq), "view": "documents", "pairs": ["question_answer"]},
     ]
     assert found.settings["objective.energy_hinge.weight"] == 0
+    several = write(tmp_path / "several.csv", "anchor,positive,negative_1,negative_2\na,b,c,d\n")
+    assert look([several]).settings["train.distinct_batches"] is True, "two rows of one pair do not meet"
     found = look([triplets, lines])
     assert found.settings["data.more"] == [
         {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}

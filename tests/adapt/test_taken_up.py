@@ -1,4 +1,4 @@
-"""An adaptation that was killed, or lost a part, ends as an undisturbed one does."""
+"""An adaptation that was stopped, or lost a part, ends as an undisturbed one does."""
 
 from __future__ import annotations
 
@@ -33,11 +33,6 @@ def models(out: Path) -> dict[str, bytes]:
     found = {f"{name}/{file}": data for name in MODELS for file, data in contents(out / name).items()}
     assert len(found) > 8
     return found
-
-
-def on_record(out: Path, name: str):
-    """The result of a run."""
-    return Ledger(out / "ledger", "").read(name).result
 
 
 def without_times(text: str) -> list[str]:
@@ -77,46 +72,6 @@ def copy(settings, *, model: Path, bundle: Path, **others) -> None:
 
 
 BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: two rates, three seeds of one epoch
-
-
-@pytest.mark.slow
-def test_a_killed_adaptation_ends_in_the_same_models(cse, place, clock, monkeypatch):  # noqa: F811
-    done = cse(*AS_MANY, *BUDGET, "--out", "out")
-    assert done.code == 0, done.err
-    undisturbed, plan = models(place / "out"), on_record(place / "out", "plan")
-    assert done.out.count("\ntrained 10 steps") == 4, "no rate is trained twice: the best trial is the first seed"
-    shutil.rmtree(place / "out")
-
-    write, logged = Ledger.write, CsvLog.step
-    left = {"time prompts", "plan", "try prompts-0.2", "train prompts-42"}
-    fives: list[int] = []
-
-    def before_it_is_written(self, name, record) -> None:
-        """The work of a run is done, its record is not."""
-        if name in left:
-            left.remove(name)
-            raise KeyboardInterrupt
-        write(self, name, record)
-
-    def amid_training(self, record) -> None:
-        """The first trial and the second seed get a signal after five of ten steps."""
-        logged(self, record)
-        if record.step == 5:
-            fives.append(5)
-            if len(fives) in (1, 4):  # the second trial is killed after its training, so it is there twice
-                signal.raise_signal(signal.SIGTERM)
-
-    monkeypatch.setattr(Ledger, "write", before_it_is_written)
-    monkeypatch.setattr(CsvLog, "step", amid_training)
-    codes = []
-    while not codes or codes[-1] != 0:
-        codes.append(cse(*AS_MANY, *BUDGET, "--out", "out").code)
-        if (place / "out/ledger/plan.json").is_file():
-            clock.pace = 50.0
-        assert len(codes) < 10
-    assert (sorted(codes), len(fives), left) == ([0, 130, 130, 130, 130, 143, 143], 5, set())
-    assert on_record(place / "out", "plan") == plan
-    assert models(place / "out") == undisturbed
 
 
 @pytest.mark.slow

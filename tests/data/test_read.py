@@ -231,6 +231,12 @@ def test_a_text_whose_second_line_could_be_a_row_counts_where_texts_have_line_br
     assert "a.csv:2: a quote opens" in failure(write(tmp_path / "a.csv", "\n".join(["n,text", some[1]])), "sentences")
 
 
+def test_many_lines_that_are_rows_are_told_wherever_they_stand(tmp_path):
+    lines = ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login']
+    message = failure(write(tmp_path / "a.csv", "\n".join(lines)), "categories")
+    assert "a.csv:7: a quote opens here and closes in line 10" in message
+
+
 @pytest.mark.parametrize(
     ("line", "mark"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":")]
 )
@@ -254,6 +260,9 @@ def test_an_array_of_objects_is_read_object_by_object(tmp_path, name, indent):
         ('[{"text": "a"} {"text": "b"}]', ":2: not valid JSON (Expecting ',' or, at the end, ']')"),
         ('[{"text": "a"},\n{"text": "b"', ":2: not valid JSON (Expecting ',' delimiter"),
         ("[]", ": no rows; add rows"),
+        ("[", ":1: not valid JSON ("),
+        ('[{"text": "a"},]', ":2: not valid JSON ("),
+        ('[{"text": "a"}] x', ":2: not valid JSON ("),
         ("[1", ":1: expected a JSON object"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import json
@@ -9,12 +10,17 @@ import resource
 import signal
 import socket
 import threading
+import time
 
 import httpx
 import numpy as np
 import pytest
 
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.app import create_app
 from deploy.server.keys import digest
+from deploy.server.options import Options
+from tests.deploy.servers import asked as answers_of
 from tests.deploy.servers import serving
 from tests.waiting import wait_for
 
@@ -157,13 +163,50 @@ def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tm
         assert client.get(f"{server.url}/ready").status_code == 200
 
 
-def test_a_request_that_takes_too_long_is_answered_503(small_bundle, tmp_path):
-    options = ("--timeout", 0.2, "--batch-tokens", 3, "--threads", 1, "--max-texts", 50_000)
-    with serving(small_bundle, *options, log=tmp_path / "log") as server:
-        answer = server.post("/v1/embeddings", BODY | {"input": ["the cat sat"] * 50_000})
-        assert answer.status_code == 503
-        assert answer.headers["retry-after"] == "1"
-        wait_for(lambda: server.metric("cse_queue_texts ") == 0, seconds=5)
+def test_a_clients_bulks_leave_room_for_its_own_single_texts(small_bundle, tmp_path):
+    bulk, options = BODY | {"input": ["the cat sat"] * 4_000}, ("--timeout", 10, "--batch-tokens", 6, "--threads", 1)
+    with (
+        serving(small_bundle, *options, "--max-texts", 4_000, log=tmp_path / "log") as server,
+        httpx.Client(base_url=server.url, timeout=300, limits=LIMITS) as client,
+        concurrent.futures.ThreadPoolExecutor(32) as pool,
+    ):
+        bulks = [pool.submit(client.post, "/v1/embeddings", json=bulk) for _ in range(8)]
+        wait_for(lambda: server.metric("cse_queue_tokens ") > 5_000)
+        singles = list(pool.map(lambda _: client.post("/v1/embeddings", json=BODY), range(100)))
+        working = sum(not one.done() for one in bulks)
+        answers = [one.result() for one in bulks]
+    assert [answer.status_code for answer in singles] == [200] * 100
+    assert working, "the singles did not wait for the bulks"
+    assert {answer.status_code for answer in answers} == {200, 429}, "all are answered, or refused at the door"
+    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers if answer.status_code == 429)
+
+
+def test_what_is_taken_is_finished_however_long_it_takes(small_bundle, monkeypatch):
+    """Eight requests at once, whose work takes eight times what is allowed between two results."""
+    app, run = (
+        create_app(Options(model=str(small_bundle), timeout=0.5, batch_tokens=6, threads=1)),
+        OnnxEncoder.embed_rows,
+    )
+    monkeypatch.setattr(OnnxEncoder, "embed_rows", lambda *given, **options: time.sleep(0.05) or run(*given, **options))
+
+    async def ask():
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as client:
+            body = BODY | {"input": ["the cat sat"] * 10}
+            return await asyncio.gather(*(client.post("/v1/embeddings", json=body, timeout=60) for _ in range(8)))
+
+    answers = asyncio.run(ask())
+    assert [(answer.status_code, len(answer.json()["data"])) for answer in answers] == [(200, 10)] * 8
+
+
+def test_a_request_is_given_up_when_nothing_is_computed(small_bundle, monkeypatch):
+    app, free = create_app(Options(model=str(small_bundle), timeout=0.2)), threading.Event()
+    monkeypatch.setattr(OnnxEncoder, "embed_rows", lambda *given, **options: free.wait(30))
+    try:
+        (answer,) = answers_of(app, ("POST", "/v1/embeddings", BODY))
+    finally:
+        free.set()
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert answer.json()["error"]["message"] == "nothing was computed within 0.2 s"
 
 
 def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
@@ -184,8 +227,6 @@ def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
 
 
 def test_concurrent_clients_get_their_own_vectors_while_others_misbehave(server, small_bundle):
-    from cse.runtime.onnx_encoder import OnnxEncoder
-
     words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
     random = np.random.default_rng(3)
     texts = [

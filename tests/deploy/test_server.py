@@ -223,6 +223,17 @@ def test_a_body_of_wrong_items_makes_one_error_and_a_large_one_none(server, item
         assert (answer.status_code, "20000 texts" in answer.text) == (413, True)
 
 
+def test_what_nobody_asked_for_costs_nothing(server):
+    class Body(dict):
+        keys = values = items = __iter__ = None
+
+    assert EmbeddingRequest.model_validate(Body(model="small", input="a", **{str(n): n for n in range(9)})).input == "a"
+    begin = time.monotonic()
+    answer = server.post("/embed", {"inputs": "a", "prompt_name": "x" * 15_000_000})
+    assert (answer.status_code, len(answer.text) < 300) == (400, True)
+    assert time.monotonic() - begin < 4, "no name was looked for that is like it"
+
+
 def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
     def parts():
         for _ in range(40):
@@ -533,9 +544,9 @@ def test_a_client_is_its_key_or_else_its_address(small_bundle, tmp_path, monkeyp
     (tmp_path / "keys").write_text("".join(f"{digest(key)}\n" for key in ("one", "two")))
     body, seen, submit = {"model": "small", "input": "the cat"}, [], Batcher.submit
 
-    def noting(self, encoder, tokens, domains=(), client=None):
+    def noting(self, encoder, tokens, domains=(), client=None, **more):
         seen.append(client)
-        return submit(self, encoder, tokens, domains, client)
+        return submit(self, encoder, tokens, domains, client, **more)
 
     async def ask(app, key, address):
         transport = httpx.ASGITransport(app, client=(address, 1))

@@ -79,7 +79,7 @@ class Workspace:
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options,
         )  # fmt: skip
         try:
-            output, _ = process.communicate(timeout=500)
+            output, _ = process.communicate(timeout=1500)  # on a machine with much else to do
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)  # the stage too, not only dvc
             process.wait()

@@ -20,7 +20,7 @@ WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat"]  # of the tiny bundle
 
 def sentences(count: int, seed: int = 0) -> list[str]:
     rng = random.Random(seed)
-    return [" ".join(rng.choices(WORDS, k=rng.randint(0, 6))) for _ in range(count)]
+    return [" ".join(rng.choices(WORDS, k=rng.randint(1, 6))) for _ in range(count)]
 
 
 def write_txt(path: Path, texts: list[str]) -> Path:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cse.data import read as tables
 from cse.data.read import text_lines
-from cse.data.shape import read_texts
+from cse.data.shape import read_rows, read_texts
 from cse.errors import CseError
 from cse.scale.corpus.plan import CorpusPlan, difference
 from tests.scale.corpora import cut, sentences, write_jsonl, write_parquet, write_txt
@@ -100,6 +100,29 @@ def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(tmp_p
     assert len(taken) < 1000
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "encoding", "expected"),
+    [
+        ("a.csv", b"sep=;\r\nn;text\r\n1;a, b\r\n2;c\r\n3;d\r\n", "utf-8", ["a, b", "c", "d"]),
+        ("a.csv", b'n,text\n1,"a\nb"\n2,c\n3,"one\ntwo,three"\n', "utf-8", ["a\nb", "c", "one\ntwo,three"]),
+        ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n'), "utf-8", ["a", "b\nc", "d"]),
+        ("a.txt.gz", gzip.compress(b"\xef\xbb\xbfa\nb\n\nc\nd"), "utf-8", ["a", "b", "", "c", "d"]),
+        ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), "utf-8", ["a", "é", "c"]),
+        ("a.csv", "text\né\nü\n".encode("cp1252"), "cp1252", ["é", "ü"]),
+        ("a.txt", "é\nü\n".encode("utf-16-le"), "utf-16-le", ["é", "ü"]),
+        ("a.json", b'[{"text": "a"}, {"text": "b"},\n {"text": "c"}]', "utf-8", ["a", "b", "c"]),
+        ("a.jsonl", b'{"body": {"text": "a"}, "text": "b"}', "utf-8", ["b"]),
+    ],
+)
+def test_a_file_in_any_form_as_prepare_reads_it(tmp_path, name, content, encoding, expected):
+    (tmp_path / name).write_bytes(content)
+    _, pieces = cut(tmp_path / name, shard_rows=2, encoding=encoding)
+    assert [text for _, part in pieces for text in part] == expected
+    assert [row for ids, _ in pieces for row in ids] == list(range(len(expected)))
+    rows = read_rows(tmp_path / name, "sentences", encoding=encoding)
+    assert [text for row in rows for text in row.texts if text is not None] == expected
+
+
 @pytest.mark.parametrize("rows_per_group", [1, 7, 100])
 @pytest.mark.parametrize("shard_rows", [3, 10])
 def test_parquet_with_any_row_groups(tmp_path, rows_per_group, shard_rows):
@@ -131,49 +154,6 @@ def refused(corpus, **changes) -> str:
         cut(corpus, **changes)
     assert "\n" not in str(error.value)
     return str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.txt", b"a\nb\n\xff\n", "a.txt:3: byte 0xff is not utf-8"),
-        ("a.txt", b"", "a.txt: no rows; add rows"),
-        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not valid JSON"),
-        ("a.jsonl", b'{"text": "a"}\n\n["a"]\n', "a.jsonl:3: expected a JSON object"),
-        ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no text in column 'text'; fill it in"),
-        ("a.jsonl", b'{"txt": "a"}', "a.jsonl: no column 'text' (--text-column); did you mean 'txt'?"),
-        ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: no text in column 'text'; fill it in"),
-        ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: expected text, found int '3'; fix or drop"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
-        ("a.parquet", b"text", "a.parquet: not a parquet file"),
-        ("a.xml", b"text\na\n", "no .txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet file here (only a.xml)"),
-        ("a.csv", b"txt\na\n", "a.csv: no column 'text' (--text-column); did you mean 'txt'?"),
-        ("a.csv", b"text,text\na,b\n", "a.csv: 2 columns 'text'; give each its own name"),
-        ("a.csv", b'text,n\na,1\n"b\nc",2,3\n', "a.csv:3: 3 fields, but the header has 2; put quotes around"),
-        ("a.csv", b'text\na\n"b\nc\n', "a.csv:3: broken csv record"),
-        ("a.tsv", b"text\tn\na\n", "a.tsv:2: 1 fields, but the header has 2; remove tabs"),
-        ("a.jsonl.zst", b"", "a.jsonl.zst: compressed; unpack it"),
-        ("a.csv.gz", b"text\na\n", "a.csv.gz: not gzip, or cut off; pack it again"),
-        ("a.csv.gz", gzip.compress(b"text\na\n")[:-9], "a.csv.gz: not gzip, or cut off; pack it again"),
-    ],
-)
-def test_a_file_that_does_not_do(tmp_path, name, content, expected):
-    (tmp_path / name).write_bytes(content)
-    assert expected in refused(tmp_path / name)
-
-
-@pytest.mark.parametrize(
-    ("columns", "changes", "expected"),
-    [
-        ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
-        ({"text": [1]}, {}, "column 'text' holds int64, not text"),
-        ({"text": ["a", None, "b"]}, {}, "1 nulls in column 'text', in rows 1 to 3"),
-        ({"text": ["a"], "key": [0.5]}, {"id_column": "key"}, "id column 'key' holds double"),
-        ({"text": ["a"]}, {"id_column": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),
-    ],
-)
-def test_a_parquet_file_that_does_not_do(tmp_path, columns, changes, expected):
-    assert expected in refused(write_parquet(tmp_path / "a.parquet", columns), **changes)
 
 
 @pytest.mark.parametrize("values", [["a", 1], [1, "a"], [1, None], [1, True], [1, 2**63]])

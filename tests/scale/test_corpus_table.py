@@ -16,7 +16,7 @@ import pytest
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
-from cse.scale.corpus import index
+from cse.scale.corpus import database, index
 from cse.scale.corpus import table as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.index import build_table, update_table
@@ -38,7 +38,7 @@ ROWS = [
         "paid": n % 3 == 0,
         "more": 1.5,
     }
-    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "", *sentences(40, seed=4)])
+    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "of", *sentences(40, seed=4)])
 ]
 KEPT = [part for name in ("year", "queue", "paid", "more") for part in ("--keep-column", name)]
 
@@ -86,7 +86,7 @@ def cosines(vectors, bundle, queries=QUERIES):  # noqa: F811
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
 def test_vectors_find_what_numpy_finds(cse, embed, bundle, kind):  # noqa: F811
-    folder = embed(ROWS * 8, "vectors", "--raw")
+    folder = embed([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "vectors", "--raw")
     assert f"{kind} index of 352 vectors" in cse("index", folder, "--kind", kind).err
     expected = cosines(folder, bundle)
     for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
@@ -97,7 +97,7 @@ def test_vectors_find_what_numpy_finds(cse, embed, bundle, kind):  # noqa: F811
         np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=2e-6)
         assert [hit["score"] for hit in hits] == [hit["cosine"] for hit in hits]
         for hit in hits:
-            assert hit["text"] == ROWS[int(hit["id"][1:])]["text"]
+            assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
 
 
 def test_of_equal_cosines_the_earlier_row_comes_first(cse, vectors, bundle):  # noqa: F811
@@ -138,7 +138,7 @@ def test_words_of_scripts_without_blanks_are_found(cse, embed, query, found):  #
     assert [hit["id"] for hit in answer["hits"]] == [found]
 
 
-@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", 'a "cat" AND (dog', "the"])
+@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", '"mat" AND (sat', "the"])
 def test_a_hybrid_search_ranks_as_measures_do(vectors, bundle, monkeypatch, query):  # noqa: F811
     for place in (module, hybrid):
         monkeypatch.setattr(place, "DEPTH", 12)
@@ -321,6 +321,45 @@ def test_columns_that_cannot_be_kept(cse, bundle, tmp_path, name, values, wanted
     assert not (tmp_path / "vectors/plan.json").exists()
 
 
+NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b"]
+
+
+@pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.parquet", "corpus.txt"])
+def test_rows_that_say_nothing_are_counted_and_left_out(cse, bundle, tmp_path, name):  # noqa: F811
+    texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
+    rows = [{"text": text} for text in texts]
+    corpus = tmp_path / name
+    if corpus.suffix == ".txt":
+        write_txt(corpus, texts)
+    else:
+        (write_jsonl if corpus.suffix == ".jsonl" else write_parquet)(
+            corpus, rows if corpus.suffix == ".jsonl" else {"text": texts}
+        )
+    run = ("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--workers", 0, "--provider", "cpu")
+    done = cse(*run, "--keep-text", "--index", "--shard-rows", 4)  # the second shard holds none
+    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 1 more"
+    assert f"left out: 9 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
+    assert "out: 5 vectors of 8 dimensions in 4 shards\n" in done.err
+    (answer,) = answers(cse, tmp_path / "out", queries=["dog"])
+    assert {hit["id"]: hit["text"] for hit in answer["hits"]} == {
+        n: text for n, text in enumerate(texts) if text not in NOTHING
+    }
+    assert cse(*run, "--keep-text", "--shard-rows", 4).err.splitlines()[-1].startswith(f"{tmp_path}/out: 5 vectors")
+
+
+def test_a_corpus_that_says_nothing(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["-", "", "N/A"])
+    line = cse("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--workers", 0, "--index").refused()
+    assert line == "a.txt: no text says anything; name another column (--text-column)"
+
+
+def test_an_encoded_file_keeps_rows_that_say_nothing_and_says_so(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["the cat", "", "dog", "N/A"])
+    done = cse("encode", bundle, corpus, "--out", tmp_path / "v.npy", "--device", "cpu")
+    assert "their vectors mean nothing: 2 rows say nothing (empty, punctuation, N/A): rows 1, 3\n" in done.err
+    assert len(np.load(tmp_path / "v.npy")) == 4
+
+
 def test_a_title_stands_before_its_text_once(embed, bundle, tmp_path):  # noqa: F811
     rows = [{"id": "a", "title": " The cat ", "text": "sat"}, {"id": "b", "title": "a dog", "text": "a dog sat"},
             {"id": "c", "title": None, "text": "mat"}, {"id": "d", "title": "the mat", "text": ""}]  # fmt: skip
@@ -370,6 +409,33 @@ def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa
     assert answers(cse, vectors) == before
 
 
+def test_ids_that_name_other_rows(cse, embed, vectors, bundle, tmp_path):  # noqa: F811
+    """Row numbers of another corpus, or another column: an update would replace what is unrelated."""
+    before = answers(cse, vectors)
+    run = ("--model", bundle, "--workers", 0, "--provider", "cpu", "--keep-text")
+    corpus = write_jsonl(tmp_path / "a.jsonl", [{"id": "k1", "number": "k1", "text": "a zebra"}])
+    for name, options in {"rows": (), "numbers": ("--id-column", "number")}.items():
+        assert cse("embed", corpus, "--out", tmp_path / name, *run, *options).code == 0
+    line = cse("index", vectors, "--update", tmp_path / "rows").refused()
+    assert line == (
+        f"{tmp_path}/rows: its ids are row numbers, those of {vectors} those of column 'id': they name other rows; "
+        "embed both with the same --id-column"
+    )
+    assert (
+        "its ids are those of column 'number', those of"
+        in cse("index", vectors, "--update", tmp_path / "numbers").refused()
+    )
+    cse("index", tmp_path / "rows")
+    assert "its ids are row numbers" in cse("index", tmp_path / "rows", "--update", tmp_path / "rows").refused()
+    assert answers(cse, vectors) == before
+
+
+def test_ids_that_occur_twice_are_no_index(cse, embed):  # noqa: F811
+    twice = embed([ROWS[0], ROWS[1], ROWS[0]], "twice")
+    assert cse("index", twice).refused() == f"{twice}: id 'k0' occurs twice; give each row its own (--id-column)"
+    assert not (twice / "index.lance").exists()
+
+
 def test_a_search_under_way_sees_the_index_as_it_was(embed, bundle):  # noqa: F811
     folder, changes = embed(ROWS, "vectors"), embed([{"id": "new", "text": "zebra"}], "changes")
     build_table(open_vectors(str(folder)))
@@ -386,7 +452,7 @@ def test_a_search_under_way_sees_the_index_as_it_was(embed, bundle):  # noqa: F8
 def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch):  # noqa: F811
     before = answers(cse, vectors)
 
-    def killed(table):
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(index, "_publish", killed)
@@ -397,8 +463,46 @@ def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         build_table(open_vectors(str(fresh)))
     assert cse("search", fresh, "dog").refused() == (
-        f"{fresh}: the index is not finished or damaged; build it again (cse index)"
+        f"{fresh}: the index is not finished or damaged; build the index again: cse index {fresh}"
     )
+
+
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [
+        ("_versions/*.manifest", lambda content: content[: len(content) // 2]),
+        ("_versions/*.manifest", lambda content: b""),
+        ("data/*", lambda content: bytes(byte ^ (n % 9 == 0) for n, byte in enumerate(content))),
+        ("_indices/*/part_0_invert.lance", lambda content: content[:-1] + b"x"),
+        ("sha256.json", lambda content: b"[1]"),
+        ("data/*", None),
+    ],
+)
+def test_a_damaged_index_is_found_and_built_again(cse, embed, which, damage):  # noqa: F811
+    folder = embed(ROWS, "vectors", "--index")
+    before = answers(cse, folder)
+    assert "files of the index are as they were written\n" in cse("index", folder, "--verify").err
+    file = sorted(folder.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    for command in (("search", folder, "dog"), ("index", folder, "--verify"), ("index", folder, "--update", folder)):
+        assert cse(*command).refused().endswith(f"; build the index again: cse index {folder}")
+    assert cse("index", folder).code == 0
+    assert answers(cse, folder) == before
+    assert cse("index", folder, "--verify").code == 0
+
+
+def test_what_is_too_large_to_check_at_opening_is_checked_on_demand(cse, embed, monkeypatch):  # noqa: F811
+    folder = embed(ROWS, "vectors", "--index")
+    monkeypatch.setattr(database, "_AT_OPENING", 0)
+    (file,) = folder.glob("index.lance/data/*")
+    content = bytearray(file.read_bytes())
+    content[64] ^= 1
+    file.write_bytes(content)
+    assert cse("search", folder, "dog").code == 0
+    assert "not as it was written; build" in cse("index", folder, "--verify").refused()
 
 
 def test_a_table_of_another_program_is_not_written_over(cse, embed):  # noqa: F811
@@ -459,7 +563,7 @@ def test_no_index_and_no_folder(cse, embed, tmp_path):  # noqa: F811
     from lancedb import connect
 
     connect(folder).create_table("index", [{"id": 1}])
-    assert "not finished or damaged; build it again" in cse("search", folder, "dog").refused()
+    assert "not finished or damaged; build the index again" in cse("search", folder, "dog").refused()
 
 
 def test_starting_over_removes_the_index(cse, embed, vectors):  # noqa: F811

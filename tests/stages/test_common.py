@@ -54,7 +54,7 @@ def test_a_terminated_stage_says_so_and_leaves_no_draft(tmp_path):
     with publish_folder(tmp_path / "out", Kind.PLOTS) as folder:
         (folder / "old").write_text("old")
     before = contents(tmp_path)
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout) == (143, "")
     assert done.stderr == "SIGTERM: stopped; finished results are untouched\n"
     assert contents(tmp_path) == before

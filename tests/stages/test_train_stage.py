@@ -313,7 +313,7 @@ def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
     lock = tmp_path / "locks/one"
     script = "import os, sys, time; from pathlib import Path; from cse.process import only_one\n"
     script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=60).returncode == -9
+    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=240).returncode == -9
     assert lock.is_file()
     with only_one(lock, "refused"), pytest.raises(CseError, match=r"^refused$"), only_one(lock, "refused"):
         pytest.fail("two at once")
@@ -332,7 +332,7 @@ def test_out_of_memory_is_one_line_that_names_what_to_lower(run, settings, monke
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr("cse.training.loop.encode_batch", full)
+    monkeypatch.setattr("cse.training.loop.encode_staged", full)
     message = (
         r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
     )
@@ -344,7 +344,7 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("cse.training.loop.encode_batch", broken)
+    monkeypatch.setattr("cse.training.loop.encode_staged", broken)
     with pytest.raises(RuntimeError, match="shapes"):
         run(settings())
 
@@ -412,7 +412,7 @@ def refused(run, settings, message, view="sentences"):
         raise AssertionError("a training step was taken")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cse.training.loop.encode_batch", no_step)
+        patch.setattr("cse.training.loop.encode_staged", no_step)
         with pytest.raises(CseError, match=message) as error:
             run(settings, view=view)
     assert "\n" not in str(error.value)

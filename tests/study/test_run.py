@@ -13,11 +13,11 @@ from cse.bench.ledger import Ledger
 from cse.bench.worker import RunWorker
 from cse.data.clean import overlap_key
 from cse.data.store import PreparedData
+from cse.data.tasks.parts import dev_part
 from cse.data.tasks.store import OWN, open_tasks
 from cse.errors import CseError
 from cse.settings.load import load_settings
 from cse.study.facts import facts_of
-from cse.study.measures import dev_part
 from cse.study.plan import BARE, read_study, runs_of
 from cse.study.run import Folders, RoundRuns, prepare_once
 from cse.study.table import RunRow, table

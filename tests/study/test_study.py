@@ -1,13 +1,9 @@
-"""A whole study from the command line: trained side by side, killed, chosen, and only then tested."""
+"""A whole study from the command line: trained side by side, chosen, and only then tested."""
 
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,11 +16,9 @@ from cse.study.plan import read_study, runs_of
 from cse.study.table import read_rows
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.study.workspace import write_study
-from tests.waiting import wait_for
 
 pytestmark = pytest.mark.usefixtures("forked")
 
-PYTHON = sys.executable  # a process that is killed starts as a user's does, not forked
 RUN = ("study", "run", "tiny.study.yaml")
 OUT = Path(".cse/study/tiny")
 
@@ -45,48 +39,6 @@ def put_on_record(name: str, of: dict | None = None) -> None:
 
 def dev_of(round_name: str) -> dict[str, dict[str, float]]:
     return {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(OUT, round_name)}
-
-
-@pytest.mark.slow
-def test_a_killed_round_goes_on_and_ends_as_if_nothing_had_happened(cse, place):  # noqa: F811
-    """SIGKILL to driver and workers after the first training; the second run trains what is missing."""
-    process = subprocess.Popen(
-        [PYTHON, "-m", "cse.cli", *RUN, "whole", "--only", "plain", "--only", "near", "--at-once", "1"],
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    wait_for(lambda: list(OUT.glob("runs/whole/*/run.json")))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait(30)
-    ended = {path: path.stat().st_mtime_ns for path in OUT.glob("runs/whole/*/run.json")}
-    assert 0 < len(ended) < 4
-
-    done = cse(*RUN, "whole", "--only", "plain", "--only", "near")
-    assert done.code == 0, done.err
-    assert {path: path.stat().st_mtime_ns for path in ended} == ended, "a training that had ended was done again"
-    found = dev_of("whole")
-    assert found.keys() == {"backbone-0", "plain-1", "plain-2", "near-1", "near-2"}
-    assert found["plain-1"] != found["plain-2"]
-    assert found["plain-1"].keys() == {"dev", "labels kNN", "labels MAP", "search nDCG@10"}
-    lines = done.out.splitlines()
-    assert [line.split()[0] for line in lines] == ["setting", "backbone", *(line.split()[0] for line in lines[2:])]
-    assert {line.split()[0] for line in lines[2:]} == {"plain", "near"}
-    assert "±" in lines[2]
-    assert len((OUT / "table.csv").read_text(encoding="utf-8").splitlines()) == 4
-
-    # as if it had been killed while it measured
-    run = OUT / "runs/whole/plain-1"
-    (run / "run.json").unlink()
-    trained = (run / "checkpoint/checkpoint.json").stat().st_mtime_ns
-    assert cse(*RUN, "whole", "--only", "plain").code == 0
-    assert (run / "checkpoint/checkpoint.json").stat().st_mtime_ns == trained
-    assert dev_of("whole") == found
-
-    other = cse(*RUN, "whole", "--only", "plain", "--out", "other")
-    assert other.code == 0, other.err
-    again = {f"{row.setting}-{row.seed}": dict(row.dev) for row in read_rows(Path("other"), "whole")}
-    assert again == {name: dev for name, dev in found.items() if not name.startswith("near")}
 
 
 @pytest.mark.slow

@@ -10,12 +10,8 @@ import pyarrow as pa
 import pytest
 
 from cse.training.batches import NO_KEY, Batches, distinct_batches, row_keys
-from cse.training.slices import Cut
 from cse.training.tokens import shared_table
-from tests.parts import new_plan
 from tests.training.helpers import make_table
-
-PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=3, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
 
 
 def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
@@ -100,9 +96,6 @@ def test_steps_add_up_though_epochs_may_differ():
         epoch, rows = batches.at(step)
         assert epoch == flat[step][0]
         assert np.array_equal(rows, flat[step][1])
-
-
-# ---- in the loop --------------------------------------------------------------------------------------------------
 
 
 def test_shared_rows_keep_their_keys(bert, tmp_path):

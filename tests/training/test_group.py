@@ -90,16 +90,16 @@ def alone(folder, tmp_path_factory):
     return everything(folder, tmp_path_factory.mktemp("alone"), ALONE)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(2, marks=pytest.mark.slow), 3])
-def workers(folder, tmp_path_factory, forking_python, request):
-    """What each of several worker processes found."""
+@pytest.fixture(scope="module")
+def workers(folder, tmp_path_factory, forking_python):
+    """What each of three worker processes found."""
     out = tmp_path_factory.mktemp("workers")
     processes = [
-        subprocess.Popen([forking_python, "-c", SCRIPT, str(rank), str(request.param), folder, out / "meeting", out])
-        for rank in range(request.param)
+        subprocess.Popen([forking_python, "-c", SCRIPT, str(rank), "3", folder, out / "meeting", out])
+        for rank in range(3)
     ]
-    assert [process.wait(timeout=200) for process in processes] == [0] * request.param
-    return [torch.load(out / f"{rank}.pt", weights_only=False) for rank in range(request.param)]
+    assert [process.wait(timeout=200) for process in processes] == [0] * 3
+    return [torch.load(out / f"{rank}.pt", weights_only=False) for rank in range(3)]
 
 
 @pytest.mark.parametrize(

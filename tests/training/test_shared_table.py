@@ -52,5 +52,5 @@ def test_of_two_processes_one_makes_it(tmp_path):
         subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
         for n in range(2)
     ]
-    assert [process.communicate(timeout=60)[0].strip() for process in processes] == ["15", "15"]
+    assert [process.communicate(timeout=240)[0].strip() for process in processes] == ["15", "15"]
     assert len(list(tmp_path.glob("made-*"))) == 1

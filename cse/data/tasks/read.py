@@ -57,11 +57,7 @@ Texts = list[tuple[int, str, str]]  # line, text, label
 
 
 def is_beir(folder: Path) -> bool:
-    """Return whether a folder is in BEIR's layout.
-
-    Raises:
-        CseError: it holds only a part of it.
-    """
+    """Return whether a folder is in BEIR's layout."""
     absent = [name for name in _BEIR if not (folder / name).exists()]
     if absent and len(absent) < len(_BEIR):
         there = next(name for name in _BEIR if name not in absent)
@@ -70,11 +66,7 @@ def is_beir(folder: Path) -> bool:
 
 
 def splits_of(folder: Path) -> dict[str, Path] | None:
-    """Return the files ``train.*`` and ``test.*`` of labelled texts, or None if the folder has not both.
-
-    Raises:
-        CseError: several files of one split, or another table beside them.
-    """
+    """Return the files ``train.*`` and ``test.*`` of labelled texts, or None if the folder has not both."""
     tables = [folder / name for name in contents(folder) if ending(name) in TABLES]
     found: dict[str, Path] = {}
     if not {"train", "test"} <= {plain(path).stem for path in tables}:
@@ -97,11 +89,7 @@ def read_tasks(
     labelled: Sequence[str] | None = None,
     setting: str = _SETTING,
 ) -> list[Task]:
-    """Read a task, or each task in a folder of several; an empty folder gives none.
-
-    Raises:
-        CseError: as ``read_task``, or two tasks of one name.
-    """
+    """Read a task, or each task in a folder of several; an empty folder gives none."""
     check_exists(path, setting)
     several = path.is_dir() and not is_beir(path) and splits_of(path) is None
     paths = [path / name for name in contents(path)] if several else [path]
@@ -112,11 +100,7 @@ def read_tasks(
 
 
 def check_names(tasks: Sequence[Task]) -> None:
-    """Refuse two tasks of one name.
-
-    Raises:
-        CseError: there are two.
-    """
+    """Refuse two tasks of one name."""
     names = [task.name for task in tasks]
     twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
     if twice:
@@ -188,11 +172,7 @@ def read_task(
 def read_pairs(
     path: Path, name: str, encoding: str | None, score_range: tuple[float, float], columns: Columns
 ) -> ScoredPairs | BinaryPairs:
-    """Read pairs whose labels are scores, or say whether two texts belong together; those that do neither are counted.
-
-    Raises:
-        CseError: anything wrong with the file, a label that cannot be told, or nothing to measure by.
-    """
+    """Read pairs whose labels are scores, or say whether two texts belong together; others are counted."""
     labels = open_table(path, encoding).pick([str(columns.label)])
     judge = judge_of(((line, values[0]) for line, values in labels if values), columns, str(path), score_range)
     if judge.graded:
@@ -215,20 +195,7 @@ def read_scored(
     *,
     least: int = 1,
 ) -> ScoredPairs:
-    """Read scored pairs; a column of scores is taken before one of labels.
-
-    Args:
-        path: a csv, tsv, jsonl or parquet file.
-        name: name of the task; ``None``: the file name without its suffix.
-        encoding: encoding of text files; None: UTF-8.
-        score_range: minimum and maximum score.
-        columns: of texts and score; None: the usual ones.
-        least: different scores that it needs; a rank correlation needs two.
-
-    Raises:
-        CseError: a missing file or column, an empty file, a missing sentence, a score that is not a number in range,
-            two scores for one pair, or too few different ones.
-    """
+    """Read scored pairs; a column of scores is taken before one of labels."""
     check_exists(path, "the setting that names it")
     there = [] if columns else open_table(path, encoding).columns
     columns = columns or pair_columns(there, str(path), scores=True)

@@ -12,7 +12,7 @@ from cse.runtime.encode import unit_rows
 NEIGHBOURS = 5
 _CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
 PROBE = {"C": 10.0, "max_iter": 1000}  # unit vectors; cross-validation of C was no better on eight sets of few rows
-_TEMPERATURE = 0.1  # of cosines to class means
+_LOG_TEMPERATURES = (-7.0, 3.0)  # of cosines to class means
 CLUSTERING = {"n_init": 10, "random_state": 0}
 
 
@@ -71,19 +71,30 @@ def class_mean_hits(
     return (classes[cosine_TC.argmax(axis=1)] == test_label).astype(np.float64)
 
 
-def class_probabilities(
+def class_probability(
     test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
-) -> np.ndarray:
-    """Return the probability of each test text's label, ``softmax(cosines to the class means / 0.1)``, ``(t,)``.
+) -> float:
+    """Return the geometric mean of the probabilities of the test texts' labels, from 0 to 1.
 
-    It moves with every text where the nearest class mean moves with a few, so it chooses better among models by few
-    texts. Vectors behind a head spread more, whatever they are worth: it compares models without one.
+    A label's probability is ``softmax(cosines to the class means / t)``, with the ``t`` that makes the test texts'
+    labels likeliest (temperature scaling, Guo et al. 2017). So vectors that spread more, as behind a head, gain nothing
+    by it. It moves with every text where the nearest class mean moves with a few: it chooses better by few texts. Texts
+    whose label has no reference row are left out; 0 if there are no others.
     """
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
     classes, mean_CD = class_means(reference_ND, reference_label)
-    scaled_TC = test_TD.astype(np.float64) @ mean_CD.T / _TEMPERATURE
-    weight_TC = np.exp(scaled_TC - scaled_TC.max(axis=1, keepdims=True))
-    own_TC = classes == test_label[:, None]
-    return np.asarray((weight_TC * own_TC).sum(axis=1) / weight_TC.sum(axis=1))
+    known = np.isin(test_label, classes)
+    if not known.any():
+        return 0.0
+    cosine_TC = test_TD[known].astype(np.float64) @ mean_CD.T
+    own = np.arange(len(cosine_TC)), np.searchsorted(classes, test_label[known])
+
+    def surprise(log_temperature: float) -> float:
+        return -float(log_softmax(cosine_TC / np.exp(log_temperature), axis=1)[own].mean())
+
+    return float(np.exp(-minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").fun))
 
 
 def class_means(vector_ND: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -242,7 +242,7 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
         KNN: lambda: _mean(labels.neighbour_hits(*rows())),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
         CLASS_MEAN: lambda: _mean(labels.class_mean_hits(*rows())),
-        CLASS_PROBABILITY: lambda: _mean(labels.class_probabilities(*rows())),
+        CLASS_PROBABILITY: lambda: (labels.class_probability(*rows()), None),
         PROBE: lambda: _mean(labels.probe_hits(*rows())),
         V_MEASURE: lambda: (labels.cluster_agreement(among_themselves(), test), None),
     }

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from cse.data.read import TABLES
 from cse.errors import CseError, Interrupted
@@ -16,7 +17,7 @@ from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_graph
 from cse.scale.corpus.cluster import check_workers, running_ray
 from cse.scale.corpus.model import find_model
-from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan
+from cse.scale.corpus.output import MANIFEST, finish, only_writer, open_plan, open_vectors
 from cse.scale.corpus.pieces import PieceRows, read_pieces
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.pool import make_shards
@@ -32,9 +33,10 @@ class Embedded:
     """Summary of a run.
 
     Attributes:
-        rows: rows in the folder.
+        rows: vectors in the folder.
         found: rows from earlier runs.
         truncated: rows of this run longer than their limit; repeated texts in a shard count once.
+        left_out: ids of rows of this run that say nothing.
         shards: shards in the folder.
         dimension: vector width.
         limits: the model's shortest and longest limit in tokens, which differ only between domains.
@@ -43,6 +45,7 @@ class Embedded:
     rows: int
     found: int
     truncated: int
+    left_out: list[Any]
     shards: int
     dimension: int
     limits: tuple[int, int]
@@ -88,7 +91,7 @@ def embed_corpus(
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
         found = plan.rows - sum(piece.rows for piece in missing)
         progress = CorpusProgress(plan.rows, found, stream)
-        truncated = 0
+        truncated, blank = 0, list[Any]()
         if missing:
             config = WorkerConfig(
                 os.path.abspath(chosen.folder),  # noqa: PTH100 - actors may have another working folder
@@ -100,11 +103,12 @@ def embed_corpus(
                 plan.kept,
             )
             todo = read_pieces(missing, files.files, files.format, choices.columns, plan.id_type)
-            truncated = _make(config, todo, len(missing), files.files, workers, progress)
+            truncated, blank = _make(config, todo, len(missing), files.files, workers, progress)
         if missing or MANIFEST not in names:
             finish(folder, plan, chosen)
         folder.close()
-    return Embedded(plan.rows, found, truncated, len(plan.spans), chosen.dimension, chosen.limits())
+    rows = open_vectors(out).rows
+    return Embedded(rows, found, truncated, blank, len(plan.spans), chosen.dimension, chosen.limits())
 
 
 def _check_columns(files: Corpus, choices: Choices) -> None:
@@ -137,13 +141,13 @@ def _make(
     sources: list[CorpusFile],
     workers: int | None,
     progress: CorpusProgress,
-) -> int:
-    """Make the missing shards, here or with Ray; return how many rows were truncated."""
+) -> tuple[int, list[Any]]:
+    """Make the missing shards, here or with Ray; return how many rows were truncated, and ids of those left out."""
 
     def stop(number: int) -> None:
         raise Interrupted(number, f"after {progress.done:,} of {progress.total:,} rows")
 
-    truncated = 0
+    truncated, blank = 0, list[Any]()
     with contextlib.ExitStack() as stack:
         if workers == 0:
             done: Iterator[Made] = Worker(config).make_shards(todo)
@@ -155,4 +159,5 @@ def _make(
         for made in done:
             progress.add(made.rows)
             truncated += made.truncated
-    return truncated
+            blank += made.left_out
+    return truncated, blank

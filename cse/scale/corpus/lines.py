@@ -71,7 +71,14 @@ def split_rows(read: Iterable[object], rows: int) -> Iterator[Span]:
 
 
 def text_rows(
-    lines: Iterable[str], kind: Format, columns: Columns, shown: str, first: int = 1, header: Header | None = None
+    lines: Iterable[str],
+    kind: Format,
+    columns: Columns,
+    shown: str,
+    first: int = 1,
+    header: Header | None = None,
+    *,
+    whole: bool = True,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the line number and the values (those of ``Columns.names``) of each row; skip blank records.
 
@@ -82,13 +89,14 @@ def text_rows(
         shown: name of the file in errors.
         first: number of the first line.
         header: of a csv or tsv file, if the lines come from below it.
+        whole: whether these are all lines of the file.
 
     Raises:
         CseError: what ``text_table`` raises, or a missing column.
     """
     if kind == "txt":
         yield from enumerate(zip(lines), start=first)
-    elif table := text_table(lines, kind, shown, first, header):
+    elif table := text_table(lines, kind, shown, first, header, whole=whole):
         check_names(columns, table.columns, shown)
         for number, values in table.pick(columns.names, 1):
             if values:

@@ -33,7 +33,8 @@ class VectorStore:
 
     Attributes:
         folder: where it is.
-        plan: which rows each shard holds.
+        plan: which rows of the corpus each shard is of.
+        rows: how many vectors there are, fewer where texts say nothing.
         dimension: width of a vector.
         normalize: whether vectors have unit length.
         id_type: type of the ids.
@@ -45,6 +46,7 @@ class VectorStore:
 
     folder: Folder
     plan: CorpusPlan
+    rows: int
     dimension: int
     normalize: bool
     id_type: IdType
@@ -87,7 +89,7 @@ def open_vectors(url: str) -> VectorStore:
             raise CseError(f"{folder / MANIFEST}: belongs to another {PLAN}; copy the whole folder again")
         model = dict(tree["model"])
         bundle, queries = model.pop("path"), tree.get("queries")
-        facts = tree["dimension"], tree["normalize"], tree["id"]["type"], tree["text"]
+        facts = tree["rows"], tree["dimension"], tree["normalize"], tree["id"]["type"], tree["text"]
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, CseError):
             raise
@@ -144,16 +146,24 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
     """Check that every shard is there and write the manifest.
 
     Raises:
-        CseError: a shard has disappeared.
+        CseError: a shard has disappeared, or no row says anything.
     """
+    import pyarrow.parquet as pq
+
     there = folder.names()
     lost = [piece.shard for piece in plan.pieces() if piece.shard not in there]
     if lost:
         raise CseError(f"{folder / lost[0]}: has disappeared since it was written; run the same command again")
+    rows = 0
+    for piece in plan.pieces():
+        with folder.open(piece.shard) as file:
+            rows += pq.ParquetFile(file).metadata.num_rows
+    if not rows:
+        raise CseError(f"{plan.facts['files'][0][0]}: no text says anything; name another column (--text-column)")
     facts = plan.facts
     tree = {
         "format": FORMAT,
-        "rows": plan.rows,
+        "rows": rows,
         "shards": len(plan.spans),
         "dimension": model.dimension,
         "normalize": facts["normalize"],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from itertools import groupby, islice
+from dataclasses import dataclass
+from itertools import compress, groupby, islice
 from operator import attrgetter
 from typing import Any
 
+from cse.data.checks import is_blank
 from cse.data.read import Format, decoded_lines, file_lines, reads_in_parts, without_end
 from cse.errors import CseError
 from cse.scale.corpus.columns import Columns, IdType, Row, RowCheck
@@ -22,13 +23,14 @@ from cse.scale.storage import filesystem, reading
 @dataclass(frozen=True)
 class PieceRows:
     """Texts and ids (n) of a piece, in the order of the file, the names of the domains (n; 0 without a column), and the
-    values of the kept columns (n each).
+    values of the kept columns (n each); rows that say nothing are left out, these are their ids.
     """
 
     texts: list[str]
     ids: list[Any]
     domains: list[str]
     kept: list[list[Any]]
+    left_out: list[Any]
 
 
 def read_pieces(
@@ -65,7 +67,7 @@ def read_pieces(
 
 
 def _rows(piece: Piece, source: CorpusFile, columns: Columns, rows: Iterable[Row]) -> PieceRows:
-    found = PieceRows([], [], [], [[] for _ in columns.kept])
+    found = PieceRows([], [], [], [[] for _ in columns.kept], [])
     for text, ids, domains, values in rows:
         found.texts.append(text)
         found.ids.extend(ids)
@@ -78,8 +80,12 @@ def _rows(piece: Piece, source: CorpusFile, columns: Columns, rows: Iterable[Row
             "the file has changed: start over (--again)"
         )
     if not found.ids:
-        return replace(found, ids=list(range(piece.first_row, piece.first_row + piece.rows)))
-    return found
+        found.ids.extend(range(piece.first_row, piece.first_row + piece.rows))
+    says = [not is_blank(text) for text in found.texts]
+    if all(says):
+        return found
+    kept = [list(compress(column, says)) for column in (found.texts, found.ids, found.domains, *found.kept)]
+    return PieceRows(*kept[:3], kept[3:], [id_ for id_, said in zip(found.ids, says, strict=True) if not said])
 
 
 def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> Iterator[tuple[int, Any]]:
@@ -92,7 +98,7 @@ def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> I
         with fs.open(path, "rb") as file:
             header = read_header(file, kind, source.shown)
     lines = map(without_end, decoded_lines(io.BytesIO(content), source.shown, first=piece.line))
-    return text_rows(lines, kind, columns, source.shown, piece.line, header)
+    return text_rows(lines, kind, columns, source.shown, piece.line, header, whole=False)
 
 
 def _in_parts(source: CorpusFile, columns: Columns) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import listed
+from cse.data.checks import is_blank, listed
 from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
@@ -97,11 +97,12 @@ def measure_search(
         CseError: what ``read_beir`` raises, or rows that are not the task's documents.
     """
     task = read_beir(Path(folder), Path(folder).name)
-    ids, empty = document_ids(Path(folder))
+    ids, _ = document_ids(Path(folder))
     place = {name: number for number, name in enumerate(ids)}
-    if table.id_column not in IDS or not len(place) <= len(table) <= len(place) + empty:
+    documents = sum(not is_blank(text) for text in task.documents)
+    if table.id_column not in IDS or len(table) != documents:
         raise CseError(
-            f"{table.url}: {len(table):,} rows, not the {len(place):,} documents of {folder}; embed its corpus.jsonl "
+            f"{table.url}: {len(table):,} rows, not the {documents:,} documents of {folder}; embed its corpus.jsonl "
             "with --id-column _id"
         )
     vectors = encoder.encode(task.queries, normalize=True, role=role)

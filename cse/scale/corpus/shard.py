@@ -70,11 +70,11 @@ def shard_tables(store: VectorStore, columns: Sequence[str] | None = None) -> It
     """Yield the Arrow table of each shard, or some columns of it, with vectors scaled to unit length.
 
     Raises:
-        CseError: what ``read_shard`` raises, or a shard with another number of rows than its piece.
+        CseError: what ``read_shard`` raises, or a shard with more rows than its piece.
     """
     for piece in store.plan.pieces():
         table = read_shard(store, piece, columns)
-        if len(table) != piece.rows:
+        if len(table) > piece.rows:
             raise CseError(f"{store.folder / piece.shard}: {len(table)} rows, not {piece.rows}; embed again")
         if not store.normalize and EMBEDDING in table.column_names:
             place, column = table.column_names.index(EMBEDDING), table[EMBEDDING].combine_chunks()

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cse.runtime.encode import Encoded, Prepared
 from cse.runtime.mixed import PreparedMixed
@@ -46,10 +46,11 @@ class WorkerConfig:
 
 
 class Made(NamedTuple):
-    """Outcome of a piece: how many rows, and how many distinct texts the model truncated."""
+    """Outcome of a piece: how many rows, how many distinct texts the model truncated, ids of rows that say nothing."""
 
     rows: int
     truncated: int
+    left_out: list[Any]
 
 
 class PreparedPiece(NamedTuple):
@@ -129,7 +130,7 @@ class Worker:
             work.rows, encoded.embeddings, config.id_type, config.kept, keep_text=config.choices.keep_text
         )
         self.folder.write(work.piece.shard, content)
-        return Made(work.piece.rows, encoded.truncated)
+        return Made(work.piece.rows, encoded.truncated, work.rows.left_out)
 
 
 def _one_ahead(beside: ThreadPoolExecutor, items: Iterator[PreparedPiece]) -> Iterator[PreparedPiece]:

@@ -73,8 +73,8 @@ class DataSettings(SettingsGroup):
     )
     train_path: str = Field(
         "data/raw/train",
-        description="`files`: a txt, csv, tsv, jsonl or parquet file, or a folder with one such file; for `documents` "
-        "also a Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR.",
+        description="`files`: a txt, csv, tsv, jsonl, json or parquet file, or a folder with one such file; for "
+        "`documents` also a Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR.",
     )
     dev_path: str = Field(
         "data/raw/dev",
@@ -99,10 +99,15 @@ class DataSettings(SettingsGroup):
         "retrieval collection.",
     )
     columns: list[str] | None = Field(
-        None, description="Columns to read, in the order of `view`; null: find them by their usual names."
+        None,
+        description="Columns to read, in the order of `view` (`pairs`: with or without their label); null: find them "
+        "by their usual names.",
     )
     encoding: str = Field("utf-8", description="Character encoding of text files.")
-    score_range: list[float] = Field([0.0, 5.0], description="Lowest and highest gold score in your own scored pairs.")
+    score_range: list[float] = Field(
+        [0.0, 5.0],
+        description="Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`.",
+    )
     hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
     hub_file: str | None = Field(
         "nli_for_simcse.csv", description="`hub`: file in the data set repository; null: read `hub_split` instead."

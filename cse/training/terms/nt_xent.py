@@ -40,6 +40,11 @@ class NtXent(Term):
         self.two_views = two_views
         self.queue = queue
 
+    @property
+    def from_tensors(self) -> bool:
+        """True without a queue."""
+        return self.queue is None
+
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean cross-entropy over the anchors."""
         anchor_BD, positive_BD, *rest = batch.views

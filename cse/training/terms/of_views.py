@@ -32,6 +32,11 @@ class OfViews(Term):
         self.equation = partial(equation, **values)
         self.shared = "anchors" in signature(equation).parameters
 
+    @property
+    def from_tensors(self) -> bool:
+        """True."""
+        return True
+
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the equation's value."""
         if not self.shared:

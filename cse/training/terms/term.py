@@ -33,6 +33,11 @@ class Term(nn.Module, ABC):
         """Return the weight of this term after ``step`` updates; a source's own replaces the one of the settings."""
         return self._weight if own is None else own
 
+    @property
+    def from_tensors(self) -> bool:
+        """Whether it follows from a batch's embeddings and labels alone and keeps nothing, see ``Captured``."""
+        return False
+
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each of its weights that does not use the run's, by name."""
         return {}

@@ -107,13 +107,43 @@ def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
     assert others.tolist() == expected.astype(float).tolist(), "labels are any numbers"
 
 
-def test_the_class_probability_is_a_softmax_of_cosines_to_class_means(clouds):
+def test_the_class_probability_is_that_of_the_temperature_that_fits_best(clouds):
     test, test_label, reference, reference_label = clouds
     means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
-    expected = softmax(test.astype(np.float64) @ means.T / 0.1, axis=1)[np.arange(len(test)), test_label]
-    np.testing.assert_allclose(labels.class_probabilities(*clouds), expected, atol=1e-6)
-    unknown = labels.class_probabilities(test, test_label + 40, reference, reference_label)
-    assert not unknown.any(), "a label without reference rows"
+    cosines = test.astype(np.float64) @ means.T
+    tried = [
+        softmax(cosines / temperature, axis=1)[np.arange(len(test)), test_label]
+        for temperature in np.geomspace(0.01, 1, 2000)
+    ]
+    expected = max(np.exp(np.log(each).mean()) for each in tried)
+    assert labels.class_probability(*clouds) == pytest.approx(expected, abs=1e-6)
+    more = labels.class_probability(
+        np.concatenate([test, test]), np.concatenate([test_label, test_label + 40]), reference, reference_label
+    )
+    assert more == pytest.approx(expected, abs=1e-6), "a label without reference rows is left out"
+    assert labels.class_probability(test, test_label + 40, reference, reference_label) == 0
+
+
+def test_vectors_that_spread_more_gain_nothing_by_it():
+    """Vectors near each other, as a bare backbone's, tell more labels right than others that spread."""
+    rng = np.random.default_rng(0)
+    centre_CD = rng.normal(size=(20, 32))
+
+    def drawn(rows: int, noise: float, common: float) -> tuple[np.ndarray, np.ndarray]:
+        label = np.arange(rows * 20) % 20
+        around = centre_CD[label] + noise * rng.normal(size=(len(label), 32))
+        return unit_rows((around + common).astype(np.float32)), label
+
+    near, apart = ((*drawn(4, noise, common), *drawn(5, noise, common)) for noise, common in ((1.6, 3.0), (1.8, 0.0)))
+    assert labels.class_mean_hits(*near).mean() > labels.class_mean_hits(*apart).mean() + 0.02
+    assert labels.class_probability(*near) > labels.class_probability(*apart)
+    at_a_fixed_temperature = [
+        softmax(vectors[0].astype(np.float64) @ labels.class_means(*vectors[2:])[1].T / 0.1, axis=1)[
+            np.arange(len(vectors[1])), vectors[1]
+        ].mean()
+        for vectors in (near, apart)
+    ]
+    assert at_a_fixed_temperature[0] < at_a_fixed_temperature[1], "which a fixed temperature would turn round"
 
 
 def test_clusters_are_compared_by_v_measure(clouds):

@@ -1,0 +1,150 @@
+"""A part of a task that chooses, and one that no choice has seen."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from cse.data.clean import text_key
+from cse.data.draws import LEAST, draw_parts
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, held_out_texts
+from cse.errors import CseError
+
+_DEV_LABELLED = 0.2  # share of a task's reference texts that are its dev part
+_SEED = "cse study"
+
+
+def dev_part(task: Task) -> Task:
+    """Return the part of a task that chooses.
+
+    Labelled texts give a share of their reference texts, drawn by a hash, none of them a test text in another case or
+    punctuation; where the reference texts are the training rows, half of the test texts of each label, or all of one
+    with less than four. Of a search about half of the queries, of pairs and triplets about half: what shares a text
+    stays together. If that binds most of them to each other, as negatives drawn from a pool do, those that share the
+    first text stay together.
+
+    Raises:
+        CseError: too few texts for two parts.
+    """
+    if not isinstance(task, LabelledTexts):
+        return _part(task, [place for place, drawn in enumerate(_halved(task)) if drawn])
+    if task.split == HELD_OUT:
+        return _of_test(task, _drawn_of_labels(task), inside=True)
+    drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
+    rows = [
+        (text_key(text) in drawn, text, label) for text, label in zip(task.reference, task.reference_label, strict=True)
+    ]
+    (reference, reference_label), (test, test_label) = (
+        ([text for dev, text, _ in rows if dev is which], [label for dev, _, label in rows if dev is which])
+        for which in (False, True)
+    )
+    return LabelledTexts(task.name, reference, reference_label, test, test_label, task.split)
+
+
+def part_for_test(task: Task) -> Task:
+    """Return the part of a task that no choice has seen: all of labelled texts' test rows, else the other half."""
+    if isinstance(task, LabelledTexts):
+        held_out = task.split == HELD_OUT
+        return _of_test(task, _drawn_of_labels(task), inside=False) if held_out else task
+    return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
+
+
+def apart(task: Task) -> Iterator[str]:
+    """Yield the texts of a task that no training row of a study may hold: those of the test and of the dev part."""
+    yield from held_out_texts(task)
+    if isinstance(task, LabelledTexts):
+        yield from held_out_texts(dev_part(task))
+
+
+def _halved(task: Any) -> list[bool]:
+    """Return whether each row of a task is in the half that chooses, drawn by a hash of the texts that bind it."""
+    texts = [task.queries] if isinstance(task, Retrieval) else [getattr(task, name) for name in task.held_out]
+    rows = [[text_key(text) for text in row] for row in zip(*texts, strict=True)]
+    for bound in (rows, [row[:1] for row in rows]):
+        groups = _bound(bound)
+        sizes = Counter(groups)
+        if max(sizes.values(), default=0) <= len(rows) / 2:
+            drawn: dict[bytes, int] = {}
+            draw_parts(sizes, f"{_SEED} {task.name}", 0.5, 1, drawn)
+            halves = [group in drawn for group in groups]
+            if min(halves.count(True), halves.count(False)) >= LEAST:
+                return halves
+    raise _too_few(task.name, len(rows))
+
+
+def _bound(rows: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return for each row the first key of all those that it is bound to by rows with a key in common."""
+    parent: dict[bytes, bytes] = {}
+
+    def root(key: bytes) -> bytes:
+        while parent.setdefault(key, key) != key:
+            parent[key] = key = parent[parent[key]]
+        return key
+
+    for first, *others in rows:
+        for other in others:
+            low, high = sorted((root(first), root(other)))
+            parent[high] = low
+    return [root(row[0]) for row in rows]
+
+
+def _drawn_texts(name: str, texts: Sequence[str], share: float) -> set[bytes]:
+    """Return the keys of a share of the texts."""
+    drawn: dict[bytes, int] = {}
+    draw_parts(Counter(map(text_key, texts)), f"{_SEED} {name}", share, 1, drawn)
+    if not drawn:
+        raise _too_few(name, len(texts))
+    return set(drawn)
+
+
+def _drawn_of_labels(task: LabelledTexts) -> set[bytes]:
+    """Return the keys of about half of the test texts; a label is in both halves if each can have two of its texts."""
+    by_label: dict[str, Counter[bytes]] = {}
+    for text, label in zip(task.test, task.test_label, strict=True):
+        by_label.setdefault(label, Counter())[text_key(text)] += 1
+    salt, drawn, whole = f"{_SEED} {task.name}", dict[bytes, int](), dict[bytes, int]()
+    for inside in by_label.values():
+        if inside.total() >= 2 * LEAST:
+            draw_parts(inside, salt, 0.5, 1, drawn)
+    few = {label.encode(): each.total() for label, each in by_label.items() if each.total() < 2 * LEAST}
+    draw_parts(few, salt, 0.5, 1, whole)
+    keys = {*drawn, *(key for label in whole for key in by_label[label.decode()])}
+    count = sum(text_key(text) in keys for text in task.test)
+    if min(count, len(task.test) - count) < LEAST:
+        raise _too_few(task.name, len(task.test))
+    return keys
+
+
+def _of_test(task: LabelledTexts, keys: set[bytes], *, inside: bool) -> LabelledTexts:
+    """Return a task with those of its test texts whose keys are in a set, or are not."""
+    rows = [row for row in zip(task.test, task.test_label, strict=True) if (text_key(row[0]) in keys) is inside]
+    return dataclasses.replace(task, test=[text for text, _ in rows], test_label=[label for _, label in rows])
+
+
+def _too_few(name: str, count: int) -> CseError:
+    return CseError(f"task {name}: {count} rows are too few for a dev and a test part")
+
+
+def _part(task: Any, places: list[int]) -> Any:
+    if isinstance(task, Retrieval):
+        place_of = {place: number for number, place in enumerate(places)}
+        here = np.array([int(query) in place_of for query in task.query])
+        return dataclasses.replace(
+            task,
+            queries=[task.queries[place] for place in places],
+            query=np.array([place_of[int(query)] for query in task.query[here]], np.int64),
+            document=task.document[here],
+            relevance=task.relevance[here],
+            own=None if task.own is None else task.own[np.array(places)],
+        )
+    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.name != "name"}
+    halves = {
+        name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
+        for name, values in columns.items()
+        if isinstance(values, (list, np.ndarray))
+    }
+    return dataclasses.replace(task, **halves)

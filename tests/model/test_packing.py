@@ -1,0 +1,91 @@
+"""Packed rows: padded batches as tokens one behind the other, and layers that see no padding."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from cse.model.encoder import Encoder
+from cse.model.packing import Packed, pack_rows
+from cse.training.batch import NO_AUGMENTATION, encode_staged, stage_batch
+from cse.training.slices import Cut
+from tests.training.helpers import make_problem
+from tests.training.systems import make_system
+
+CPU = torch.device("cpu")
+ROWS = np.array([3, 17, 0, 9, 31])
+
+
+def attend_in_words(query_BHTK, key_BHTK, value_BHTK, prefix, packed, *, dropout, scaling):
+    """What the kernel computes without dropout, row by row."""
+    rows = []
+    for start, end in zip(packed.starts.tolist(), packed.starts.tolist()[1:], strict=False):
+        query, key, value = (x[0, :, start:end] for x in (query_BHTK, key_BHTK, value_BHTK))
+        if prefix is not None:
+            key, value = (torch.cat([own.to(x.dtype), x], dim=1) for own, x in zip(prefix, (key, value), strict=True))
+        rows.append((query @ key.transpose(1, 2) * scaling).softmax(dim=-1) @ value)
+    return torch.cat(rows, dim=1).transpose(0, 1)[None]
+
+
+@pytest.fixture
+def packs(monkeypatch):
+    """Pack rows on the CPU, which has no kernel."""
+    monkeypatch.setattr(Encoder, "packs", lambda *_: True)
+    monkeypatch.setitem(sys.modules, "cse.model.packed_attention", SimpleNamespace(attend=attend_in_words))
+
+
+@pytest.mark.parametrize("multiple", [1, 8, 64])
+def test_packing_and_padding_again(multiple):
+    rng = np.random.default_rng(0)
+    lengths = rng.integers(1, 7, 9)
+    mask_BL = (np.arange(7) < lengths[:, None]).astype(np.int64)
+    places, starts = pack_rows(mask_BL, multiple)
+    packed = Packed(torch.from_numpy(places), torch.from_numpy(starts), 7)
+    values = torch.from_numpy(rng.normal(size=(9, 7, 2)))
+    assert len(places) == starts[-1] == -(-lengths.sum() // multiple) * multiple
+    assert np.diff(starts)[:9].tolist() == lengths.tolist() and np.diff(starts).max() <= 7
+    assert torch.equal(packed.pad(packed.pack(values), 9), values * torch.from_numpy(mask_BL)[:, :, None])
+    # batches of as many rows and about as many tokens have the same shapes
+    other = pack_rows((np.arange(7) < np.roll(lengths, 1)[:, None]).astype(np.int64), multiple)
+    assert [x.shape for x in other] == [places.shape, starts.shape]
+
+
+def step(encoder, losses, table, *, alike: bool):
+    staged = stage_batch(
+        encoder, table, ROWS, cut=Cut(None if alike else 3, None), augmentation=NO_AUGMENTATION,
+        rng=np.random.default_rng(0), step=1, epoch=0, device=CPU, bf16=True, alike=alike,
+    )  # fmt: skip
+    tensors = [torch.from_numpy(array) for array in staged.arrays]
+    losses(encode_staged(encoder, staged, tensors, augmentation=NO_AUGMENTATION, bf16=False))["loss"].backward()
+    gradients = {name: weight.grad.clone() for name, weight in encoder.trainable().items()}
+    encoder.zero_grad()
+    return staged, gradients
+
+
+@pytest.mark.parametrize("name", ["promcse", "hinge", "full"])
+def test_a_packed_step_has_the_gradients_of_a_padded_one(tiny_folders, packs, name):
+    system = make_system(name, tiny_folders["bert"], dropout=0.0)
+    _, expected = step(*system, alike=False)
+    staged, found = step(*system, alike=True)
+    assert staged.packed and len(staged.own) == 1
+    for part, gradient in expected.items():
+        assert (found[part] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6, part
+
+
+def test_batches_alike_are_of_few_shapes(bert):
+    encoder, _, table = make_problem(bert, rows=400)
+    shapes = {
+        alike: {
+            stage_batch(
+                encoder, table, rows, cut=Cut(None, None), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(0),
+                step=0, epoch=0, device=CPU, bf16=True, alike=alike,
+            ).shape
+            for rows in np.random.default_rng(1).permutation(400).reshape(20, 20)
+        }
+        for alike in (False, True)
+    }  # fmt: skip
+    assert len(shapes[True]) == 1 < len(shapes[False])
