@@ -61,11 +61,11 @@ class Adapted:
         other: what of the other kind was measured, see ``Ladder.other_kind``; None: nothing.
         others: comparisons of that with what was chosen.
         model: name of the model in the bundle.
-        dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
         seconds: working time.
         notes: what the user should know.
         searched: whether documents were adapted to: queries change, and documents keep their vectors.
         stopped: whether the user stopped it before the ladder's end.
+        dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
     """
 
     folder: Path
@@ -77,11 +77,11 @@ class Adapted:
     other: Rung | None
     others: list[Compared]
     model: str
-    dev: float | None
     seconds: float
     notes: list[str]
     searched: bool = False
     stopped: bool = False
+    dev: float | None = None
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,11 @@ class Adaptation:
             other,
             others,
             model,
-            final.ladder.dev_of(model),
             seconds,
             notes,
             self.found.searched,
             stopped,
+            final.ladder.dev_of(model),
         )
 
     def _choice(self, ladder: Ladder) -> list[str]:

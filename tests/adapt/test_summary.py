@@ -35,7 +35,8 @@ def said(*won: Compared, main: tuple[str, str] | None = MAIN, full: tuple[Compar
     for system, dev in ((BARE, 50.0), (PROMPTS, 70.0), (FULL, 60.0)):
         ladder.add(system, system, dev, seconds=3)
     other = ladder.rungs[FULL] if full else None
-    found = Adapted(Path("out"), [], main, ladder, ladder.rungs[PROMPTS], list(won), other, list(full), PROMPTS, 60, [])
+    chosen = ladder.rungs[PROMPTS]
+    found = Adapted(Path("out"), [], main, ladder, chosen, list(won), other, list(full), PROMPTS, 60, [], dev=70.0)
     return summary(found).splitlines()
 
 
@@ -129,7 +130,11 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
     lines = summary(fell).splitlines()
     assert lines[0] == "It did not help: intents kNN fell by 1.00."
     assert "in the bundle: the bare backbone, since full fine-tuning did worse" in lines
-    shipped = summary(replace(fell, won=[one("kNN", 1.0, 3)], model="full-42", stopped=True)).splitlines()
+    whole = replace(fell, won=[one("kNN", 1.0, 3)], model="full-42", stopped=True)
+    assert any("in the bundle: full-42 (full fine-tuning); " in line for line in summary(whole).splitlines()), (
+        "trained again on all rows it has no score of its own, and not that of the model before"
+    )
+    shipped = summary(replace(whole, dev=60.0)).splitlines()
     assert (
         "in the bundle: full-42 (full fine-tuning, dev 60.00); its weights are its own, so no bank can hold it"
         in shipped
