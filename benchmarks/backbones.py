@@ -26,11 +26,7 @@ def add_backbone(parser: argparse.ArgumentParser) -> None:
 
 @contextmanager
 def backbone_folder(name: str) -> Iterator[Path]:
-    """Yield the folder of a backbone; one of random weights is deleted afterwards.
-
-    Raises:
-        CseError: there is no such backbone or shape.
-    """
+    """Yield the folder of a backbone; one of random weights is deleted afterwards."""
     if not name.startswith(RANDOM):
         yield find_backbone(name).folder
         return

@@ -80,9 +80,6 @@ class Contestant:
         cpu_seconds: returns the processor's seconds of the last time.
         vectors: returns the vectors (n, d) of the last time, of unit length.
         encode: returns those of other texts, if told so of one text per call.
-        precision: of its matrix products.
-        prompts: whether its vectors are those with prompts.
-        facts: what else there is to know of it.
     """
 
     seconds: Callable[[], float]
@@ -100,7 +97,6 @@ def ours(
     """Return our contestants by name, and why others are left out.
 
     Args:
-        texts: sentences to encode.
         models: on the CPU, ``prompts`` and ``bare``.
         device: ``cpu`` or ``cuda``.
         place: folder for the bundles; None: without any.
@@ -313,11 +309,7 @@ def _cell(value: float | None) -> str:
 
 
 def _tasks(folder: Path | None, names: Sequence[str]) -> list[ScoredPairs]:
-    """Return tasks of a folder of SentEval's by name.
-
-    Raises:
-        CseError: it has no such task.
-    """
+    """Return tasks of a folder of SentEval's by name."""
     if folder is None:
         return []
     tasks = {task.name: task for task in read_senteval(folder).sts}

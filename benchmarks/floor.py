@@ -44,8 +44,6 @@ def share(tokens_per_second: float, per_weight: int, count: int, rate: float | N
     Args:
         tokens_per_second: real tokens per second, without padding and prompts.
         per_weight: FLOPs per weight and token: ``FORWARD``, ``FROZEN_STEP`` or ``FULL_STEP``.
-        count: weights of the layers.
-        rate: measured FLOP/s.
     """
     return None if rate is None else tokens_per_second * per_weight * count / rate
 

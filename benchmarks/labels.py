@@ -102,11 +102,7 @@ def of_bare(backbone: str, train: LabelledRows, test: LabelledRows) -> Found:
 
 
 def of_adapt(options: argparse.Namespace, train: LabelledRows, test: LabelledRows) -> Found:
-    """Adapt as a user does, measure the bundle, and say what is in it.
-
-    Raises:
-        CseError: the adaptation failed.
-    """
+    """Adapt as a user does, measure the bundle, and say what is in it."""
     with tempfile.TemporaryDirectory(prefix="labels-") as name:
         folder = Path(name)
         (folder / "rows").mkdir()
@@ -129,9 +125,6 @@ def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, 
     Args:
         backbone: as in ``backbone.name``.
         how: one of the words of ``--setfit``.
-        train: to train on.
-        test: to measure on.
-        seed: of the training.
     """
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
@@ -152,11 +145,7 @@ def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, 
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Run everything and return the figures.
-
-    Raises:
-        CseError: no labelled texts, or an adaptation failed.
-    """
+    """Run everything and return the figures."""
     splits = splits_of(options.folder) if options.folder.is_dir() else None
     if splits is None:
         raise CseError(f"{options.folder}: no folder with train.* and test.* of labelled texts")

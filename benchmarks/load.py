@@ -47,8 +47,6 @@ class LoadPlan:
 
     Attributes:
         host: name or address of the server.
-        port: its port.
-        requests: whole HTTP requests, sent in turn.
         texts_per_request: vectors that each answer must hold.
         checked: positions of the requests whose answers are kept.
     """

@@ -76,13 +76,7 @@ class Remembering:
 
 @dataclass(frozen=True)
 class Searched:
-    """A collection, and what measures a query side on it.
-
-    Attributes:
-        folder: in BEIR's layout.
-        task: its queries and judgements.
-        bare: the backbone.
-    """
+    """A collection, and what measures a query side on it."""
 
     folder: Path
     task: Retrieval

@@ -30,7 +30,6 @@ def save_bert(folder: Path, shape: dict[str, int], kind: type[PreTrainedModel] =
     """Save a BERT as sentence-transformers would, with mean pooling and vectors of unit length.
 
     Args:
-        folder: to save it in.
         shape: arguments of ``BertConfig``, see ``SHAPES``.
         kind: ``BertModel``, or ``BertForMaskedLM`` for one with its head.
 

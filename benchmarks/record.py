@@ -70,9 +70,7 @@ def keep(name: str, figures: Mapping[str, Any], folder: Path = FOLDER) -> Path:
     """Write the figures of a run and add its ``ratios`` to the history; return the JSON's path.
 
     Args:
-        name: of the benchmark.
         figures: ``facts()`` and whatever was measured, ``ratios`` by name among it.
-        folder: where to.
     """
     folder.mkdir(parents=True, exist_ok=True)
     out, history = folder / f"{name}.json", folder / f"history-{name}.csv"

@@ -71,7 +71,6 @@ def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float3
     """Write a bundle that averages the vectors of a text's tokens.
 
     Args:
-        folder: of the bundle.
         tokenizer: without padding.
         table: vectors of the tokens ``(tokens, D)``.
     """
@@ -114,7 +113,6 @@ def ask(folder: str, given: Path, exact: int) -> dict[str, Any]:
     """Search for each query in each way; return milliseconds, recall and the peak of memory in MB.
 
     Args:
-        folder: of the index.
         given: queries, their vectors, and the ids of the rows nearest to them.
         exact: queries, at most, that compare every vector.
     """

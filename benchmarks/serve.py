@@ -55,12 +55,7 @@ TRIAL_SECONDS = 5.0
 
 
 class Bench:
-    """One run of the benchmark: what to measure, and the figures so far.
-
-    Args:
-        options: the command line.
-        folder: for bundle, copy of the model, references.
-    """
+    """One run of the benchmark: what to measure, and the figures so far."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder

@@ -30,10 +30,7 @@ class Setting:
     """One way to run a server.
 
     Attributes:
-        name: what is special about it.
         command: program and arguments; ``{port}`` is replaced.
-        environment: variables to add.
-        tolerance: of its vectors, in place of the server's.
     """
 
     name: str
@@ -47,11 +44,9 @@ class ServerUnderTest:
     """A server to measure, with the settings among which the fastest is chosen.
 
     Attributes:
-        name: for the table.
         settings: the one to take without a trial first.
         kind: its routes, as in ``benchmarks.load``.
         tolerance: largest difference of a number of its vectors from the reference.
-        facts: versions and the like, for the record.
     """
 
     name: str
@@ -66,8 +61,6 @@ class Running:
     """A server that answers.
 
     Attributes:
-        port: where.
-        process: the process that was started.
         cold_start_s: seconds from its start to its first vector.
     """
 

@@ -45,11 +45,7 @@ def learning_rates(trials: int) -> list[float]:
 
 
 def prepared_clone(folder: Path, values: dict[str, Any]) -> Path:
-    """Clone the project, change its settings, prepare its rows, and return the clone.
-
-    Raises:
-        CseError: git or DVC refused.
-    """
+    """Clone the project, change its settings, prepare its rows, and return the clone."""
     _run(["git", "clone", "--quiet", str(ROOT), str(folder)], ROOT)
     write_values(folder / "params.yaml", values)
     _run([sys.executable, "-m", "dvc", "repro", *STAGES], folder)
@@ -57,11 +53,7 @@ def prepared_clone(folder: Path, values: dict[str, Any]) -> Path:
 
 
 def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
-    """Run ``cse tune`` and return its seconds, and those of its trials together.
-
-    Raises:
-        CseError: it failed, or not every trial finished.
-    """
+    """Run ``cse tune`` and return its seconds, and those of its trials together."""
     command = [sys.executable, "-m", "cse.cli", "tune", "--over", f"{KEY}=[{', '.join(map(str, rates))}]"]
     seconds = timed(lambda: _run(command, clone))
     (trials,) = (clone / ".cse/tune").glob("*/trials.csv")

@@ -27,11 +27,7 @@ def rows_of(view: str, count: int, triplets: Path | None) -> pa.Table:
 
     Args:
         view: ``triplets`` or ``sentences``; the latter are the anchors of the triplets.
-        count: number of rows.
         triplets: file; None: generated.
-
-    Raises:
-        CseError: there is no such file, or it has fewer rows.
     """
     if triplets is not None and not triplets.is_file():
         raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
@@ -44,11 +40,7 @@ def rows_of(view: str, count: int, triplets: Path | None) -> pa.Table:
 
 
 def sentences_of(count: int, triplets: Path | None) -> list[str]:
-    """Return distinct sentences, those of the rows of triplets.
-
-    Raises:
-        CseError: there is no such file, or it has fewer.
-    """
+    """Return distinct sentences, those of the rows of triplets."""
     rows = rows_of("triplets", count, triplets)  # a row has a distinct sentence at least, or nearly
     found = list(dict.fromkeys(text for row in rows.to_pylist() for text in row.values()))
     if len(found) < count:

@@ -76,13 +76,7 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
     """Train the default system without evaluation; return seconds per step after the first report.
 
     Args:
-        rows: training rows.
-        device: where it trains.
-        backbone: its folder.
         **changes: settings of ``train``.
-
-    Raises:
-        CseError: there was only one report.
     """
     view = view_of(rows)
     tree: dict[str, Any] = {"data": {"view": view}, "train": {"save_seconds": 1e9, **changes}}
@@ -117,9 +111,6 @@ def contestants(
     """Return what measures seconds per step, by contestant, and what each one's step costs.
 
     Args:
-        rows: training rows.
-        folder: of the backbone.
-        device: where all train.
         batch_size: rows per step.
         max_length: tokens per text at most.
         changes: settings of ``train`` for ours.

@@ -38,9 +38,6 @@ class CellRun:
     """A cell with a seed.
 
     Attributes:
-        cell: the change.
-        seed: training seed.
-        changes: all values to set, by dotted key.
         name: experiment name; depends on settings, seed and uncommitted code.
     """
 

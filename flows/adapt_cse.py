@@ -25,8 +25,6 @@ def adapt_cse(
 
     Args:
         sources: documents, plain sentences, pairs or triplets, files or folders; the first is the main one.
-        out: folder to work in.
-        **given: the options of the command:
     """
     state = run_command("adapt", arguments_of(adapt, given | {"sources": sources, "out": out}), return_state=True)
     if not state.is_completed():

@@ -36,13 +36,10 @@ class Summary:
     """Summary of a run, filled in while it runs.
 
     Attributes:
-        flow_run: its name.
-        folder: where its stages work.
         changes: settings of this run only: ``{"train.epochs": (1, 3)}``.
         preset: preset of this run, or None.
         before: scores before the run, see ``read_scores``.
         stages: ``(stage, state, seconds)`` in order.
-        facts: further lines by heading.
         reason: why it failed or was refused; empty on success.
         shortfall: how far the model is below its bare backbone, in words; empty if it is not, or not known.
     """

@@ -19,7 +19,6 @@ def embed_cse(out: str, corpus: str, **given: Any) -> State[Any]:
     Args:
         out: folder of shards, a path or a URL.
         corpus: txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL.
-        **given: the options of the command:
     """
     arguments = arguments_of(embed, given | {"out": out, "corpus": corpus})
     return ended(run_command("embed", arguments, return_state=True))

@@ -25,7 +25,6 @@ def evaluate_cse(
 
     Args:
         models: checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row.
-        **given: the options of the command:
     """
     with tempfile.TemporaryDirectory() as folder:
         scores = Path(folder, "scores.json")

@@ -19,7 +19,6 @@ def export_cse(out: str, model: str = "data/checkpoint", **given: Any) -> State[
     Args:
         out: output folder; train-cse writes the pipeline's own, data/bundle.
         model: a checkpoint, or a bare backbone given by folder or hub id.
-        **given: the options of the command:
     """
     arguments = arguments_of(export, given | {"out": out, "model": model})
     return ended(run_command("export", arguments, return_state=True))

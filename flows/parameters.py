@@ -95,11 +95,7 @@ def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[
 def settings_of_run(
     params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
 ) -> tuple[Settings, bool]:
-    """Return the settings that a run would have, and whether they differ from those of the file.
-
-    Raises:
-        CseError: an unknown preset or key, or invalid values.
-    """
+    """Return the settings that a run would have, and whether they differ from those of the file."""
     with tempfile.TemporaryDirectory() as folder:
         draft = Path(folder, PARAMS_FILE.name)
         if params.exists():
@@ -114,7 +110,6 @@ def write_settings(
     """Write a preset, then single values, to a settings file and return what changed.
 
     Args:
-        params: the settings file.
         preset: a system that replaces the one in the file, or None.
         changes: values by dotted key, which win over the preset's.
         keep_data: ignore the preset's data, see ``apply_preset``.
@@ -130,8 +125,6 @@ def check_train_path(preset: str | None, given: Mapping[str, Any], settings: Set
 
     Args:
         preset: of the run, or None.
-        given: the run's parameters, by dotted key.
-        settings: the resulting settings.
     """
     source = settings.data.source
     if preset is not None and "data.train_path" in given and source != "files":

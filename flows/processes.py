@@ -26,12 +26,7 @@ _SIGNALS = {-9: "SIGKILL", 137: "SIGKILL", -15: "SIGTERM", 143: "SIGTERM"}
 
 
 class CommandError(RuntimeError):
-    """A command, or a stage it ran, failed.
-
-    Attributes:
-        code: its exit code.
-        last_lines: the end of its output.
-    """
+    """A command, or a stage it ran, failed."""
 
     def __init__(self, name: str, code: int, last_lines: Sequence[str]) -> None:
         super().__init__(f"{name} returned {code}")
@@ -49,9 +44,7 @@ def run_dvc(
 
     Args:
         arguments: after ``dvc --wait-for-lock``.
-        root: folder of the DVC repository.
         each_line: called with every line that is not blank.
-        environment: variables added to those of this process.
 
     Raises:
         CommandError: an exit code other than 0.
@@ -129,8 +122,6 @@ def explain(stage: str, code: int, lines: Sequence[str]) -> tuple[str, bool]:
     """Return why a stage failed and what to do, and whether a retry may succeed.
 
     Args:
-        stage: its name.
-        code: exit code of DVC.
         lines: the last lines of DVC and the stage.
     """
     text = "\n".join(lines)

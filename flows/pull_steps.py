@@ -15,15 +15,8 @@ def keep_remotes(directory: str, folder: str) -> dict[str, str]:
     The default remote is a folder next to the clone. A worker's clone is elsewhere and thrown away, along with
     anything pushed next to it.
 
-    Args:
-        directory: the clone.
-        folder: the folder it was deployed from.
-
     Returns:
         The ``directory``, for further steps.
-
-    Raises:
-        CseError: the remote is a folder of another machine.
     """
     clone, deployed = Path(directory).resolve(), Path(folder)
     own, theirs = _remotes(clone), _remotes(deployed) if deployed.is_dir() else {}

@@ -30,12 +30,8 @@ class ModelVersion:
     """A version in the registry.
 
     Attributes:
-        name: name of the model.
         version: ``v1.2.0``.
         revision: commit whose ``dvc.lock`` lists its files.
-        stages: its current stages.
-        created: when it was registered.
-        author: who registered it.
     """
 
     name: str
@@ -88,11 +84,7 @@ def models(root: Path, name: str) -> list[ModelVersion]:
 
 
 def find(root: Path, name: str, wanted: str | None = None) -> ModelVersion:
-    """Return a version (``v1.2.0``) or the version in a stage (``production``); None: the newest.
-
-    Raises:
-        CseError: there is none.
-    """
+    """Return a version (``v1.2.0``) or the version in a stage (``production``); None: the newest."""
     known = models(root, name)
     if not known:
         raise CseError(f"{name}: no version registered yet; create one with `cse models promote`")
@@ -111,11 +103,7 @@ def in_stage(root: Path, name: str, stage: str) -> ModelVersion | None:
 
 
 def register(root: Path, name: str, revision: str, message: str = "") -> ModelVersion:
-    """Give a commit the next version, unless it already has one.
-
-    Raises:
-        CseError: git refused the tag.
-    """
+    """Give a commit the next version, unless it already has one."""
     import gto.api
 
     known = models(root, name)
@@ -142,11 +130,7 @@ def assign(root: Path, model: ModelVersion, stage: str) -> str:
 
 
 def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
-    """Compare a version with the one in its stage; files of both come from DVC's cache or remote.
-
-    Raises:
-        CseError: files of a version are neither in the cache nor in the remote.
-    """
+    """Compare a version with the one in its stage; files of both come from DVC's cache or remote."""
     from cse.stages.gate import judge
 
     held = in_stage(root, model.name, settings.promotion.stage)
@@ -164,11 +148,7 @@ def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
 
 
 def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) -> None:
-    """Copy the outputs listed in a commit's ``dvc.lock``.
-
-    Raises:
-        CseError: they are neither in the cache nor in the remote.
-    """
+    """Copy the outputs listed in a commit's ``dvc.lock``."""
     from dvc.repo import Repo
 
     for output in outputs:
@@ -198,11 +178,7 @@ def trained_on_at(root: Path, revision: str) -> str | None:
 
 
 def push_tags(root: Path, *tags: str) -> None:
-    """Push tags, and with them their commits, to ``origin``.
-
-    Raises:
-        CseError: there is none, or it refused.
-    """
+    """Push tags, and with them their commits, to ``origin``."""
     git(root, "push", "--quiet", "origin", *(f"refs/tags/{tag}" for tag in tags))
 
 

@@ -27,11 +27,7 @@ _PATHS = (
 
 
 def git(root: Path, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
-    """Return the output of a git command without the last newline.
-
-    Raises:
-        CseError: git failed; shows its last line.
-    """
+    """Return the output of a git command without the last newline."""
     done = subprocess.run(
         ["git", *arguments],
         cwd=root,
@@ -48,11 +44,7 @@ def git(root: Path, *arguments: str, environment: Mapping[str, str] | None = Non
 
 
 def find_root(start: Path | None = None) -> Path:
-    """Return the folder of the DVC repository around a folder (default: the working folder).
-
-    Raises:
-        CseError: there is none, or git has no commit there.
-    """
+    """Return the folder of the DVC repository around a folder (default: the working folder)."""
     start = (start or Path.cwd()).resolve()
     root = next((folder for folder in (start, *start.parents) if (folder / ".dvc").is_dir()), None)
     if root is None:
@@ -70,11 +62,7 @@ def find_root(start: Path | None = None) -> Path:
 
 
 def project_folder(command: str) -> Path:
-    """Return the working folder, for a command that reads ``params.yaml`` there.
-
-    Raises:
-        CseError: it is not the project's folder.
-    """
+    """Return the working folder, for a command that reads ``params.yaml`` there."""
     here = Path.cwd()
     if not (here / "dvc.yaml").is_file() or not (here / ".dvc").is_dir():
         raise CseError(f"{here}: no dvc.yaml or .dvc here; run `{command}` in the project's folder")
@@ -103,11 +91,7 @@ def commit_link(root: Path) -> str:
 
 
 def check_no_conflict(root: Path) -> None:
-    """Refuse files with merge conflict markers.
-
-    Raises:
-        CseError: names the file and the line.
-    """
+    """Refuse files with merge conflict markers."""
     for name in _EDITED_BY_HAND:
         path = root / name
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
@@ -127,11 +111,7 @@ def uncommitted(root: Path) -> list[str]:
 
 
 def stages_in_order(root: Path) -> list[str]:
-    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on, else as they stand there.
-
-    Raises:
-        CseError: DVC cannot read the file.
-    """
+    """Return the names of the stages of ``dvc.yaml``, each after those that it depends on, else as they stand there."""
     from dvc.repo import Repo
 
     with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
@@ -149,11 +129,7 @@ def stages_in_order(root: Path) -> list[str]:
 
 @contextmanager
 def dvc_errors(where: object, then: str = "") -> Iterator[None]:
-    """Turn DVC's errors into one line: ``where``, DVC's message, and what to do ``then``.
-
-    Raises:
-        CseError: DVC raised an error in the block.
-    """
+    """Turn DVC's errors into one line: ``where``, DVC's message, and what to do ``then``."""
     from dvc.exceptions import DvcException
 
     try:

@@ -28,11 +28,7 @@ _NEEDED = {"event_persister", "task_run_recorder"}
 
 
 def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
-    """Run a flow in this process, recorded on the configured server or else on a temporary one.
-
-    Raises:
-        CseError: the run failed, with its last message; or the configured server does not answer.
-    """
+    """Run a flow in this process, recorded on the configured server or else on a temporary one."""
     served = bool(PREFECT_API_URL.value())
     if served:
         check_server()
@@ -56,11 +52,7 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
 
 
 def check_server() -> None:
-    """Refuse to continue if the server does not answer, with one line instead of a traceback.
-
-    Raises:
-        CseError: none is set, or it does not answer.
-    """
+    """Refuse to continue if the server does not answer, with one line instead of a traceback."""
     url = PREFECT_API_URL.value()
     if not url:
         raise CseError(

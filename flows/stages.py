@@ -138,11 +138,7 @@ def reason_of_remote(lines: list[str]) -> str:
 
 
 def raise_for(state: State[Any]) -> None:
-    """Turn a stage's failed state into an error with its message.
-
-    Raises:
-        CseError: the state is not completed.
-    """
+    """Turn a stage's failed state into an error with its message."""
     if not state.is_completed():
         raise CseError(message_of(state))
 

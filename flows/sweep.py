@@ -41,12 +41,7 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
 
     Args:
         place: a clone with the results of the stages before, and the settings around the search.
-        sweep: what was found.
-        name: what the experiments' names start with.
         say: called with one line per experiment.
-
-    Raises:
-        CseError: DVC refused.
     """
     logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
     finished = [trial for trial in sweep.trials if trial.state == "finished"]
@@ -83,11 +78,7 @@ def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
     """Return the settings of a sweep, its space checked.
 
     Args:
-        params: settings file.
         wanted: values of group ``tune``, by dotted key, over those of the file.
-
-    Raises:
-        CseError: invalid settings or space.
     """
     settings = load_settings(params, wanted)
     build_space(settings)

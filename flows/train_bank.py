@@ -142,11 +142,7 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
 
 
 def changed_domains(root: Path, names: list[str]) -> list[str]:
-    """Return the domains that DVC would run: their data, settings or code changed, or there is no result yet.
-
-    Raises:
-        CseError: DVC cannot tell.
-    """
+    """Return the domains that DVC would run: their data, settings or code changed, or there is no result yet."""
     from dvc.repo import Repo
 
     with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo, repo.lock:

@@ -31,9 +31,7 @@ class Workspace:
     """Where the stages of a run work.
 
     Attributes:
-        folder: the DVC repository that they run in.
         source: the tree it was cloned from; the same folder if the run works in place.
-        environment: variables for the stages.
     """
 
     folder: Path
@@ -69,11 +67,7 @@ def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Wor
 
 @contextmanager
 def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
-    """Work in a clone of the last commit plus uncommitted changes of tracked files; remove it at the end.
-
-    Raises:
-        CseError: a run of this name is active, the name is not valid for a folder, or git or DVC refused.
-    """
+    """Work in a clone of the last commit plus uncommitted changes of tracked files; remove it at the end."""
     if Path(run).name != run or run.startswith("."):
         raise CseError(f"run {run!r}: its name must be valid for a folder; use letters, digits, dots and dashes")
     folder = root / ".dvc/tmp" / _CLONES / run
@@ -116,22 +110,14 @@ def _share_dvc(root: Path, folder: Path) -> None:
 
 
 def keep_as_experiment(workspace: Workspace, name: str) -> str:
-    """Save a clone's results as a DVC experiment of its source tree, and return the revision.
-
-    Raises:
-        CseError: git or DVC refused.
-    """
+    """Save a clone's results as a DVC experiment of its source tree, and return the revision."""
     for_git = [part for path in left_to_git(workspace.folder) for part in ("--include-untracked", path)]
     _dvc(["exp", "save", "--quiet", "--force", "--name", name, *for_git], workspace.folder, identity(workspace.source))
     return bring_over(workspace, name)
 
 
 def bring_over(workspace: Workspace, name: str) -> str:
-    """Bring a clone's experiment to its source tree, and return the revision.
-
-    Raises:
-        CseError: there is none.
-    """
+    """Bring a clone's experiment to its source tree, and return the revision."""
     revision = experiment(name, workspace.folder)
     if revision is None:
         raise CseError(f"DVC saved no experiment {name!r}; the outputs are still in its cache")

@@ -23,10 +23,7 @@ class EncoderProcess:
     """A running peer; leave the ``with`` block to end it.
 
     Args:
-        python: of the peer's environment.
         kind: one of ``KINDS`` of the program.
-        model: folder of a sentence-transformers model.
-        texts: JSON file, a list of texts.
         device: ``cpu`` or ``cuda``.
 
     Attributes:

@@ -41,7 +41,6 @@ class Given:
     """What a peer is made from.
 
     Attributes:
-        folder: of a sentence-transformers model.
         device: ``cpu`` or ``cuda``.
         calibration: texts that the ranges of activations are read from.
     """

@@ -82,12 +82,9 @@ def train(
     """Train for one pass and return seconds per step after the ``first`` ones, and the losses.
 
     Args:
-        model: on its device.
         rows: triplets, pairs, or sentences, which are their own positives.
         batch_size: rows per step.
         first: steps that do not count.
-        bf16: whether it runs under autocast.
-        learning_rate: the peak.
         every: steps between two losses; 0: none, as reading them waits for the device.
     """
     if rows.column_names == ["sent0"]:

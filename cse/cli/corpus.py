@@ -125,12 +125,18 @@ def embed(
     help="Compare every vector, or the nearest partitions; auto: above 20,000 rows approximate.",
 )
 @click.option("--update", metavar="CHANGES", help="Bring the index up to date with the vectors in this folder, by id.")
-def index_command(folder: str, kind: Kind, update: str | None) -> None:
+@click.option("--verify", is_flag=True, help="Compare every byte of the index with what was written, and do no more.")
+def index_command(folder: str, kind: Kind, update: str | None, verify: bool) -> None:
     """Build the search index of vectors and, if they were stored, texts.
 
     FOLDER is the output of `cse embed`. The index is a LanceDB table, FOLDER/index.lance, which other tools can read:
     docs/corpus.md. Searches that run meanwhile finish with the index as it was. Needs pip install 'cse[search]'.
     """
+    if verify:
+        from cse.scale.corpus.index import verify_table
+
+        click.echo(f"{folder}: all {verify_table(folder)} files of the index are as they were written", err=True)
+        return
     if update is None:
         _build(folder, kind)
         return

@@ -49,11 +49,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def check_text(value: Any, where: str) -> str | None:
-    """Return a value if it is text or None.
-
-    Raises:
-        CseError: anything else, or half of a surrogate pair, which is not a character; ``where`` gives file and line.
-    """
+    """Return a value if it is text or None."""
     if value is None:
         return None
     if not isinstance(value, str):
@@ -97,11 +93,7 @@ def no_rows(shown: str) -> CseError:
 
 
 def read_text(value: Any, column: str, where: str) -> str:
-    """Return a text without the blanks around it.
-
-    Raises:
-        CseError: it is missing, blank, not text or over 100,000 characters.
-    """
+    """Return a text without the blanks around it."""
     text = required_text(value, column, where, blank=False)
     if len(text) > MOST_CHARACTERS:
         raise CseError(f"{where}: {len(text):,} characters in column {column!r}; split the text")

@@ -62,9 +62,6 @@ class CleaningReport:
 
     Attributes:
         source: name of the file, without its folder.
-        read: rows read, including blank lines.
-        kept: rows kept.
-        distinct_sentences: distinct sentences in the kept rows.
         nul_replaced: kept rows whose NUL characters were replaced with spaces.
         evaluation_overlap_kept: rows kept although one of their sentences is in the evaluation data.
         not_drawn: usable rows not drawn because of ``max_rows``.
@@ -141,19 +138,13 @@ def clean_rows(
     the same chance wherever it is, and memory holds only as many rows as are kept.
 
     Args:
-        rows: rows as read.
         report: updated in place; complete once the iterator is exhausted.
         max_words: maximum words per sentence, separated by white space.
         drop_duplicates: whether to drop rows whose sentences all equal those of an earlier row.
         held_out: keys from ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
-        drop_held_out: whether to drop them.
         max_rows: how many rows to draw without replacement; None: all. A larger draw contains the smaller one.
-        seed: seed for the draw.
         near: finds near-duplicates; None: only exact ones are dropped.
         arrange: makes other rows out of the clean ones, before the draw.
-
-    Raises:
-        CseError: no row is left; the message gives the numbers and reasons, and a remedy for the main reason.
     """
     clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None, near)
     clean = clean if arrange is None else arrange(clean)

@@ -23,12 +23,7 @@ _SCORES = (0.0, 5.0)
 
 
 def read_cxc(path: Path) -> CaptionPairs:
-    """Read the CSV of CxC-STS with its captions joined in; co-caption pairs identify captions of the same image.
-
-    Raises:
-        CseError: missing file, wrong columns, invalid score, two scores for one pair, or a number of pairs other than
-            published.
-    """
+    """Read the CSV of CxC-STS with its captions joined in; co-caption pairs identify captions of the same image."""
     if path.is_dir():
         path = path / CXC_FILE
     if not path.is_file():

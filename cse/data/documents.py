@@ -34,10 +34,6 @@ def read_documents(
             document each, in folders below it too), with one table, or of BEIR.
         columns: columns of a table: title and body, or question and answer; None: the usual names.
         questions: whether ``columns`` are question and answer.
-        encoding: encoding of text files.
-
-    Raises:
-        CseError: no such path, nothing to read there, or something wrong with a file.
     """
     check_exists(path, "data.train_path")
     found = _files(path) if path.is_dir() else [path]

@@ -22,9 +22,7 @@ def draw_parts(sizes: Mapping[bytes, int], salt: str, share: float, parts: int, 
 
     Args:
         sizes: rows of each key.
-        salt: other salts draw other keys.
         share: of the rows for each part, from 0 to 1.
-        parts: how many.
         drawn: parts of the keys drawn earlier, of which none is drawn again.
     """
     rows = sum(sizes.values())

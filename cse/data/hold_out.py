@@ -30,10 +30,8 @@ class HoldOut:
 
     Args:
         share: about this much of the rows for each part, from 0 to 1; halved until it gives at most ``MOST`` rows.
-        seed: seed of the draw.
         report: counts the training rows that hold a held-out text.
         after: makes the training rows out of the rows that are left; None: they are the rows.
-        parts: how many tasks to hold out.
         trained: how many of these, the first ones, are drawn and trained on all the same.
     """
 
@@ -53,11 +51,7 @@ class HoldOut:
         self.keys: set[bytes] = set()  # of all texts held out
 
     def __call__(self, rows: Iterator[Row]) -> Iterator[Row]:
-        """Yield the training rows.
-
-        Raises:
-            CseError: too few rows to hold any out.
-        """
+        """Yield the training rows."""
         everything = list(rows)
         part_of = [None if part in range(self.trained) else part for part in self._drawn(everything)]
         parts: list[list[Row]] = [[] for _ in self.held]
@@ -138,8 +132,6 @@ def without(
     """Return what drops and counts the rows of a further source that hold a text held out of the main one.
 
     Args:
-        main: the main source's held-out rows, complete.
-        report: of the further source.
         after: makes its training rows out of the rows that are left; None: they are the rows.
     """
     report.dropped.setdefault(OVERLAP, Drop())

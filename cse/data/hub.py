@@ -35,13 +35,11 @@ def hub_rows(
         revision: branch, tag or commit.
         split: split of the data set, used without ``file``.
         columns: see ``read_rows``.
-        encoding: encoding of a text file.
         score_range: see ``read_rows``.
         tell: see ``read_rows``.
 
     Raises:
         OfflineError: the hub is unreachable and the data set is not cached.
-        CseError: no such data set, file, revision or split, or anything wrong with the rows.
     """
     if file is not None:
         path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
@@ -54,7 +52,6 @@ def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
 
     Raises:
         OfflineError: the hub is unreachable and the file is not cached.
-        CseError: no such data set, file or revision.
     """
     from huggingface_hub import hf_hub_download
 

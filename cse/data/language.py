@@ -13,11 +13,7 @@ _SHARE = 0.6  # of the chunks
 
 
 def language_of(texts: Iterable[str]) -> str | None:
-    """Return the ISO 639-1 code of the language that most of the text is in; None if there is none, or too little text.
-
-    Args:
-        texts: read until there is enough.
-    """
+    """Return the ISO 639-1 code of the language of most of the text; None if there is none, or too little text."""
     import py3langid
 
     text = "".join(islice(chain.from_iterable(f"{text} " for text in texts), _CHUNK * _MOST))

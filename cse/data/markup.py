@@ -58,9 +58,6 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     """Return title (``<title>``, else the first heading) and sections of a page, without menus, code and scripts.
 
     trafilatura says which text is the article's; pages that it finds nothing in, and very large ones, are read whole.
-
-    Raises:
-        CseError: elements nested too deep, or tags with too many attributes.
     """
     from lxml import etree, html
 

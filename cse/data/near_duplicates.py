@@ -22,7 +22,6 @@ class NearDuplicates:
 
     Args:
         threshold: Jaccard index from which two texts are near-duplicates.
-        held_out: dev and evaluation sentences.
     """
 
     def __init__(self, threshold: float, held_out: Iterable[str] = ()) -> None:

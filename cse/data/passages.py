@@ -61,7 +61,6 @@ def document_rows(
     Args:
         documents: the documents in order.
         kinds: values of ``data.pairs``.
-        language: language code, for the ends of sentences.
         passage_words: most words of a passage, unless one sentence has more.
         stand_ins: most rows of a document where these are wanted.
     """

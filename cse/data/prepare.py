@@ -65,7 +65,6 @@ def prepare(
         The contents of ``report.json``.
 
     Raises:
-        CseError: anything wrong with the source or the evaluation data, or ``out`` holds something else.
         OSError: ``out`` is not writable.
     """
     check_folder(out, Kind.PREPARED_DATA)
@@ -167,21 +166,13 @@ def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str 
 
 
 def own_tasks(settings: DataSettings) -> list[Task]:
-    """Read the tasks at ``data.task_path``; none without a path.
-
-    Raises:
-        CseError: anything wrong with a task.
-    """
+    """Read the tasks at ``data.task_path``; none without a path."""
     path = given_path(settings, "task_path")
     return [] if path is None else read_tasks(path, **_how(settings), setting="data.task_path")
 
 
 def given_path(settings: DataSettings, key: str) -> Path | None:
-    """Return the path in a setting; ``None`` for an empty folder, or the default if it does not exist.
-
-    Raises:
-        CseError: no such path.
-    """
+    """Return the path in a setting; ``None`` for an empty folder, or the default if it does not exist."""
     path = Path(getattr(settings, key))
     if str(path) == DataSettings.model_fields[key].default and not os.path.lexists(path):
         return None

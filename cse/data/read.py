@@ -114,11 +114,7 @@ def check_exists(path: Path, setting: str) -> None:
 
 
 def find_data_file(path: Path, setting: str = "data.train_path") -> Path:
-    """Return ``path``, or the only data file in it if it is a folder.
-
-    Raises:
-        CseError: no such path, a folder with no data file or several, or an unknown suffix.
-    """
+    """Return ``path``, or the only data file in it if it is a folder."""
     check_exists(path, setting)
     if path.is_dir():
         found = data_files(path)
@@ -144,11 +140,7 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str = _SAVE) -> Iterator[str]:
-    """Yield the lines of an open file, positioned at its start, without their line ends.
-
-    Raises:
-        CseError: see ``text_lines``.
-    """
+    """Yield the lines of an open file, positioned at its start, without their line ends."""
     marked = codecs.lookup(encoding).name == "utf-8"
     for line in decoded_lines(unpacked(file, shown), shown, encoding, advice=advice):
         if marked:
@@ -164,14 +156,9 @@ def decoded_lines(
     """Yield the lines of an open file with their line ends and any byte order mark.
 
     Args:
-        file: positioned at the start of a line.
-        shown: name of the file in errors.
         encoding: encoding of the bytes.
         first: number of the first line.
         advice: remedy for a byte that does not decode.
-
-    Raises:
-        CseError: see ``text_lines``.
     """
     head = _head(file)
     longest = _LONGEST_ARRAY if is_array(head) else _LONGEST
@@ -263,10 +250,7 @@ class TableFile:
     """An open table; its rows can be read once.
 
     Attributes:
-        shown: name of the file in errors.
-        header: names of all columns.
         rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
-        schema: Arrow schema of a parquet file.
     """
 
     shown: str

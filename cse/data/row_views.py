@@ -22,11 +22,7 @@ _REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
 
 
 def own_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
-    """Return the name of the source and the rows of its documents.
-
-    Raises:
-        CseError: documents or categories are to come from another source than files, or see ``read_documents``.
-    """
+    """Return the name of the source and the rows of its documents."""
     if settings.source != "files":
         raise CseError(
             f"data.source: {settings.source!r} has no {settings.view}; set data.source: files and data.train_path"
@@ -61,8 +57,6 @@ def arrangement(
 
     Args:
         settings: the group ``data``.
-        report: counts what is dropped.
-        held_out: how many tasks to hold out.
         trained: how many of these to train on all the same, see ``HoldOut``.
     """
     pairs = None
@@ -76,7 +70,6 @@ def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDupl
 
     Args:
         settings: the group ``data``.
-        held_out: texts of dev and evaluation data.
     """
     if settings.near_duplicates is None:
         return None
@@ -93,10 +86,6 @@ def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, per_text
         rows: cleaned rows of one text and its label, without duplicates.
         report: counts the texts that are alone in their label.
         per_text: pairs per anchor, where its label has as many other texts.
-        seed: seed of the shuffles.
-
-    Raises:
-        CseError: all texts have the same label.
     """
     members: dict[str, list[Row]] = {}
     order = []

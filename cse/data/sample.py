@@ -42,7 +42,6 @@ def sample_rows(view: str, rows: int, seed: int) -> Iterator[tuple[str, ...]]:
     Args:
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
         rows: number of rows; their first sentences are distinct.
-        seed: other seeds give other rows.
     """
     if view == "labelled":
         yield from _labelled_rows(rows, seed)
@@ -73,8 +72,6 @@ def sample_pairs(name: str, rows: int, seed: int) -> ScoredPairs:
 
     Args:
         name: name of the task; other names give other pairs.
-        rows: number of pairs.
-        seed: other seeds give other pairs.
     """
     rng = Random(f"cse sample pairs {name} {seed}")
     first, second, score, kinds = [], [], [], []

@@ -139,11 +139,7 @@ def category_columns(there: Sequence[str]) -> Columns | None:
 def choose_columns(
     path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
 ) -> Columns:
-    """Return the columns to read; errors name ``setting``.
-
-    Raises:
-        CseError: a missing column, with the nearest name and the available columns; or several that may be the label.
-    """
+    """Return the columns to read; errors name ``setting``."""
     if columns is not None:
         for name in columns:
             check_column(name, there, str(path), setting)
@@ -212,9 +208,6 @@ def read_class(value: Any, where: str) -> str | None:
 
     Accepts words and their first letters in any case, or numbers in the order of ``LABELS`` (SNLI's and GLUE's: 0
     entailment, 1 neutral, 2 contradiction).
-
-    Raises:
-        CseError: anything else; ``where`` gives file and line.
     """
     text = plain(value).lower()
     if text in (*_NO_LABEL, UNLABELLED):
@@ -237,7 +230,6 @@ class Judge(NamedTuple):
     """How the labels of a column of pairs are to be read.
 
     Attributes:
-        graded: whether they are scores.
         verdict: whether the texts belong together; None for neither. Of scores: whether they count as positives.
         told: in words, if that is not obvious.
     """
@@ -382,13 +374,7 @@ def read_rows(
         path: a file, see ``find_data_file``.
         view: ``sentences``, ``pairs``, ``triplets``, ``labelled`` or ``categories``.
         columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
-        encoding: encoding of text files.
-        score_range: lowest and highest score of pairs.
         tell: is told, before the first row, how scores are read.
-
-    Raises:
-        CseError: anything wrong with the file, as ``file:line: problem; remedy``. Wrong column names and labels that
-            cannot be told raise at the call, the rest while reading.
     """
     if ending(path) == ".txt":
         if columns is not None:

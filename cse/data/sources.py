@@ -33,8 +33,6 @@ class Source:
 
     Attributes:
         settings: the group ``data`` as if this were the only source.
-        report: counts what cleaning does.
-        rows: the rows as read.
         notes: how they are read, if that is not obvious.
     """
 
@@ -54,13 +52,8 @@ class Source:
         """Write the clean rows.
 
         Args:
-            path: file to write.
-            held_out: texts of dev and evaluation data.
             arrange: makes other rows out of the clean ones, see ``arrangement``.
             progress: whether to show a progress bar on stderr, if it is a terminal.
-
-        Raises:
-            CseError: a row cannot be read, or none is left.
         """
         settings = self.settings
         hidden = not (progress and sys.stderr.isatty())
@@ -80,22 +73,14 @@ class Source:
 
 
 def open_source(settings: DataSettings) -> Source:
-    """Open the main source.
-
-    Raises:
-        CseError: it is missing, or its columns are.
-    """
+    """Open the main source."""
     notes: list[str] = []
     name, rows = _open(settings, notes.append)
     return Source(settings, report_of(settings, name), rows, [f"{name}: {note}" for note in notes if note])
 
 
 def open_more(settings: DataSettings) -> dict[str, Source]:
-    """Open the further sources, by name.
-
-    Raises:
-        CseError: one is missing, or its columns are; names it.
-    """
+    """Open the further sources, by name."""
     found = {}
     for source in settings.more:
         with _named(source.name):
@@ -110,13 +95,7 @@ def write_more(
 
     Args:
         sources: from ``open_more``.
-        folder: folder of the prepared data.
-        held_out: texts of dev and evaluation data.
         main: arrangement of the main source, read to its end; rows with a text that it held out are dropped.
-        progress: whether to show progress bars.
-
-    Raises:
-        CseError: see ``Source.write``; names the source.
     """
     reports = {}
     for name, source in sources.items():

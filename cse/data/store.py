@@ -47,22 +47,14 @@ def write_rows(path: Path, view: str, rows: Iterable[tuple[str, ...]], *, groupe
 
 
 def open_rows(path: Path) -> pa.Table:
-    """Map training rows into memory.
-
-    Raises:
-        CseError: a missing or truncated file, or columns that match no view.
-    """
+    """Map training rows into memory."""
     rows = map_table(path)
     view_of(rows)
     return rows
 
 
 class MappedTexts(Sequence[str]):
-    """Texts of a table that is mapped into memory; a part of them is read at a time.
-
-    Args:
-        column: the texts.
-    """
+    """Texts of a table that is mapped into memory; a part of them is read at a time."""
 
     def __init__(self, column: pa.ChunkedArray) -> None:
         self._column = column
@@ -130,11 +122,7 @@ def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) 
 
 
 def map_table(path: Path) -> pa.Table:
-    """Map a table into memory.
-
-    Raises:
-        CseError: the file is missing or not a complete Arrow stream.
-    """
+    """Map a table into memory."""
     if not path.is_file():
         raise CseError(f"{path}: no such file; {AGAIN}")
     with path.open("rb") as file:
@@ -155,11 +143,7 @@ class PreparedData:
     """A folder written by ``prepare``; opens each part on first use.
 
     Args:
-        folder: the folder.
         rows: other training rows than those in the folder.
-
-    Raises:
-        CseError: the folder or a file in it is missing or truncated.
     """
 
     def __init__(self, folder: Path | str, rows: Path | None = None) -> None:
@@ -215,11 +199,7 @@ class PreparedData:
             )
 
     def labels(self) -> dict[str, list[str]]:
-        """Return each training text with its labels, in the order of the rows; most have one.
-
-        Raises:
-            CseError: the rows were not made from labelled texts.
-        """
+        """Return each training text with its labels, in the order of the rows; most have one."""
         self.check_labelled()
         found: dict[str, dict[str, None]] = {}
         for name in VIEW_COLUMNS[self.view]:

@@ -89,22 +89,14 @@ class SuiteData:
         return dataclasses.replace(self, test=[*others, read_cxc(path)], missing=gaps)
 
     def with_tasks(self, tasks: Sequence[Task]) -> SuiteData:
-        """Return a copy with more of the user's own tasks.
-
-        Raises:
-            CseError: two tasks of one name.
-        """
+        """Return a copy with more of the user's own tasks."""
         found = [*self.own, *tasks]
         check_names(found)
         return dataclasses.replace(self, own=found)
 
 
 def open_suite(data: PreparedData) -> SuiteData:
-    """Return the prepared data of an evaluation.
-
-    Raises:
-        CseError: see ``open_tasks``.
-    """
+    """Return the prepared data of an evaluation."""
     missing = data.report["evaluation"]["suite_missing"]
     return SuiteData(open_tasks(data, TEST), open_tasks(data, OWN), missing)
 
@@ -115,9 +107,6 @@ def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
     Args:
         senteval: SentEval's ``downstream`` folder, or a folder that contains it.
         cxc: CSV of CxC-STS, or a folder that holds ``cxc_sts_test.csv``; None: skip CxC-STS.
-
-    Raises:
-        CseError: no SentEval data, or a file that differs from the published one.
     """
     if not senteval.is_dir():
         raise CseError(f"{senteval}: not a folder; the full evaluation needs SentEval's downstream folder")
@@ -128,11 +117,7 @@ def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
 
 
 def complete(senteval: Path, found: SuiteData) -> SuiteData:
-    """Read the rest of a SentEval folder, besides the similarity tasks ``found`` in it.
-
-    Raises:
-        CseError: a file differs from the published one.
-    """
+    """Read the rest of a SentEval folder, besides the similarity tasks ``found`` in it."""
     missing = [name for name in found.missing if not name.startswith("STS-B dev")]
     splits = {}
     for split in STSB:
@@ -153,12 +138,7 @@ def only_pairs(tasks: Sequence[Task]) -> SuiteData:
 
 
 def read_senteval(folder: Path, *, required: bool = True) -> SuiteData:
-    """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it.
-
-    Raises:
-        CseError: all files are missing and ``required`` is true, or a file has a broken line or a number of pairs other
-            than published.
-    """
+    """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it."""
     root = senteval_root(folder) or folder
     tasks: list[Task] = []
     missing = []
@@ -178,11 +158,7 @@ def read_senteval(folder: Path, *, required: bool = True) -> SuiteData:
 
 
 def read_stsb(folder: Path, split: str) -> ScoredPairs:
-    """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres.
-
-    Raises:
-        CseError: missing file, broken line, or a number of pairs other than published.
-    """
+    """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres."""
     path = (senteval_root(folder) or folder) / _stsb_file(split)
     name = "STS-B" if split == "test" else f"STS-B {split}"
     return _read_tabs(path, name, (5, 6, 4), STSB[split], subset=0)

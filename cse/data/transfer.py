@@ -26,8 +26,6 @@ class _Layout(NamedTuple):
     Attributes:
         parts: files of each part with their numbers of lines: train, then test, or dev and test.
         read: returns the row in a line of the part's file with this number, None for a broken line.
-        wants: what a line holds.
-        heads: lines above the rows.
     """
 
     parts: Sequence[Sequence[tuple[str, int]]]
@@ -87,9 +85,6 @@ def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
 
     Returns:
         The complete tasks in the order of ``TRANSFER_TASKS``, and the absent ones, each with its missing file.
-
-    Raises:
-        CseError: a file with a number of lines other than published, a broken line, or a class without rows.
     """
     root = senteval_root(folder) or folder
     tasks, missing = [], []

@@ -40,11 +40,7 @@ class Measured:
     content: Sequence[Mapping[str, str]] = ()
 
     def content_of(self, key: str) -> str:
-        """Return the hash of a task such as ``tasks/NAME``; empty if not known.
-
-        Raises:
-            CseError: seeds were measured on different items.
-        """
+        """Return the hash of a task such as ``tasks/NAME``; empty if not known."""
         found = sorted({each[key] for each in self.content if key in each})
         if len(found) > 1:
             name = key.partition("/")[2]
@@ -59,8 +55,6 @@ class Compared:
     Attributes:
         task: name of the user's task, or ``STS``.
         measure: such as ``nDCG@10``.
-        main: whether the measure stands for the task.
-        comparison: of the two models.
     """
 
     task: str
@@ -84,9 +78,6 @@ def compare_measured(before: Measured, after: Measured) -> list[Compared]:
     """Compare two models on every measure that both have, own tasks first.
 
     A measure that is no mean over items and not of pairs (V-measure, a threshold) has no comparison.
-
-    Raises:
-        CseError: a task of the same name with other items.
     """
     found = []
     for task, measures in after.measures.items():

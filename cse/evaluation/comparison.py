@@ -41,7 +41,6 @@ class Outcomes:
     Attributes:
         values: per seed and item ``(S, N)``: the item's score for ``mean``, else the cosine of a pair.
         gold: gold score or class of each pair ``(N,)``; None for ``mean``.
-        statistic: how the measure follows from the values.
         trained: whether another seed would have given another model; the bare backbone has none.
         content: hash of the items in their order, see ``content_of``; empty if not known.
     """
@@ -78,8 +77,6 @@ class Comparison:
     """How much a model differs from another in a measure, in points (times 100).
 
     Attributes:
-        before: the measure of the one, mean over seeds.
-        after: that of the other.
         low, high: 95 % interval of ``after - before``.
         p: two-sided, of no difference, below 0.05 where the interval excludes 0; at least ``SMALLEST_P``.
         items: queries, pairs or texts.
@@ -131,8 +128,6 @@ class Chance:
     """What moves a difference of two models by chance, see the module; numbers or arrays ``(n,)`` of variances.
 
     Attributes:
-        items: variance over items.
-        degrees: its degrees of freedom.
         before, after: of each model, the variance of its mean over seeds and the degrees of freedom of that, one fewer
             than there are seeds; 0 for a single model, which adds nothing.
     """
@@ -166,12 +161,7 @@ def compare(before: Outcomes, after: Outcomes, *, seed: int = 0) -> Comparison:
     """Compare two models on one measure of one task.
 
     Args:
-        before: outcomes of the one.
         after: outcomes of the other, on the same items in the same order.
-        seed: of the resampling.
-
-    Raises:
-        CseError: the items differ.
     """
     return compare_average([(before, after)], seed=seed)
 
@@ -181,10 +171,6 @@ def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0
 
     Args:
         tasks: outcomes of both models, task by task, with the same seeds in every task.
-        seed: of the resampling.
-
-    Raises:
-        CseError: the items of a task differ.
     """
     rng = np.random.default_rng(seed)
     drawn = np.zeros(RESAMPLES)

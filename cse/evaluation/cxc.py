@@ -26,8 +26,6 @@ class Bootstrap:
     Attributes:
         query: what to draw first, ``image`` (PromCSE) or ``caption`` (Parekh et al.).
         share: fraction of the queries drawn per repetition.
-        replace: whether a query may be drawn twice.
-        repetitions: number of samples.
         seed: seed for numpy's legacy generator, as in PromCSE's evaluator.
     """
 
@@ -47,7 +45,6 @@ def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap = DEFAULT) -
     Every cosine is computed once.
 
     Raises:
-        CseError: too few queries for the sample.
         UndefinedScore: gold scores or cosines that are all equal.
     """
     cosines = vectors.cosines(pairs.sentence1, pairs.sentence2)

@@ -25,7 +25,6 @@ class Density:
 
     Attributes:
         group: ``all pairs``, or its range of gold scores, such as ``[0, 1)``.
-        pairs: number of pairs.
         cosine: points of the curve, ``(points,)``.
         density: values at these points, ``(points,)``; the area is 1 if nothing lies beyond the ends.
     """

@@ -21,7 +21,6 @@ class PairDetails:
     """One task's pairs under an encoder.
 
     Attributes:
-        task: the pairs.
         cosine: of each pair, ``(n,)``.
         densities: densities of the cosines, over all pairs and by gold similarity.
         sentences: the ``m`` distinct sentences.

@@ -24,10 +24,7 @@ class Classifier:
     Attributes:
         optimizer: ``adam`` (rate 1e-3) or ``rmsprop`` (rate 1e-2), L2 as coupled weight decay on weights and bias.
         batch_size: rows per step.
-        epoch_size: passes between two validations.
         tenacity: training ends at the validation after this many without improvement.
-        folds: folds of cross-validation.
-        max_epoch: maximum number of passes.
         l2: values to choose from; the first of the best wins.
         seed: seed for weights, folds and row order, reset for each classifier.
     """
@@ -60,7 +57,6 @@ class Problem:
     Attributes:
         train: training rows, in order.
         dev: validation rows for early stopping; None: hold out a random 5 % of ``train``, as SentEval does.
-        l2: values to train with.
     """
 
     train: np.ndarray
@@ -106,7 +102,6 @@ def fit(
         features: all rows, ``(N, D)``.
         label: classes, numbered from 0, ``(N,)``.
         problems: subsets of rows, all with the same number of L2 values.
-        how: optimiser, early stopping, seed.
         device: where to compute; None: the CPU.
         advance: called with the number of problems that just finished.
 

@@ -28,7 +28,6 @@ class Score:
 
     Attributes:
         values: by measure, mostly times 100.
-        setting: counts and how it was measured, in one line.
         facts: the same one by one, for JSON; ``main`` names the measure that stands for the task, if not the first.
         items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
             triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
@@ -62,8 +61,6 @@ class Averaged:
         tasks: scores by task, in the order of evaluation.
         published: names of the tasks in the published average, in the order of tables.
         aggregates: measures of which each has its own average; none: the one that stands for a task has.
-        setting: how all of them were measured, in one line.
-        facts: what else belongs into JSON.
     """
 
     tasks: dict[str, Score]
@@ -134,9 +131,6 @@ def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
     Returns:
         Cosines, float64 ``(n,)``.
-
-    Raises:
-        ValueError: the shapes differ or are not ``(n, d)``.
     """
     if a.shape != b.shape or a.ndim != 2:
         raise ValueError(f"pair_cosines: expected two arrays of one shape (n, d), got {a.shape} and {b.shape}")
@@ -152,7 +146,6 @@ def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
     Args:
         x: numbers ``(n,)``, for example cosines.
         y: numbers ``(n,)``, for example gold scores.
-        task: what is scored, for the error message.
 
     Returns:
         The correlation, from -1 to 1.

@@ -30,7 +30,6 @@ class MtebEncoder:
 
     Args:
         encoder: see ``TextEncoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or similar.
-        name: name for the results.
         batch_size: sentences per forward pass; None: as ``mteb`` requests.
     """
 
@@ -65,11 +64,7 @@ class MtebEncoder:
 
 
 def find_tasks(names: Sequence[str]) -> list[Any]:
-    """Return MTEB tasks by name.
-
-    Raises:
-        CseError: a name that MTEB does not know.
-    """
+    """Return MTEB tasks by name."""
     known = [task.metadata.name for task in mteb.get_tasks(exclude_superseded=False)]
     for name in names:
         if name not in known:
@@ -83,9 +78,6 @@ def run_tasks(model: MtebEncoder, tasks: Sequence[Any], *, progress: bool = Fals
 
     Returns:
         The main score of each task, in its own unit (0 to 1 for most).
-
-    Raises:
-        CseError: data that are neither cached nor available.
     """
     scores = {}
     for task in tasks:

@@ -36,11 +36,8 @@ class Record:
     """One evaluated model.
 
     Attributes:
-        folder: folder of the record.
-        name: name to print.
         model: backbone, prompt, training settings and training rows, as far as known.
         scores: see ``SuiteResults.to_dict``.
-        environment: versions and machine.
         content: hash of the items of each task, see ``content_of_suite``.
         identity: of the checkpoint that was measured, see ``identity_of``; empty for other models.
     """
@@ -84,11 +81,7 @@ def write_record(
 
 
 def read_record(folder: Path) -> Record:
-    """Read a record.
-
-    Raises:
-        CseError: the record is missing, of another format, or a file of it was truncated or changed.
-    """
+    """Read a record."""
     path = folder / RECORD_FILE
     try:
         tree = read_sealed(path, _AGAIN)

@@ -33,8 +33,6 @@ class Example:
     """A query with its nearest sentences.
 
     Attributes:
-        query: sentence to look up.
-        partner: sentence to retrieve.
         rank: the partner's rank, 1 is nearest.
         nearest: candidates with their cosines, nearest first.
     """
@@ -49,9 +47,6 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
     """Look up the partner of each sentence of the pairs whose gold score is at least ``gold``; recall is in percent.
 
     A partner's rank is 1 plus the number of candidates that are strictly nearer.
-
-    Raises:
-        CseError: no such pairs.
     """
     rows = np.flatnonzero(pairs.score >= gold)
     if not len(rows):

@@ -29,11 +29,7 @@ def score_space(
     strict: bool = True,
     dedup: bool = False,
 ) -> Score:
-    """Measure given embeddings on the pairs of some splits.
-
-    Raises:
-        CseError: no positive pairs, or a zero vector (it has no direction).
-    """
+    """Measure given embeddings on the pairs of some splits."""
     first = [text for split in splits for text in split.sentence1]
     second = [text for split in splits for text in split.sentence2]
     gold = np.concatenate([split.score for split in splits])
@@ -58,20 +54,12 @@ def score_space(
 
 
 def alignment(a: np.ndarray, b: np.ndarray) -> float:
-    """Mean squared distance of pairs of unit vectors; ``a`` and ``b`` are ``(n, d)`` of any length.
-
-    Raises:
-        CseError: a zero vector.
-    """
+    """Mean squared distance of pairs of unit vectors; ``a`` and ``b`` are ``(n, d)`` of any length."""
     return float(((_unit(a) - _unit(b)) ** 2).sum(axis=1).mean())
 
 
 def uniformity(rows: np.ndarray, t: float = 2.0) -> float:
-    """Logarithm of the mean of ``exp(-t d^2)`` over the ``n (n - 1) / 2`` pairs of rows ``(n, d)``, in blocks.
-
-    Raises:
-        CseError: fewer than two rows, or a zero vector.
-    """
+    """Logarithm of the mean of ``exp(-t d^2)`` over the ``n (n - 1) / 2`` pairs of rows ``(n, d)``, in blocks."""
     if len(rows) < 2:
         raise CseError(f"uniformity: needs at least 2 sentences, found {len(rows)}")
     unit_ND = _unit(rows)

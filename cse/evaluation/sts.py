@@ -35,12 +35,9 @@ def evaluate_sts(
 
     Args:
         encoder: see ``TextEncoder``.
-        tasks: the tasks, with distinct names.
         batch_size: sentences per forward pass; None: the encoder's own.
-        progress: whether the encoder shows its progress bar.
 
     Raises:
-        CseError: no tasks, two with the same name, or an embedding that is not finite.
         UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
     names = [task.name for task in tasks]

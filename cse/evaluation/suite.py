@@ -69,7 +69,6 @@ class SuiteResults:
         details: data for figures, if requested.
         pooling: the encoder's pooling, if known.
         missing: what could not be measured, and why.
-        tasks: scores of the user's own tasks, by name.
         content: of what they and the similarity tasks were measured on, see ``content_of_suite``.
         reads: the encoder's ``max_length`` and task ``texts``, as far as known.
     """
@@ -129,14 +128,9 @@ def evaluate_suite(
         data: from ``read_suite``.
         batch_size: sentences per forward pass; None: the encoder's own.
         progress: whether to show progress bars, the encoder's and one per transfer task.
-        classifier: setting for the transfer tasks.
         device: where classifiers are trained; None: the CPU.
         measures: which of ``MEASURES`` to compute; only their sentences are encoded.
         details: whether to also compute the data for figures (about 10 s).
-
-    Raises:
-        CseError: an embedding that is not finite, or nothing to measure. If one of several measures fails, its error
-            goes to ``missing``.
     """
     data = _only(data, measures)
     if not data.test and not data.own:
@@ -198,11 +192,7 @@ def content_of_suite(data: SuiteData) -> dict[str, str]:
 
 
 def measures_from(text: str) -> tuple[str, ...]:
-    """Return the measures that a user named: ``full``, or a comma-separated list from ``MEASURES``.
-
-    Raises:
-        CseError: an unknown name.
-    """
+    """Return the measures that a user named: ``full``, or a comma-separated list from ``MEASURES``."""
     if text == "full":
         return MEASURES
     names = [name.strip() for name in text.split(",")]

@@ -33,7 +33,6 @@ def format_suite(
     """Format every measure; all models were evaluated on the same data.
 
     Args:
-        models: results by display name.
         style: ``text``, ``markdown`` or ``latex``.
         trained_on: the rows that each model was trained on, as far as known.
     """
@@ -67,7 +66,6 @@ def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
     """Format retrieval queries with their nearest sentences, worst first.
 
     Args:
-        models: results by display name.
         count: queries per model.
     """
     lines = []
@@ -96,14 +94,10 @@ def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
     ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task.
 
     Args:
-        models: results by display name.
         style: ``text`` (aligned columns), ``markdown`` or ``latex`` (a ``tabular`` for the booktabs package).
 
     Returns:
         The table, two decimals, ``-`` for an undefined score; ends with a newline.
-
-    Raises:
-        CseError: unknown style, no models, or models scored on different tasks.
     """
     if style not in TABLE_FORMATS:
         raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
@@ -129,9 +123,7 @@ def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) 
     """Return any table as text; the first row is the head, the first column names a row.
 
     Args:
-        rows: cells.
         style: one of ``TABLE_FORMATS``.
-        below: numbers of rows that continue the row above.
     """
     shown = [[one_line(cell) for cell in row] for row in rows]
     return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)

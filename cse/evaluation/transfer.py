@@ -43,13 +43,9 @@ def score_transfer(
 
     Args:
         vectors: embeddings of ``sentences_of(tasks)``.
-        tasks: the tasks.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
         device: where classifiers are trained; None: the CPU.
         progress: whether to show a progress bar for each task.
-
-    Raises:
-        CseError: no tasks, or a class with fewer rows than folds.
     """
     if not tasks:
         raise CseError("evaluation: no transfer tasks; give SentEval's downstream folder")

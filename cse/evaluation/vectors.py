@@ -27,7 +27,6 @@ class Vectors:
         encoder: see ``TextEncoder``.
         sentences: the sentences to look up later; repetitions allowed.
         batch_size: sentences per forward pass; None: the encoder's own.
-        progress: whether the encoder shows its progress bar.
         role: whose task text goes before each sentence; None: no text.
 
     Raises:

@@ -23,13 +23,7 @@ from cse.outputs import Kind, publish_folder
 
 @dataclass
 class Imported:
-    """A model that was read from another code's files.
-
-    Attributes:
-        encoder: the model.
-        facts: where it comes from, for the checkpoint.
-        lines: what the user should know, to print.
-    """
+    """A model that was read from another code's files."""
 
     encoder: SentenceEncoder
     facts: dict[str, Any]
@@ -37,21 +31,13 @@ class Imported:
 
 
 def open_backbone(name: str, revision: str) -> Backbone:
-    """Load the backbone that ``--backbone`` names.
-
-    Raises:
-        CseError: it is missing or unusable.
-    """
+    """Load the backbone that ``--backbone`` names."""
     with in_terms_of("--backbone:", "backbone.name:"):
         return load_backbone(find_backbone(name, revision))
 
 
 def save(imported: Imported, out: Path) -> None:
-    """Write the checkpoint.
-
-    Raises:
-        CseError: ``out`` may not be replaced.
-    """
+    """Write the checkpoint."""
     with publish_folder(out, Kind.CHECKPOINT) as folder:
         save_checkpoint(imported.encoder, folder, imported.facts)
 
@@ -71,13 +57,9 @@ def build(
     """Return an encoder of the released form.
 
     Args:
-        backbone: the language model.
-        read_out: pooler and projector at inference.
         table: keys and values of a prefix ``(P, 2 * layers * H * K)``; None: there is no prompt.
         projector: kind of the projector that was trained with it; None: none was.
         first_layer: see ``Encoder``.
-        templates: words around the sentence.
-        frozen: whether the backbone was frozen.
         lora_rank: rank of low-rank updates, if these alone were trained; 0: they were not.
         use: length and task texts; None: the backbone's.
     """

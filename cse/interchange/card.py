@@ -36,7 +36,6 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, licence: str | 
 
     Args:
         model: from ``open_folder``, without paths of a machine.
-        repo: where it goes.
         measures: from ``find_measures``.
         licence: of the backbone, as its card states it; None: unknown.
     """

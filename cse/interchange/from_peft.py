@@ -50,12 +50,7 @@ def import_peft(source: Path, backbone: Backbone, *, pooler: str | None) -> Impo
     the library count it as past tokens: positions of the text start after it.
 
     Args:
-        source: the adapter's folder.
-        backbone: its base model.
         pooler: how an embedding is read; no adapter says it.
-
-    Raises:
-        CseError: another kind of adapter, another base model's shape, or a tensor is missing or unknown.
     """
     if pooler is None:
         raise CseError(f"--pooler: no adapter says how an embedding is read; give one of {', '.join(_READS)}")

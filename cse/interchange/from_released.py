@@ -35,12 +35,8 @@ def import_released(
     Args:
         source: its folder or weight file.
         kind: a key of ``LAYOUTS``.
-        backbone: the language model that it was trained on.
         pooler: how the released scripts read an embedding, one of the layout's; None: its default.
         template: words around the sentence; None: the paper's.
-
-    Raises:
-        CseError: the options do not fit, another backbone, or a tensor is missing, unknown or of the wrong shape.
     """
     layout = LAYOUTS[kind]
     chosen, read_out = check_pooler(layout, pooler)
@@ -79,11 +75,7 @@ def _model_type(layout: Layout, backbone: Backbone) -> str:
 
 
 def check_pooler(layout: Layout, pooler: str | None) -> tuple[str, ReadOut]:
-    """Return the pooler and what it means.
-
-    Raises:
-        CseError: none was given and none is right for all models, or the code has no such pooler.
-    """
+    """Return the pooler and what it means."""
     chosen = pooler or layout.default
     if chosen is None:
         raise CseError(f"--pooler: no file of {layout.name} says how an embedding is read; give {layout.hint}")

@@ -23,16 +23,7 @@ _ITSELF = "a model of sentence-transformers can be used as it is: set backbone.n
 
 
 def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
-    """Read a folder of sentence-transformers as a fine-tuned backbone.
-
-    Args:
-        source: the folder.
-        backbone: the language model that was fine-tuned.
-
-    Raises:
-        CseError: it has a module that has no counterpart here, it is no fine-tuned form of the backbone, or it is the
-            backbone itself.
-    """
+    """Read a folder of sentence-transformers as a fine-tuned backbone."""
     modules = _modules(source)
     _check_habits(source)
     trained = _open(source / modules["Transformer"])

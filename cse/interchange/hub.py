@@ -24,15 +24,12 @@ def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str
         model: from ``open_folder``.
         repo: ``owner/name``; created if it does not exist.
         card: text of ``README.md``.
-        public: whether a new repository is for everyone.
-        message: of the commit.
 
     Returns:
         The address of the repository.
 
     Raises:
         OfflineError: the hub cannot be reached.
-        CseError: it refused the token or the name, or the repository holds something else.
     """
     api = HfApi(library_name="cse")
     contents = model.contents()
@@ -67,7 +64,6 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
 
     Args:
         repo: ``owner/name``.
-        out: folder to write.
         revision: branch, tag or commit; None: the newest.
 
     Returns:
@@ -75,7 +71,6 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
 
     Raises:
         OfflineError: the hub cannot be reached.
-        CseError: no such repository or revision, not a pushed model, a damaged one, or ``out`` may not be replaced.
     """
     api = HfApi(library_name="cse")
     with hub_explained(repo, "read"):

@@ -25,7 +25,6 @@ def hub_explained(repo: str, what: str) -> Iterator[None]:
 
     Raises:
         OfflineError: the hub cannot be reached, or is down.
-        CseError: it refused.
     """
     try:
         with _bars_on_a_terminal():

@@ -32,13 +32,8 @@ def import_model(
         source: its folder or weight file.
         kind: one of ``KINDS``.
         backbone: folder or hub id of the language model that it was trained on.
-        out: folder of the new checkpoint.
-        revision: of the backbone, on the hub.
         pooler: how the released scripts read an embedding; None: the code's only one.
         template: words around the sentence; None: the paper's.
-
-    Raises:
-        CseError: the files, the options and the backbone do not fit together; ``out`` stays as it was.
     """
     check_folder(out, Kind.CHECKPOINT)
     if kind not in LAYOUTS and template is not None:

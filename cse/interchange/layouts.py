@@ -42,7 +42,6 @@ class Layout:
     Attributes:
         name: value of ``--as``.
         frozen: whether the language model was frozen and a prefix trained; its file then holds both.
-        poolers: poolers of its scripts.
         training_only: how names of tensors begin that inference does not need.
         default: the pooler, where only one is right.
         hint: what decides between the poolers, for messages.

@@ -41,9 +41,6 @@ def find_measures(model: ModelFolder, files: Sequence[Path]) -> Measures:
         model: the model; its manifest may hold scores.
         files: ``record.json`` of evaluations, or ``data/metrics/evaluation.json``; several are taken as seeds of one
             system, and the spread is over them.
-
-    Raises:
-        CseError: a file holds no measures.
     """
     if not files:
         return _recorded(model)

@@ -45,10 +45,7 @@ class ModelFolder:
     """A whole model folder.
 
     Attributes:
-        folder: where it is.
-        kind: what it is.
         manifest: what its manifest says, as JSON values; of an export to another library, the backbone at most.
-        files: names of its files.
         changed: files that travel with other contents than the folder's.
         notes: what its own ``README.md`` says.
     """
@@ -78,11 +75,7 @@ class ModelFolder:
 
 
 def open_folder(folder: Path) -> ModelFolder:
-    """Check a model folder and return what belongs to it.
-
-    Raises:
-        CseError: not a model of this project, or a damaged one.
-    """
+    """Check a model folder and return what belongs to it."""
     if not folder.is_dir():
         raise CseError(f"{folder}: no such folder; give a checkpoint, a bundle, a bank or an exported folder")
     if is_checkpoint(folder):
@@ -198,11 +191,7 @@ def _checkpoint_text(config: Mapping[str, Any]) -> bytes:
 
 
 def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
-    """Return what ``cse push`` wrote down: the kind of a model, and size and hash of each file.
-
-    Raises:
-        CseError: damaged, changed, or of another version.
-    """
+    """Return what ``cse push`` wrote down: the kind of a model, and size and hash of each file."""
     shown = Path(repo) / LISTING
     with in_terms_of(str(shown), str(path)):
         listing = read_object(path, _AGAIN)
@@ -223,9 +212,6 @@ def check_pulled(folder: Path, kind: Kind, files: Mapping[str, Any]) -> list[str
 
     Returns:
         The names of Python files in it, which only exports to other libraries may have.
-
-    Raises:
-        CseError: no model, one of another kind, a file that is no part of it, or one that is missing or changed.
     """
     check_files(folder, files, LISTING, _AGAIN)
     shown = ", ".join(sorted(files)[:3]) or "no file"

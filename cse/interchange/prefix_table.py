@@ -25,9 +25,6 @@ def read_table(prefix: Mapping[str, torch.Tensor], backbone: Backbone, path: Pat
     """Return the table ``(P, 2 * layers * H * K)`` of a prefix encoder.
 
     With ``trans`` it is ``tanh(E W0^T + b0) W2^T + b2``, computed in float64; ``E`` is ``(P, D)``.
-
-    Raises:
-        CseError: a tensor is missing, unknown or does not fit the backbone.
     """
     if TABLE not in prefix:
         raise CseError(f"{path}: lacks {PREFIX}{TABLE}; a model without its prompts is the bare backbone")

@@ -37,7 +37,6 @@ class PromptedTransformer(InputModule):
     The language model lies in a folder of its own, so that no tool takes the folder above for a model without prompt.
 
     Args:
-        transformer: the language model.
         tokenizer: its tokenizer, which neither pads nor truncates.
         prompt: keys and values ``(layers, 2, H, P, K)``; ``P`` may be 0.
         cls: trained word vector of the first token ``(W,)``, or None.
@@ -151,11 +150,7 @@ class PromptedTransformer(InputModule):
         model_kwargs: dict[str, Any] | None = None,
         **_: Any,
     ) -> PromptedTransformer:
-        """Load what ``save`` wrote, from a folder or the hub.
-
-        Raises:
-            ValueError: the prompt is missing, truncated, another one or of another shape; or weights are missing.
-        """
+        """Load what ``save`` wrote, from a folder or the hub."""
         reach = {"token": token, "revision": revision, "local_files_only": local_files_only}
         inside = PurePosixPath(subfolder, BACKBONE).as_posix()
         own = {"subfolder": subfolder, "cache_folder": cache_folder, **reach}
@@ -180,11 +175,7 @@ class PromptedTransformer(InputModule):
 
 
 def _dtype(options: dict[str, Any]) -> torch.dtype:
-    """Return the number type that a user asks for, float32 by default.
-
-    Raises:
-        ValueError: another option is given.
-    """
+    """Return the number type that a user asks for, float32 by default."""
     others = sorted(options.keys() - {"dtype", "torch_dtype"})
     if others:
         raise ValueError(

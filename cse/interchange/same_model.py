@@ -25,9 +25,6 @@ def check_beside(folder: Path, backbone: Backbone) -> None:
     """Compare the config and vocabulary beside a weight file, as far as they are there, with the backbone's.
 
     Shapes alone do not tell 4 heads from 8, or two vocabularies of one size.
-
-    Raises:
-        CseError: they differ.
     """
     own = backbone.model.config.to_dict()
     if (folder / "config.json").is_file():
@@ -54,14 +51,7 @@ def check_shapes(
     """Refuse missing, extra, wrongly shaped or not finite tensors.
 
     Args:
-        found: tensors of the file.
-        wanted: what they must be like.
-        path: the file, for messages.
-        who: what wants them, for messages.
         said: what stands before these names in the file.
-
-    Raises:
-        CseError: names the first tensor that differs.
     """
     for name in sorted(wanted.keys() - found.keys()):
         raise CseError(f"{path}: lacks {said}{name}, which {who} has; {_NAME_IT}")
@@ -76,11 +66,7 @@ def check_shapes(
 
 
 def check_frozen(found: Mapping[str, torch.Tensor], backbone: Backbone, path: Path, said: str) -> None:
-    """Compare the frozen language model in a file with the backbone, bit by bit in the file's precision.
-
-    Raises:
-        CseError: it is another model; names the first tensor that differs and by how much.
-    """
+    """Compare the frozen language model in a file with the backbone, bit by bit in the file's precision."""
     wanted = dict(backbone.model.named_parameters())
     check_shapes(found, wanted, path, backbone.files.name, said)
     for name, tensor in found.items():

@@ -45,12 +45,7 @@ def sort_tensors(tensors: Mapping[str, torch.Tensor], layout: Layout, model_type
 
     Args:
         tensors: from ``read_tensors``.
-        layout: whose file it is.
         model_type: ``model_type`` of the backbone's config.
-        path: the file, for messages.
-
-    Raises:
-        CseError: a name that the layout does not have, or a model of another family.
     """
     found = Sorted(_outer(tensors, layout, model_type, path))
     if not found.outer and not any(name.startswith(_PROJECTOR) for name in tensors):

@@ -33,17 +33,8 @@ def export_adapter(
 ) -> dict[str, Any] | None:
     """Write the adapter, load it back with PEFT and publish it if it gives the encoder's vectors after pooling.
 
-    Args:
-        encoder: a trained encoder on the CPU.
-        out: folder to publish.
-        sentences: texts to compare on.
-        tolerance: largest difference allowed.
-
     Returns:
         What ``check_parity`` returns; None, if PEFT is not installed to compare with.
-
-    Raises:
-        CseError: prefix tuning cannot express the encoder, or the vectors differ.
     """
     _refuse(encoder)
     with quietly(), publish_folder(out, Kind.PEFT) as folder:

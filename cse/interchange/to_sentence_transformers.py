@@ -53,17 +53,10 @@ def export_sentence_transformers(
     """Write the folder, load it back and publish it if it gives the encoder's vectors.
 
     Args:
-        encoder: a trained encoder on the CPU.
-        out: folder to publish.
-        sentences: texts to compare on.
         normalize: whether vectors have unit length by default.
-        tolerance: largest difference allowed.
 
     Returns:
         What ``check_parity`` returns.
-
-    Raises:
-        CseError: the encoder has a part that sentence-transformers has no place for, or the vectors differ.
     """
     _refuse(encoder)
     with quietly(), merged(encoder.backbone), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:

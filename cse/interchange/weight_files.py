@@ -19,11 +19,7 @@ AGAIN = "fetch it again"
 
 
 def find_file(source: Path, names: Sequence[str]) -> Path:
-    """Return the weight file that a user means: the file itself, or the one of these names in a folder.
-
-    Raises:
-        CseError: nothing there, none of the names, or several of them.
-    """
+    """Return the weight file that a user means: the file itself, or the one of these names in a folder."""
     if source.is_file():
         return source
     if not source.is_dir():
@@ -37,11 +33,7 @@ def find_file(source: Path, names: Sequence[str]) -> Path:
 
 
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
-    """Return a file's tensors by name, on the CPU. No code of the file is run.
-
-    Raises:
-        CseError: truncated, of another format, or more than tensors by name.
-    """
+    """Return a file's tensors by name, on the CPU. No code of the file is run."""
     try:
         tree: Any = load_file(path) if path.suffix == ".safetensors" else _load_torch(path)
     except SafetensorError as error:

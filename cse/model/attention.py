@@ -44,8 +44,6 @@ def prefix_attention(
         attention_mask: ``(B, 1, 1 or L, P + L)``, true for visible columns; or numbers to add to the scores
             ``(B, H, L, P + L)``; or which tokens of one row belong together.
         dropout: probability of dropping an attention weight, including prompt columns.
-        scaling: factor on the scores.
-        prefix: the layer's prompt.
 
     Returns:
         The outputs ``(B, L, H, K)``, and None for the weights.
@@ -108,7 +106,6 @@ def visible_columns(
 
     Args:
         mask_BL: 1 for real tokens ``(B, L)``.
-        prompt_length: prompt columns (P).
         prompt_BP: prompt columns that each row sees ``(B, P)``; None: all.
         causal: whether a token sees no later one.
         reach: how many tokens away a token sees; None: any number.

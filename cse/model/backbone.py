@@ -28,11 +28,8 @@ class Backbone(Transformer):
 
     Attributes:
         tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
-        files: where it was read from.
-        declared: what its folder says of its use.
         pooling: pooling that it was made for, ``mean``, ``cls`` or ``last``.
         hidden_dropout: its own dropout after each layer.
-        vocabulary: number of word vectors.
         dense: its layers behind the pooling, from ``(B, hidden)`` to ``(B, D)``; None for most.
         dimension: D, the width of its vectors; that of its layers without ``dense``.
     """
@@ -59,11 +56,7 @@ class Backbone(Transformer):
 
     @cached_property
     def special_ids(self) -> dict[str, int]:
-        """Return the ids of ``cls``, ``sep`` and ``mask``.
-
-        Raises:
-            CseError: the tokenizer does not add two tokens around a text, or has no mask token.
-        """
+        """Return the ids of ``cls``, ``sep`` and ``mask``."""
         first, last = self.around
         masks = [self.tokenizer.token_to_id(token) for token in ("[MASK]", "<mask>", "<|mask|>")]
         found = [mask for mask in masks if mask is not None]
@@ -145,13 +138,8 @@ def load_backbone(
 
     Args:
         files: from ``find_backbone``.
-        pooling: replaces the one that its folder declares.
         family: the only family to accept; None: any.
         dense: whether to load the layers behind the pooling.
-
-    Raises:
-        CseError: not a model of a known family or not of ``family``, no padding token, truncated or missing weights,
-            no tokenizer or one of another model, an unsupported pooling.
     """
     config = checked_config(files)
     found = BY_TYPE[config.model_type]

@@ -34,12 +34,7 @@ _LETTER = 8  # most tokens of one letter
 
 
 def checked_config(files: BackboneFiles) -> Any:
-    """Return a backbone's configuration as the library reads it.
-
-    Raises:
-        CseError: no known family, code of its own, quantised weights, a number out of range, or another model than the
-            one whose weights lie beside it.
-    """
+    """Return a backbone's configuration as the library reads it."""
     path = files.folder / "config.json"
     tree = read_json(path)
     kind = str(tree.get("model_type"))
@@ -115,11 +110,7 @@ def _refused(path: Path, reason: str) -> CseError:
 
 
 def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
-    """Return the shape of each tensor of the weights by its name, from the heads of the files alone.
-
-    Raises:
-        CseError: truncated, or no such file.
-    """
+    """Return the shape of each tensor of the weights by its name, from the heads of the files alone."""
     shapes: dict[str, list[int]] = {}
     try:
         for path in weight_files(files.folder):
@@ -132,16 +123,7 @@ def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
 
 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int, files: BackboneFiles) -> None:
-    """Refuse a tokenizer that makes ids without a word vector, or more of a text than the text.
-
-    Args:
-        tokenizer: of the backbone.
-        vocabulary: number of word vectors.
-        files: of the backbone.
-
-    Raises:
-        CseError: it does not fit the model.
-    """
+    """Refuse a tokenizer that makes ids without a word vector, or more of a text than the text."""
     who = f"backbone.name: the tokenizer of {files.name}"
     added = tokenizer.num_special_tokens_to_add(is_pair=False)
     padded = (tokenizer.padding or {}).get("length") or 0

@@ -64,7 +64,6 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     """Find a backbone in a local folder or GGUF file, on the hub or in its cache, or (MiniLM) in the installed package.
 
     Raises:
-        CseError: no such model, no safetensors weights, or the package's weights are not the published ones.
         OfflineError: the hub is unreachable and nothing is cached.
     """
     folder = Path(name)
@@ -105,11 +104,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Return the files of a model's weights, there or not: one, or those that an index lists.
-
-    Raises:
-        CseError: the index lists no weights, or a file elsewhere.
-    """
+    """Return the files of a model's weights, there or not: one, or those that an index lists."""
     if (folder / WEIGHTS).is_file() or not (folder / INDEX).is_file():
         return [folder / WEIGHTS]
     listed = read_json(folder / INDEX).get("weight_map")
@@ -120,11 +115,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tokenizer(files: BackboneFiles) -> Tokenizer:
-    """Read the fast tokenizer of a backbone.
-
-    Raises:
-        CseError: it is missing or unreadable.
-    """
+    """Read the fast tokenizer of a backbone."""
     path = files.folder / "tokenizer.json"
     if not path.is_file() and not any((files.folder / name).is_file() for name in _VOCABULARIES):
         raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")

@@ -23,7 +23,6 @@ class BareBackbone:
         name, revision: folder or hub id, and its revision; or a file of word vectors.
         max_length: maximum tokens per text; None: as its folder declares.
         texts: task texts by role; None: as its folder declares.
-        word_dimension: required width of word vectors.
     """
 
     name: str
@@ -33,11 +32,7 @@ class BareBackbone:
     word_dimension: int | None = None
 
     def load(self) -> SentenceEncoder:
-        """Load it.
-
-        Raises:
-            CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
-        """
+        """Load it."""
         if is_word_file(Path(self.name)):
             return SentenceEncoder(load_words(find_words(self.name), None, dimension=self.word_dimension))
         backbone = load_backbone(find_backbone(self.name, self.revision))
@@ -50,9 +45,6 @@ def load_bare_backbone(folder: Path) -> SentenceEncoder:
     """Return the language model that a checkpoint was trained on, without the trained weights.
 
     It reads as many tokens as the checkpoint, behind the same task texts; of one with a query side, as its documents.
-
-    Raises:
-        CseError: it is missing, or no longer the one that the checkpoint was trained on.
     """
     config = read_config(folder)
     backbone = load_backbone(find_recorded_backbone(folder, config))

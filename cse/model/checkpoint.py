@@ -24,7 +24,6 @@ def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None
     """Write the config and trained weights into an existing folder.
 
     Args:
-        encoder: the trained encoder.
         folder: an empty folder; the caller publishes it atomically.
         facts: further information to store (dev score, steps, ...), as JSON values.
     """
@@ -54,11 +53,7 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 
 def describe(encoder: Encoder) -> dict[str, Any]:
-    """Return what is needed to rebuild the encoder, as JSON values.
-
-    Raises:
-        CseError: it has a part that its side cannot have.
-    """
+    """Return what is needed to rebuild the encoder, as JSON values."""
     check_side(encoder)
     prompt, files = encoder.prompt, encoder.backbone.files
     return {
@@ -108,12 +103,8 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
     """Find the backbone of a checkpoint, with its recorded revision and weights.
 
     Args:
-        folder: folder of the checkpoint.
         config: from ``read_config``.
         elsewhere: where the backbone is now, if it moved since training.
-
-    Raises:
-        CseError: it is missing or has other weights.
     """
     made_for = config["backbone"]
     try:
@@ -130,11 +121,7 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
 
 
 def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Path) -> None:
-    """Copy stored weights, read from a path, into the encoder; names and shapes must match exactly.
-
-    Raises:
-        CseError: missing, extra or wrongly shaped tensors, or values that are not finite.
-    """
+    """Copy stored weights, read from a path, into the encoder; names and shapes must match exactly."""
     wanted = stored_weights(encoder)
     missing, extra = sorted(wanted.keys() - weights.keys()), sorted(weights.keys() - wanted.keys())
     if missing:
@@ -157,11 +144,7 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
     """Return a checkpoint's stored tensors by name, after checking that every file is the one written.
 
     Args:
-        folder: folder of the checkpoint.
         config: from ``read_config``.
-
-    Raises:
-        CseError: a file is missing, truncated, changed, or from another checkpoint.
     """
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, AGAIN)

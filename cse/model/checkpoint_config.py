@@ -32,11 +32,7 @@ def write_config(folder: Path, config: Mapping[str, Any]) -> None:
 
 
 def identity_of(folder: Path) -> str:
-    """Return the identity of a checkpoint: a hash of its weights and of how they are assembled.
-
-    Raises:
-        CseError: the checkpoint is missing or unreadable.
-    """
+    """Return the identity of a checkpoint: a hash of its weights and of how they are assembled."""
     config = read_config(folder)
     return digest({name: value for name, value in _without_place(config).items() if name != "facts"})
 
@@ -59,11 +55,7 @@ def training_notes(folder: Path) -> str:
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``.
-
-    Raises:
-        CseError: the checkpoint is missing, truncated, changed, or of another format.
-    """
+    """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``."""
     path = folder / CONFIG_FILE
     check_checkpoint(folder)
     try:

@@ -17,7 +17,6 @@ class ParameterCounts:
         prompts: weights of the prompt table, template vectors and ``[CLS]`` vector.
         trained: weights of the encoder that the optimiser updates.
         stored: weights beyond the backbone that a checkpoint keeps for inference.
-        backbone: weights of the language model.
     """
 
     prompts: int

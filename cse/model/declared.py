@@ -63,12 +63,7 @@ def declared_by(folder: Path, pooling: str | None = None) -> Declared:
     """Read what a folder declares.
 
     Args:
-        folder: of the model.
         pooling: chosen by the user, which replaces the folder's.
-
-    Raises:
-        CseError: a module that this project does not run, modules in another order, a pooling other than ``mean``,
-            ``cls`` and ``last``, or a file that is not valid.
     """
     modules = read_modules(folder / MODULES)
     prompts = read_json(folder / PROMPTS)
@@ -94,11 +89,7 @@ def declared_by(folder: Path, pooling: str | None = None) -> Declared:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file of a backbone; an empty one if there is no file.
-
-    Raises:
-        CseError: not valid JSON, or something else than an object.
-    """
+    """Return the object in a JSON file of a backbone; an empty one if there is no file."""
     with in_terms_of("backbone.name: "):
         return read_object(path, _AGAIN) if path.is_file() else {}
 
@@ -108,12 +99,7 @@ def _is_count(value: Any) -> bool:
 
 
 def read_modules(path: Path) -> list[tuple[str, str]]:
-    """Return class and folder of each module that ``modules.json`` lists; none if there is no such file.
-
-    Raises:
-        CseError: no list of modules, one that is not of sentence-transformers or unknown here, a folder elsewhere, or
-            another order.
-    """
+    """Return class and folder of each module that ``modules.json`` lists; none if there is no such file."""
     if not path.is_file():
         return []
     with in_terms_of("backbone.name: "):

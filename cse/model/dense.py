@@ -27,14 +27,9 @@ def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
 
     Args:
         folders: of the modules, each with its configuration and weights.
-        width: of the pooled vector.
 
     Returns:
         From ``(B, width)`` to ``(B, D)``, as wide as the last layer says.
-
-    Raises:
-        CseError: a layer that reads something else than the pooled vector, has another activation or no weights, or
-            layers that do not fit together.
     """
     layers: list[nn.Module] = []
     size = width

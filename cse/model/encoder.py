@@ -63,10 +63,6 @@ class Encoder(nn.Module):
     Attributes:
         documents: the bare backbone, which embeds all but queries; None if its side is ``both``.
         bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.runtime.kept_vectors``).
-
-    Raises:
-        CseError: an unknown pooler, a position table too short for the prompt, a projector that the backbone lacks, or
-            a task text without room for a sentence; or a part that a query side cannot have.
     """
 
     tails: torch.Tensor
@@ -254,11 +250,9 @@ class Encoder(nn.Module):
         """Run the backbone and pool, by default with the loss's pooler.
 
         Args:
-            ids_BL: token ids.
             mask_BL: 1 for real tokens.
             constants: from ``constants``.
             template_B: template number of each row; None: the first.
-            alter: augmentation of the input.
             pooler: one of ``POOLERS``; None: ``loss_pooler``.
             packed: see ``Transformer.run``.
         """

@@ -27,11 +27,9 @@ class Family:
     """A family of models that differ in size and training only.
 
     Attributes:
-        name: name in settings and messages.
         types: ``model_type`` in ``config.json``.
         layers: path of the layers in the model; they may be nested, see ``layers_of``.
         stored: path of the layers in files of weights, where it is another.
-        attention: path of the attention in a layer.
         key, value: projections in the attention; the same name for one matrix of queries, keys and values.
         positions: ``columns`` (learned, from 0), ``after_padding`` (learned, real tokens from the padding id + 1) or
             ``rotary``.
@@ -167,7 +165,6 @@ class RelativeAttention(nn.Module):
 
     Args:
         own: the library's module, whose projections stay where they are.
-        config: of the model.
     """
 
     def __init__(self, own: Any, config: Any) -> None:
@@ -181,7 +178,6 @@ class RelativeAttention(nn.Module):
         """Return the output ``(B, L, D)``.
 
         Args:
-            hidden_BLD: the layer's input.
             attention_mask: true for visible columns ``(B, 1, 1, P + L)``.
             position_bias: the relative positions' share of the scores ``(1, H, L, L)`` and the layer's prefix or None;
                 MPNet's layers pass on this argument alone.

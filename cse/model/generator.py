@@ -23,7 +23,6 @@ class Generator(Protocol):
     """Proposes a token at every position.
 
     Attributes:
-        name: name in results.
         reads_context: whether proposals depend on the sentence; if not, only masked positions are replaced.
     """
 
@@ -40,7 +39,6 @@ class MaskedLmGenerator:
     """A frozen masked language model with the backbone's vocabulary.
 
     Args:
-        model: the language model with its head.
         name: hub id or folder.
         dropout: whether to apply its dropout, as in DiffCSE's code.
     """
@@ -66,13 +64,7 @@ class MaskedLmGenerator:
 
 
 class UnigramGenerator:
-    """Tokens by their frequency in the training text, without a model; cannot do argmax.
-
-    Args:
-        columns: token ids of the training text.
-        size: number of ids.
-        special: ids that are never proposed.
-    """
+    """Tokens by their frequency in the training text, without a model; cannot do argmax."""
 
     name = UNIGRAM
     reads_context = False
@@ -88,22 +80,14 @@ class UnigramGenerator:
         self.upto /= self.upto[-1]
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
-        """Return tokens drawn by frequency; requires ``draw_BL``.
-
-        Raises:
-            ValueError: ``draw_BL`` is None.
-        """
+        """Return tokens drawn by frequency; requires ``draw_BL``."""
         if draw_BL is None:
             raise ValueError("a unigram generator samples its tokens; pass draw_BL")
         return torch.from_numpy(np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1))
 
 
 def find_generator(name: str, revision: str) -> BackboneFiles:
-    """Find a generator the same way as a backbone.
-
-    Raises:
-        CseError: no such model.
-    """
+    """Find a generator the same way as a backbone."""
     with in_terms_of(_KEY, "backbone.name", _HINT):
         return find_backbone(name, revision)
 
@@ -120,9 +104,6 @@ def load_generator(
     """Load a masked language model that proposes tokens for a backbone, onto a device (None: the CPU).
 
     With ``bf16``, its weights and products are in bfloat16: a tie between two tokens may fall another way.
-
-    Raises:
-        CseError: no such model, no MLM head, or a vocabulary that differs from the backbone's.
     """
     files = find_generator(name, revision)
     with in_terms_of(_KEY, "backbone.name", _HINT):

@@ -26,7 +26,6 @@ class MlmHead(nn.Module):
     The decoder is the backbone's word table unless ``untie`` gave the head its own trainable copy.
 
     Attributes:
-        dense, norm, bias: pretrained weights.
         decoder: own table ``(vocabulary, D)``, or None.
     """
 
@@ -53,15 +52,7 @@ class MlmHead(nn.Module):
 
 
 def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
-    """Load the head that was pretrained with a backbone.
-
-    Args:
-        backbone: a backbone whose files may include a head.
-        wanted_by: settings key for the error message.
-
-    Raises:
-        CseError: the backbone's files include no head; the message names backbones that have one.
-    """
+    """Load the head that was pretrained with a backbone."""
     layout = backbone.family.mlm_head
     if layout is None:
         raise CseError(
@@ -79,11 +70,7 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
 
 
 def load_masked_lm(files: BackboneFiles) -> tuple[Any, dict[str, Any]]:
-    """Load a masked language model in float32; also return its loading info, with any missing weights.
-
-    Raises:
-        CseError: the files cannot be read as a masked language model.
-    """
+    """Load a masked language model in float32; also return its loading info, with any missing weights."""
     try:
         with quietly():
             return AutoModelForMaskedLM.from_pretrained(files.folder, dtype=torch.float32, output_loading_info=True)

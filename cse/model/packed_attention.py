@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 # ruff: noqa: ANN001, ANN002, ANN202, ANN205, C901
 """Attention over rows of tokens that lie one behind the other, with a prompt before each row: a kernel for a GPU.
 
@@ -214,11 +215,9 @@ def attend(
     Args:
         query_BHTK: queries of all tokens ``(1, H, T, K)``.
         key_BHTK: their keys, shaped alike.
-        value_BHTK: their values.
         prefix: the layer's prompt, ``(H, P, K)`` each, or None.
         packed: the rows; at most ``packing.LONGEST`` tokens each.
         dropout: probability of dropping a share of attention.
-        scaling: factor on the scores.
     """
     own = (None, None) if prefix is None else prefix
     constants = packed.longest, dropout, packed.prompt_dropout, scaling

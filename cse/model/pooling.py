@@ -93,7 +93,6 @@ class BatchNormProjector(nn.Module):
     the statistics of the current rows, so pass all views of a batch in one call.
 
     Args:
-        width: width of the embeddings.
         start: initialisation of the linear layers, ``normal`` as in the released code (0.02) or ``torch``.
     """
 

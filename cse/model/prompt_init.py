@@ -24,9 +24,6 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     A ``key_value`` prompt gets each layer's keys and values of the text's tokens, a ``hidden_state`` prompt the inputs
     of each layer, an ``input`` prompt the word vectors; a shared prompt gets the mean over layers. Short texts are
     repeated, long ones cut.
-
-    Raises:
-        CseError: a text without tokens, a prompt trained through a network, or a kind that cannot start from a text.
     """
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
@@ -58,12 +55,7 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
 
 
 def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> None:
-    """Initialise a prompt from a checkpoint's, for instance one trained by masked language modelling.
-
-    Raises:
-        CseError: the checkpoint is unreadable or has no prompt, or the prompt was trained on another backbone or has
-            another kind or shape.
-    """
+    """Initialise a prompt from a checkpoint's, for instance one trained by masked language modelling."""
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
     with in_terms_of(f"{_KEY}: "):

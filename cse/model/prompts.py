@@ -62,12 +62,9 @@ class Prompt(nn.Module):
     Args:
         kind: one of ``PROMPT_KINDS``.
         backbone: determines the shape; not stored.
-        length: number of prompt vectors (k).
         dropout: probability of dropping an entry of a key, value or input vector, drawn per row.
         init_std: standard deviation of the normal initialisation.
-        shared: whether all layers share the prompt.
         reparametrize: network to train the prompt through: ``none``, ``mlp`` or ``lstm``.
-        reparametrize_width: hidden width of that network.
         new_layers: initialisation of that network, see ``Reparametrized``.
     """
 

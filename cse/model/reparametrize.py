@@ -26,9 +26,6 @@ class Reparametrized(nn.Module):
     Args:
         kind: ``mlp`` or ``lstm``.
         shape: shape of the table, with ``length`` as one of its axes.
-        length: number of prompt vectors (k).
-        width: backbone's hidden width (D).
-        hidden: hidden width of the network.
         start: initialisation of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code
             with an LSTM was released; it uses torch's initialisation, as in P-tuning.
     """

@@ -43,11 +43,7 @@ def is_bare(encoder: Encoder) -> bool:
 
 
 def check_side(encoder: Encoder) -> None:
-    """Refuse an encoder with parts that its side cannot have.
-
-    Raises:
-        CseError: a query side that changes more than queries, or their width; or a map of queries on both sides.
-    """
+    """Refuse an encoder with parts that its side cannot have."""
     obstacle = _of_query_side(encoder) if encoder.side == QUERY else _of_both(encoder)
     if obstacle:
         raise CseError(obstacle)

@@ -33,7 +33,6 @@ class StaticWords(nn.Module):
     Args:
         words: distinct words in the order of the vectors.
         vectors: ``(n, D)`` float32.
-        files: their source.
 
     Attributes:
         model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
@@ -54,11 +53,7 @@ class StaticWords(nn.Module):
 
     @classmethod
     def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
-        """Build one from the tokenizer that ``save`` wrote, with zero vectors to load weights into.
-
-        Raises:
-            CseError: the tokenizer is missing or has another size.
-        """
+        """Build one from the tokenizer that ``save`` wrote, with zero vectors to load weights into."""
         path = folder / "tokenizer.json"
         try:
             tokenizer = Tokenizer.from_file(str(path))
@@ -147,16 +142,11 @@ def read_words(
     integers (word2vec's count and width); if a word occurs twice, the first occurrence counts.
 
     Args:
-        path: the file.
         wanted: words to keep; None keeps all.
         dimension: required width of the vectors; None: that of the first line.
-        progress: whether to show a progress bar on stderr.
 
     Returns:
         The words, and their vectors ``(n, D)`` float32 in the same order.
-
-    Raises:
-        CseError: a ragged row, a field that is not a number, another width, or no wanted word at all; names the line.
     """
     keys = None if wanted is None else {word.encode() for word in wanted}
     words: dict[str, np.ndarray] = {}

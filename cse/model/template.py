@@ -27,7 +27,6 @@ class Template:
     """A template as token ids: ``first before SENTENCE middle mask after last``.
 
     Attributes:
-        text: the template as written by the user.
         before, middle, after: ids of its words; ids of trained pieces start at the vocabulary's size.
         words: original ids of the trained pieces, in order; () if the template is fixed.
         first, last: ids that the tokenizer puts around every text: ``[CLS]`` and ``[SEP]``, or a decoder's, if any.
@@ -108,12 +107,8 @@ def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_peri
 
     Args:
         text: words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
-        backbone: provides the tokenizer and special tokens.
         trained: whether each piece gets its own trained vector (ids starting at the vocabulary's size).
         end_with_period: whether to add a period at inference to sentences that do not end in one.
-
-    Raises:
-        CseError: ``{sentence}`` is missing, or it or ``{mask}`` is repeated or out of order, or there is no mask token.
     """
     masked = MASK in text
     if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):

@@ -19,7 +19,6 @@ class LowRank(nn.Module):
 
     Args:
         weight: the frozen weight ``(out, in)``.
-        rank: columns of one factor, rows of the other.
     """
 
     def __init__(self, weight: torch.Tensor, rank: int) -> None:

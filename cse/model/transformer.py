@@ -21,10 +21,7 @@ class Transformer(nn.Module):
 
     Attributes:
         model: the library's model, without its own pooler, attending with ``PREFIX_ATTENTION``.
-        family: what its family has in common.
         layers, heads, hidden_size, head_size: shape of the model; ``heads`` are those of keys and values.
-        pad_id: padding token id.
-        max_positions: number of positions that it was made for.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -101,7 +98,6 @@ class Transformer(nn.Module):
         family, config = self.family, self.model.config
         blocks, exact = self._layers(embedded_BLD.device)
         embedded_BLD = embedded_BLD.to(_type_of(blocks))
-        rows = len(embedded_BLD)
         if packed is not None:
             embedded_BLD, positions_BL = packed.pack(embedded_BLD), packed.pack(positions_BL)
         given = family.by_type(self.model, embedded_BLD, positions_BL)
@@ -124,7 +120,7 @@ class Transformer(nn.Module):
                 state = family.through(block, states[-1], visible[kind], own, given[kind])
                 states = [*states, state] if every else [state]
         if packed is not None:
-            states = [packed.pad(state, rows) for state in states]
+            states = [packed.pad(state, len(mask_BL)) for state in states]
         if family.last_norm is not None:
             states[-1] = getattr(self.model, family.last_norm)(states[-1])
         return states
@@ -183,7 +179,6 @@ def load_model(
     Args:
         folder: local folder, or a hub id.
         config: the model's, from the same place.
-        dtype: type of its weights.
         place: further arguments of ``from_pretrained``.
 
     Returns:

@@ -38,12 +38,9 @@ def collection_cross_entropy(
     """Return the mean cross-entropy of the teacher's shares and the cosines' softmax, a scalar in nats.
 
     Args:
-        query_BD: vectors of the queries, of any length.
-        document_ND: vectors of all documents, of any length.
         place_BK: numbers of the K documents that the teacher gives a share, int64.
         share_BK: these shares; each row sums to 1.
         own_B: the document that a query was taken from and that is no candidate, int64; ``NO_DOCUMENT`` for none.
-        temperature: t.
         times_N: how many documents each stands for in the sum over ``e``; None: 1.
     """
     logits_BN = cosines(query_BD, document_ND) / temperature
@@ -76,10 +73,8 @@ def ranked(place_BK: torch.Tensor, own_B: torch.Tensor, sample_S: torch.Tensor, 
     """Return the documents to rank in a step: all that a query of it needs, and those of a sample for the rest.
 
     Args:
-        place_BK: numbers of the documents with a share.
         own_B: the document that each query was taken from; ``NO_DOCUMENT`` for none.
         sample_S: numbers of documents drawn at random, each once; all of them stand for themselves alone.
-        count: documents in all.
     """
     needed = torch.unique(torch.cat([place_BK.flatten(), own_B[own_B != NO_DOCUMENT]]))
     rest = sample_S[~torch.isin(sample_S, needed)]

@@ -23,9 +23,6 @@ def contrastive_tension(first_BD: torch.Tensor, second_BD: torch.Tensor, *, grou
         first_BD: embeddings from the first copy, group after group; only the anchor, a group's first row, is used.
         second_BD: embeddings of the same sentences from the second copy, the candidates.
         group: rows per group, including the positive (8 in the paper).
-
-    Raises:
-        ValueError: the number of rows is zero or not a multiple of ``group``.
     """
     rows = len(first_BD)
     if rows == 0 or rows % group != 0:

@@ -27,7 +27,6 @@ def similarity_divergence(
         student_XD: vectors of all texts of a batch, view after view; text ``i`` stands in row ``i % rows``.
         teacher_XD: the teacher's vectors of the same texts; their width may differ.
         rows: rows of the batch; 0 is returned for a single one, which has no other row to be similar to.
-        temperature: divides the cosines.
     """
     if rows < 2:
         return 0.0 * student_XD.sum()

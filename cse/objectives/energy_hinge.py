@@ -26,9 +26,6 @@ def energy_hinge(
     """Return the loss, a scalar.
 
     Args:
-        anchor_BD: embeddings of the anchors.
-        positive_BD: embeddings of their positives.
-        negative_BD: embeddings of their hard negatives.
         margin: cosine by which the positive must beat the hardest negative.
         anchors: which rows are; the value is their part of the mean over all.
     """

@@ -24,10 +24,8 @@ def label_proxies(
     """Return the mean cross-entropy over the rows with a label, a scalar in nats; 0 where none has one.
 
     Args:
-        z_BD: embeddings, of any length.
         proxy_CD: one vector per label, of any length.
         label_B: number of each row's label, int64; ``UNLABELLED`` for none.
-        temperature: t.
     """
     logits_BC = F.normalize(z_BD, dim=1) @ F.normalize(proxy_CD, dim=1).T / temperature
     total = F.cross_entropy(logits_BC, label_B, ignore_index=UNLABELLED, reduction="sum")

@@ -34,7 +34,6 @@ def decayed_weight(step: int, *, weight: float, rate: float, every: float) -> fl
     """Return the weight of this term after ``step`` updates; the exponent is real, so it decays at every step.
 
     Args:
-        step: updates done.
         weight: weight at step 0.
         rate: factor on the weight per ``every`` updates.
         every: updates per factor of ``rate``.

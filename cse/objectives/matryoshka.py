@@ -28,11 +28,8 @@ def matryoshka(
     """Return the loss, a scalar.
 
     Args:
-        anchor_BD: embeddings of the anchors.
-        positive_BD: embeddings of their positives.
         negative_BD: embeddings of their hard negatives, or None.
         widths: numbers of dimensions, each below ``D``.
-        temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative.
         anchors: which rows are; the value is their part of the mean over all.
     """

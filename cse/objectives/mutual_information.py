@@ -26,8 +26,6 @@ def local_global_information(local_BLD: torch.Tensor, global_BD: torch.Tensor, m
     gradient, as for NT-Xent. Positives alone would only lengthen all vectors.
 
     Args:
-        local_BLD: token features.
-        global_BD: sentence vectors.
         mask_BL: 1 or True at real tokens. Rows of padding only are ignored.
     """
     real_BL = mask_BL.bool()

@@ -25,7 +25,6 @@ def nli_softmax(logits_B3: torch.Tensor, label_B: torch.Tensor) -> torch.Tensor:
     """Return the mean cross-entropy, a scalar in nats.
 
     Args:
-        logits_B3: scores of the three classes.
         label_B: classes, int64 in 0 to 2.
     """
     return F.cross_entropy(logits_B3, label_B)

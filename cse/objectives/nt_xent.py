@@ -38,7 +38,6 @@ def nt_xent(
     Args:
         positive_AB: cosines between the anchors and every row's positive; a block of ``A`` rows, or all.
         negative_AB: cosines between the anchors and every row's hard negative, or None.
-        temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
         queue_AQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
         first: row of the first anchor.
@@ -67,7 +66,6 @@ def nt_xent_two_views(
     Args:
         first_BD: embeddings of one copy of each row.
         second_BD: embeddings of the other copy, in the same order.
-        temperature: divides the cosines.
         anchors: which of the ``2B`` rows, first copies first; the value is their part of the mean over all.
     """
     rows = len(first_BD)

@@ -43,9 +43,6 @@ def replaced_tokens_sums(
         replaced_BL: 1 or True where the token differs from the original; ignored at padding.
         mask_BL: 1 or True at real tokens.
         normalize: ``positions``, ``tokens`` or ``sum``. ``sum`` does not count rows of padding only as sentences.
-
-    Raises:
-        ValueError: ``normalize`` has another value.
     """
     real_BL = mask_BL.bool()
     labels_BL = (replaced_BL.bool() & real_BL).long()

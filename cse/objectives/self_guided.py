@@ -26,7 +26,6 @@ def self_guided(anchor_BD: torch.Tensor, views_KBD: torch.Tensor, *, temperature
     Args:
         anchor_BD: projected ``[CLS]`` of the tuned model.
         views_KBD: projected pooled states of the clone, ``K`` layers of the same ``B`` sentences.
-        temperature: divides the cosines.
     """
     layers, rows, _ = views_KBD.shape
     logits_BKB = cosines(anchor_BD, views_KBD.flatten(0, 1)).view(rows, layers, rows) / temperature
@@ -42,11 +41,7 @@ def squared_distance(weights: Sequence[torch.Tensor], initial: Sequence[torch.Te
     """Return the sum of squared differences, a scalar; half precision is cast to float32, 0 for no tensors.
 
     Args:
-        weights: tuned tensors.
         initial: their initial values, in the same order.
-
-    Raises:
-        ValueError: the numbers of tensors differ.
     """
     return sum((_squares(now, then) for now, then in zip(weights, initial, strict=True)), torch.zeros(()))
 

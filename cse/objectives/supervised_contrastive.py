@@ -22,7 +22,6 @@ def supervised_contrastive(
     Args:
         z_BD: embeddings ``(batch, D)``, of any length.
         label_B: number of each row's label ``(batch,)``; a row without one (``UNLABELLED``) is a negative only.
-        temperature: t.
         anchors: which rows are; the value is their part of the mean over all.
     """
     z_BD = torch.nn.functional.normalize(z_BD, dim=1)

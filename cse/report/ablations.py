@@ -17,7 +17,6 @@ class AblationCell:
     """One setting of an ablation.
 
     Attributes:
-        label: label to print.
         value: the setting as a number; None if it is not one.
         runs_by_seed: scores of each run by task, with ``Avg.`` and ``dev``.
     """
@@ -49,8 +48,6 @@ class Ablation:
 
     Attributes:
         name: as in ``cse ablate NAME``.
-        title: the varied setting.
-        backbone, data: shared by all cells.
         cells: cells in grid order.
     """
 
@@ -67,20 +64,12 @@ class Ablation:
 
 
 def read_ablations(folder: Path) -> list[Ablation]:
-    """Read the ablations in a folder, by name; none if the folder is missing.
-
-    Raises:
-        CseError: a truncated or changed file.
-    """
+    """Read the ablations in a folder, by name; none if the folder is missing."""
     return [read_ablation(path) for path in sorted(folder.glob(f"[!.]*/{CELLS_FILE}"))]
 
 
 def read_ablation(path: Path) -> Ablation:
-    """Read one ablation from its ``cells.json``.
-
-    Raises:
-        CseError: a truncated or changed file.
-    """
+    """Read one ablation from its ``cells.json``."""
     tree = read_sealed(path, f"run `cse ablate {path.parent.name}` again")
     cells = tuple(
         AblationCell(cell["label"], cell["value"], {int(seed): scores for seed, scores in cell["runs"].items()})

@@ -41,11 +41,6 @@ class Picture:
 
     Attributes:
         name: file name without suffix.
-        title: title above the figure.
-        caption: what the figure shows, and its setting.
-        svg: drawing for the page.
-        png: drawing on white, for other uses.
-        data: data as CSV.
     """
 
     name: str

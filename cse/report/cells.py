@@ -10,7 +10,6 @@ class Cell:
     """A table cell.
 
     Attributes:
-        text: text to print.
         number: sort key; None: last.
         note: footnote mark, or empty.
         deviation: standard deviation of a mean, and the number of runs if not all; or empty.
@@ -35,12 +34,7 @@ class Table:
     """A table.
 
     Attributes:
-        key: link target.
-        title: title above the table.
-        caption: units and settings.
-        head: column names.
         words: number of leading text columns; the rest are numbers.
-        lines: rows.
         notes: footnotes in order.
     """
 

@@ -22,9 +22,6 @@ def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[
 
     Returns:
         Baseline, system and comparisons, where both have tasks in common.
-
-    Raises:
-        CseError: no system of that name, or two records with other items.
     """
     names = [system.name for system in systems]
     if baseline is not None and baseline not in names:

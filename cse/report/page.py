@@ -37,13 +37,8 @@ class Report:
     """The content of the report.
 
     Attributes:
-        systems: what was measured.
-        pictures: figures.
         tables: of the papers.
-        ablations: curves over one setting.
         verdict: lines that stand above everything; the first is its headline.
-        proof: figures that stand right below the verdict.
-        further: tables that stand below those.
     """
 
     systems: Sequence[System]
@@ -79,8 +74,6 @@ def make_report(
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise.
 
     Args:
-        systems: what was measured.
-        ablations: curves over one setting.
         papers: whether to show the papers' tables.
         verdict: see ``Report``.
         proof: see ``Report``.

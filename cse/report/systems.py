@@ -47,7 +47,6 @@ class System:
     """Runs of one system.
 
     Attributes:
-        name: name to print.
         records: one per seed.
     """
 
@@ -119,11 +118,7 @@ class System:
 
 
 def find_records(paths: Iterable[Path]) -> list[Record]:
-    """Read the records in folders, searching subfolders too.
-
-    Raises:
-        CseError: a folder without records, or a truncated record.
-    """
+    """Read the records in folders, searching subfolders too."""
     found: list[Record] = []
     for path in paths:
         folders = sorted(file.parent for file in path.rglob(RECORD_FILE)) if path.is_dir() else []

@@ -59,20 +59,13 @@ class BankManifest:
     """Contents of ``bank.json``, except the seal over them.
 
     Attributes:
-        format: version of this layout.
-        dimension: embedding width.
-        words: width of the backbone's word vectors.
-        layers, heads, head_size: of the backbone.
-        pooler: pooler that the backbone was made for.
         max_length: most tokens per sentence, special tokens included, where no domain is named.
         positions: tokens that fit in the backbone's position table.
-        pad_id: padding token id.
         files: SHA-256 (hex) and size in bytes of each file beside the domains.
         backbone: name, revision and SHA-256 of the backbone's weights.
         versions: versions of the packages that wrote the bank.
         parity: largest difference from torch, and where it was measured.
         updates: widths of the inputs for updates of the layers, see ``Shape``; empty where the graph has none.
-        adapters: layers that take low-rank updates.
     """
 
     format: int
@@ -121,7 +114,6 @@ class Domains(NamedTuple):
 
     Attributes:
         usable: domains by name, in alphabetical order.
-        refused: why a file cannot be used, by name.
     """
 
     usable: Mapping[str, Domain]
@@ -138,10 +130,6 @@ class Bank:
     Attributes:
         manifest: contents of ``bank.json``.
         bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
-
-    Raises:
-        CseError: not a bank, or a damaged one. A damaged domain, or one beyond ``kept_bytes``, does not raise; it is
-            refused when asked for.
     """
 
     def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES) -> None:
@@ -164,9 +152,6 @@ class Bank:
         """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
 
         Costs one ``stat`` of a folder while nothing changes.
-
-        Raises:
-            CseError: the folder is gone or cannot be read.
         """
         if self._held is not None:
             return tuple(self._held)
@@ -191,7 +176,6 @@ class Bank:
         Raises:
             NoDomainError: the bank has none of this name.
             BadDomainError: its file is refused.
-            CseError: the folder is gone or cannot be read.
         """
         if self._held is None:
             return self._at(name, self._kept)
@@ -204,21 +188,13 @@ class Bank:
         return self._at(name, self._outlines)
 
     def domains(self) -> Domains:
-        """Return all domains, which are read and in memory then.
-
-        Raises:
-            CseError: the folder is gone or cannot be read.
-        """
+        """Return all domains, which are read and in memory then."""
         found = dict(self.each())
         usable = {name: one for name, one in found.items() if isinstance(one, Domain)}
         return Domains(usable, {name: one for name, one in found.items() if isinstance(one, str)})
 
     def each(self) -> Iterator[tuple[str, Domain | str]]:
-        """Yield each domain, or why its file is refused, by name; no more stay in memory than ``kept_bytes``.
-
-        Raises:
-            CseError: the folder is gone or cannot be read.
-        """
+        """Yield each domain, or why its file is refused, by name; no more stay in memory than ``kept_bytes``."""
         for name in self.names():
             try:
                 yield name, self.domain(name)
@@ -233,9 +209,6 @@ class Bank:
         Args:
             age: seconds in which changes may go unseen; then most calls cost nothing, else a ``stat`` of each file
                 after every change of the folder.
-
-        Raises:
-            CseError: the folder is gone or cannot be read.
         """
         try:
             if self._held is None:
@@ -249,10 +222,6 @@ class Bank:
 
         Args:
             domain: one name for all sentences, or one per sentence. A ``Domain`` stands for itself, in the bank or not.
-            count: number of sentences.
-
-        Raises:
-            CseError: no domain was given, the number of names differs, or a name is unknown or refused.
         """
         if domain is None:
             raise CseError(f"{self.folder}: a bank; say whose prompts to use with domain: {_listed(self.names())}")
@@ -278,11 +247,7 @@ class Bank:
         return of_each[0] if of_each and all(texts == of_each[0] for texts in of_each) else {}
 
     def hold(self, names: Collection[str]) -> Domains:
-        """Keep the named domains as they are now, and no others, whatever happens to the folder from here on.
-
-        Raises:
-            CseError: one of them is unknown or refused.
-        """
+        """Keep the named domains as they are now, and no others, whatever happens to the folder from here on."""
         self._held = {name: self.domain(name) for name in names}
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
@@ -345,11 +310,7 @@ def _same(old: object, new: object) -> bool:
 
 
 def read_bank_manifest(folder: Path) -> BankManifest:
-    """Read ``bank.json``.
-
-    Raises:
-        CseError: it is missing, broken, modified, of another format or implausible.
-    """
+    """Read ``bank.json``."""
     path = folder / BANK
     try:
         tree = read_object(path, _AGAIN)

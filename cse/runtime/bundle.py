@@ -53,17 +53,12 @@ class Bundle:
     """Contents of ``bundle.json``, except the seal over them.
 
     Attributes:
-        format: version of this layout.
-        dimension: embedding width.
         pooler: how token outputs become one vector (``cls``, ``mean``, ...).
         normalize: whether embeddings have unit length by default.
         max_length: maximum tokens per sentence, special tokens included.
-        pad_id: padding token id.
         files: SHA-256 (hex) and size in bytes of each other file: ``{name: {"sha256": ..., "bytes": ...}}``.
-        prompt: summary of the prompts (kind, length, ...).
         backbone: id, revision and SHA-256 of the backbone's weights; with a query side also its ``SIZES``.
         versions: versions of the packages that wrote the bundle.
-        metrics: scores of the model, by task.
         parity: largest difference from torch, and where it was measured.
         checkpoint: identity of the exported checkpoint; empty for a bare backbone.
         precision: of weights and matrix products, ``fp32``, ``fp16`` or ``int8``.
@@ -100,12 +95,7 @@ class Bundle:
 
 
 def read_manifest(folder: Path | str) -> Bundle:
-    """Read ``bundle.json``, ignoring unknown keys.
-
-    Raises:
-        CseError: the folder or manifest is missing; the manifest is broken JSON, of a newer format or modified; or a
-            key is missing, of the wrong type or implausible.
-    """
+    """Read ``bundle.json``, ignoring unknown keys."""
     path = Path(folder) / MANIFEST
     try:
         tree = read_object(path, "export the bundle again or copy it whole")
@@ -129,11 +119,7 @@ def read_manifest(folder: Path | str) -> Bundle:
 
 
 def read_query_side(folder: Path | str, bundle: Bundle) -> Domain | None:
-    """Return the query side of a bundle, which ``verify`` checked; None if it has none.
-
-    Raises:
-        CseError: the file does not fit the bundle.
-    """
+    """Return the query side of a bundle, which ``verify`` checked; None if it has none."""
     if bundle.side != QUERY:
         return None
     path = Path(folder) / QUERY_SIDE
@@ -194,11 +180,7 @@ def _check_plausible(bundle: Bundle, path: Path) -> None:
 
 
 def verify(folder: Path | str) -> Bundle:
-    """Check the size and SHA-256 of every listed file and return the manifest.
-
-    Raises:
-        CseError: ``read_manifest`` fails, or the named file is missing, truncated or modified.
-    """
+    """Check the size and SHA-256 of every listed file and return the manifest."""
     bundle = read_manifest(folder)
     check_files(Path(folder), bundle.files, MANIFEST, _COPY)
     return bundle

@@ -31,7 +31,6 @@ class _Block(NamedTuple):
     Attributes:
         rows: stamp of each domain's file, its first row and the row behind its last, by name.
         names: whose each row is (r).
-        matrix: the rows (r, d), of unit length.
     """
 
     rows: dict[str, tuple[Stamp | None, int, int]]
@@ -44,7 +43,6 @@ class Centres:
 
     Args:
         read: returns the centres (c, d) of a domain's file, or None.
-        width: d.
 
     Attributes:
         ask: looks at a file, see ``Look``; what hangs is left out, and looked at again.
@@ -89,7 +87,6 @@ class Centres:
         """Return the domain whose centre has the largest cosine with each of some vectors (n, d) of unit length.
 
         Args:
-            unit: the vectors.
             without: domains to pass over; the name is empty where no other is left.
         """
         best, names = np.full(len(unit), -np.inf, np.float32), np.full(len(unit), "", object)

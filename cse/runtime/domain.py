@@ -47,18 +47,13 @@ class DomainFacts:
     """What a domain's file says beside its tensors.
 
     Attributes:
-        format: version of this layout.
-        name: the domain's name, which is also the file's.
         backbone: SHA-256 of the backbone's weights that the prompts were trained for.
         pooler: one of ``POOLERS``.
         normalize: whether embeddings have unit length by default.
         position_shift: positions that the prompt takes before the first token.
         max_length: maximum tokens per sentence, special tokens included.
-        width: numbers of a pooled vector.
-        words: numbers of a word vector.
         hashes: SHA-256 (hex) of each tensor's bytes.
         prompt: summary of the prompt (kind, length, ...); empty for the bare backbone.
-        metrics: scores of the model, by task.
         checkpoint: identity of the checkpoint it came from; empty for the bare backbone.
         versions: versions of the packages that wrote the file.
         texts: task texts by role, which go before a text.
@@ -215,11 +210,8 @@ class Shape:
     Attributes:
         backbone: SHA-256 of its weights.
         layers, heads, head_size, dimension: of the model; ``dimension`` is the width of its vectors.
-        words: width of its word vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
-        poolers: those that a domain may have.
         updates: i, o and x by ``UPDATES``; empty: a domain has none.
-        adapters: layers that i and o are of.
     """
 
     backbone: str
@@ -252,11 +244,7 @@ def is_name(name: object) -> bool:
 
 
 def check_name(name: str) -> str:
-    """Return a domain's name.
-
-    Raises:
-        CseError: it cannot name a file on every system, or has a meaning of its own.
-    """
+    """Return a domain's name."""
     if not is_name(name):
         raise CseError(
             f"domain {name[:80]!r}: not a valid name; use up to 64 letters, digits, dots, dashes and underscores, "
@@ -276,7 +264,6 @@ def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
     """Open a file to read; a pipe or a device is neither waited for nor read.
 
     Raises:
-        CseError: it is no regular file, or has more than ``most`` bytes.
         OSError: it is gone or cannot be opened.
     """
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
@@ -296,12 +283,9 @@ def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
 
     Args:
         path: the file; its name without suffix is the domain's.
-        shape: of the bank's backbone.
         most: bytes that it may have.
 
     Raises:
-        CseError: the file is truncated, modified, of another format, name or backbone, or holds numbers that are not
-            finite.
         FileNotFoundError: it is gone.
     """
     try:
@@ -322,12 +306,8 @@ class Outline(NamedTuple):
     """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``.
 
     Attributes:
-        version: the domain's identity.
-        dimension: numbers of a vector.
         max_length, normalize: as in ``DomainFacts``.
-        queries: whether it has a role for queries.
         side: as in ``DomainFacts``.
-        centres: whether it has centres.
     """
 
     version: str
@@ -343,7 +323,6 @@ def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
     """Read the start of a domain's file; the tensors behind it are not read, nor checked.
 
     Raises:
-        CseError: as ``read_domain``, as far as the start tells.
         OSError: it is gone or cannot be read.
     """
     with open_file(path, most) as file:
@@ -361,7 +340,6 @@ def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np
     """Read the centres (c, d) alone of a domain's file; None if it has none.
 
     Raises:
-        CseError: the start of the file or its centres are damaged.
         OSError: it is gone or cannot be read.
     """
     with open_file(path, most) as file:
@@ -377,17 +355,7 @@ def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np
 
 
 def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]], shape: Shape) -> None:
-    """Refuse a domain that does not fit the backbone or its own hashes.
-
-    Args:
-        path: its file, for the message.
-        facts: from the file.
-        tensors: its tensors by name.
-        shape: of the bank's backbone.
-
-    Raises:
-        CseError: as ``read_domain``.
-    """
+    """Refuse a domain that does not fit the backbone or its own hashes."""
     _check_fit(path, facts, shape)
     _check_tensors(path, tensors, facts, shape)
 

@@ -59,7 +59,6 @@ class Prepared:
 
     Attributes:
         texts: the distinct sentences (m); in a bank, those of the distinct pairs of sentence and domain.
-        tokens: theirs.
         domains: theirs, or none.
         first: where each stands first among the sentences (m).
         places: which of them each sentence is (n).
@@ -92,14 +91,9 @@ def prepare_sentences(
 
     Args:
         sentences: n texts, possibly none. A single ``str`` gives one vector.
-        tokenizers: truncating tokenizers.
         max_length: maximum tokens per sentence, special tokens included; a domain has its own.
         domains: domain of each sentence (n), or none.
         before: task text to put before each sentence.
-
-    Raises:
-        CseError: the sentences are unordered (a set, a dict), have more than one axis or contain an item that is not
-            valid text.
     """
     single = isinstance(sentences, str)
     texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
@@ -136,23 +130,15 @@ def encode_prepared(
     Batches are formed by token count and padded to their own longest row, so that little is computed on padding.
 
     Args:
-        prepared: n sentences.
         embed: maps ids (b, l), mask (b, l; 1 for a token, 0 for padding) and the rows' domains (b, or none) to
             embeddings (b, d). With ``workers`` above 1, several threads call it at once.
-        dimension: d.
-        pad_id: padding token id.
         batch_size: maximum rows per batch.
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
         batch_padding: maximum padding of a row, in tokens, before the next; None: no limit.
         multiple: of which the padded length of a batch is one, in tokens, as far as the model's limit allows it.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
         show_progress_bar: whether to show a progress bar, which counts distinct sentences.
-        workers: number of threads that run batches.
         keep: how many of the d numbers to keep of each embedding, before it is scaled; None: all.
-
-    Raises:
-        CseError: the batch size is not a positive integer; ``normalize`` is not a boolean; or an embedding is not
-            finite.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
@@ -203,14 +189,8 @@ def encode_sentences(
 
     Args:
         sentences: see ``prepare_sentences``, as for the next four.
-        tokenizers: of the model.
-        max_length: of a sentence.
-        domains: of the sentences.
         before: each sentence.
         options: further arguments of ``encode_prepared``.
-
-    Raises:
-        CseError: as both.
     """
     prepared = prepare_sentences(
         sentences, tokenizers=tokenizers, max_length=max_length, domains=domains, before=before
@@ -231,9 +211,6 @@ def cosine_similarity(a: ArrayLike, b: ArrayLike) -> NDArray[np.float32]:
     """Return the cosines (n, m) float32 between all rows of ``a`` (n, d) and of ``b`` (m, d).
 
     A vector (d,) counts as one row. The cosine with a zero vector is 0.
-
-    Raises:
-        CseError: the arguments are not numbers, differ in width or have more than two axes.
     """
     try:
         left, right = (np.atleast_2d(np.asarray(x, np.float32)) for x in (a, b))
@@ -256,11 +233,7 @@ def unit_rows(rows: NDArray[Float], out: NDArray[Float] | None = None) -> NDArra
 
 
 def as_texts(sentences: Sequence[str]) -> list[str]:
-    """Return sentences as a list.
-
-    Raises:
-        CseError: they have no order or more than one axis, or an item is not text.
-    """
+    """Return sentences as a list."""
     try:
         # iterating a table yields columns, a dict keys
         if isinstance(sentences, set | frozenset | dict) or getattr(sentences, "ndim", 1) != 1:

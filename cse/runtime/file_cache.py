@@ -34,7 +34,6 @@ def stamp_of(status: os.stat_result, now: int) -> Stamp:
     """Return what tells a file from its other versions; of one that changed just now, no later stamp is the same.
 
     Args:
-        status: of the file.
         now: nanoseconds since the epoch, from before the status was asked for.
     """
     young = now if now - status.st_ctime_ns <= COARSE_NS else 0
@@ -51,7 +50,6 @@ class FileCache(Generic[Value]):
     """What was read of files.
 
     Args:
-        read: returns the value of a file.
         size: bytes of a value.
         limit: bytes to keep; the value read last stays, be it larger.
         same: whether a value read again is the one that is there, which then stays.

@@ -29,7 +29,6 @@ class KeptVectors:
 
     Attributes:
         folder: of the files; made with the first vector.
-        adds: whether new vectors are kept too.
         places: of the vectors in the file of an encoder, by their keys.
     """
 
@@ -43,8 +42,6 @@ class KeptVectors:
         """Return the vectors of rows ``(b, width)``, not scaled; those that are not kept by ``embed``.
 
         Args:
-            of: what encodes, and how.
-            width: numbers of a vector.
             ids: token ids ``(b, l)``.
             mask: 1 for a token ``(b, l)``.
             embed: encodes rows ``(b, l)``.

@@ -37,9 +37,6 @@ def mapped_unit_vectors(
 
     Args:
         encode: returns one vector per text.
-        texts: any sequence, of which parts are read.
-        desc: name of the progress bar.
-        progress: show it.
     """
     found: NDArray[np.float32] | None = None
     with tqdm(total=len(texts), desc=desc, unit=" texts", disable=not progress, leave=False) as bar:

@@ -47,7 +47,6 @@ class DomainEncoder:
     """An encoder of one domain of a bank, for code that knows nothing of banks.
 
     Attributes:
-        mixing: encoder of the bank.
         domain: name, or a domain that need not be in the bank yet.
         wide: whether vectors have the bank's width, as those of several domains do; a narrower one ends in zeros.
     """
@@ -108,13 +107,8 @@ class PreparedMixed:
     """Sentences of several domains whose tokens are known, see ``prepare_mixed``.
 
     Attributes:
-        bank: whose domains.
-        domain: as it was given.
-        role: of the sentences.
-        texts: the sentences (n).
         chosen: their domains (n); None where the text is to choose.
         prepared: the sentences with their domains; where the text is to choose, those alone, for the bare backbone.
-        prepare: tokenises sentences with their domains.
         single: whether the sentences were one ``str``.
     """
 
@@ -149,9 +143,6 @@ def prepare_mixed(
         role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
             takes it, and all others the bare backbone.
         options: further arguments of ``prepare_sentences``.
-
-    Raises:
-        CseError: as ``Bank.choose``, ``prepare_sentences`` and ``check_role``.
     """
     prepare: Callable[..., Prepared] = partial(prepare_sentences, **options)
     texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
@@ -187,13 +178,9 @@ def encode_mixed(
     cosine sees.
 
     Args:
-        mixed: the sentences.
         run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
         normalize: whether to scale embeddings to unit length; None: as each domain says.
         options: further arguments of ``encode_prepared``.
-
-    Raises:
-        CseError: as ``encode_prepared``; where the text chooses, also as ``nearest_domains`` and ``check_role``.
     """
     bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
 
@@ -219,11 +206,7 @@ def encode_mixed(
 
 
 def check_role(role: str | None, domain: Domain) -> None:
-    """Refuse a role that a domain does not have.
-
-    Raises:
-        CseError: its prompts are for all texts alike, or it knows no such role.
-    """
+    """Refuse a role that a domain does not have."""
     if domain.texts:
         text_of(role, domain.texts)
     else:
@@ -274,7 +257,6 @@ def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool 
     A narrower embedding ends in zeros.
 
     Args:
-        pooled: the model's output (b, d).
         rows: domain of each row.
         normalize: whether to scale to unit length; None: as each domain says.
     """
@@ -297,13 +279,10 @@ def nearest_domains(bare: NDArray[np.float32], bank: Bank, age: float = 0.0) -> 
     A domain that was removed or damaged meanwhile is passed over.
 
     Args:
-        bare: the vectors.
-        bank: whose domains.
         age: see ``Bank.centres``.
 
     Raises:
         NoDomainError: no domain of the bank has centres.
-        CseError: the folder cannot be read.
     """
     centres, unit = bank.centres(age), unit_rows(bare)
     found: dict[str, Domain] = {}

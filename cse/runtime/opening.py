@@ -18,12 +18,8 @@ def open_onnx(
     """Open a bundle folder or a bank's domain; return None for anything else.
 
     Args:
-        model: path given by the user.
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
-
-    Raises:
-        CseError: a damaged bundle or bank, an unknown domain, a bank without a domain's name, or no GPU as requested.
     """
     found = domain_of(model)
     if found is not None:
@@ -40,22 +36,14 @@ def open_onnx(
 
 
 def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
-    """Open a bank to encode sentences of several domains together.
-
-    Raises:
-        CseError: the folder is no bank, or damaged.
-    """
+    """Open a bank to encode sentences of several domains together."""
     if not is_bank(folder):
         raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
     return OnnxEncoder(folder, provider=device)
 
 
 def refuse_whole_bank(folder: Path) -> None:
-    """Refuse a bank where one of its domains is needed.
-
-    Raises:
-        CseError: the folder is a bank.
-    """
+    """Refuse a bank where one of its domains is needed."""
     if is_bank(folder):
         name = next(iter(Bank(folder).names()), "NAME")
         raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")

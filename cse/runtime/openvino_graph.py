@@ -37,18 +37,9 @@ def _core() -> Any:
 class OpenvinoGraph:
     """A graph that several threads may run at once, each batch on its share of the CPUs.
 
-    Args:
-        path: an ONNX file.
-        threads: CPU threads.
-        at_once: batches that run side by side.
-
     Attributes:
-        inputs: names of what the graph is given.
         shape: of its output; a size that may vary is -1.
         precision: of matrix products, ``bf16``, or ``fp32`` on a CPU that does not multiply in it.
-
-    Raises:
-        CseError: OpenVINO is not installed or cannot load the file.
     """
 
     # of tokens, to which batches are padded: a new shape takes up to five times as long, and odd lengths are slower

@@ -33,7 +33,6 @@ class OnnxruntimeGraph:
     """A graph in onnxruntime.
 
     Attributes:
-        session: that runs it.
         device: whose memory inputs and output are bound to, which takes one copy each way; None: no binding.
     """
 
@@ -89,14 +88,10 @@ def open_graph(
     """Load a graph on the requested provider.
 
     Args:
-        path: an ONNX file.
         provider: ``cpu``, ``cuda`` (which must attach), ``auto`` (CUDA if it attaches, else the CPU) or ``openvino``.
         threads: CPU threads; None: one per usable CPU.
         at_once: batches that run side by side on the CPU, each on its share of the threads.
         tf32: whether CUDA may multiply in TF32, onnxruntime's default on NVIDIA Ampere and later.
-
-    Raises:
-        CseError: the provider is unknown, requested CUDA did not attach, or what runs the file cannot load it.
     """
     names = get_args(Provider)
     if provider not in names:

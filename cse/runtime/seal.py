@@ -36,17 +36,7 @@ def describe_files(folder: Path | str, names: Iterable[str]) -> dict[str, dict[s
 
 
 def check_entries(files: Any, manifest: Path, needed: Iterable[str], again: str) -> None:
-    """Refuse a manifest entry that ``describe_files`` would not have written.
-
-    Args:
-        files: the entry.
-        manifest: path of the manifest.
-        needed: files that must be listed.
-        again: how to fix it, to end error messages with.
-
-    Raises:
-        CseError: the entry is not a table of names, hashes and sizes, or lacks a needed file.
-    """
+    """Refuse a manifest entry that ``describe_files`` would not have written."""
     if not isinstance(files, dict):
         raise CseError(f"{manifest}: files is not a table of names; {again}")
     for name, entry in files.items():
@@ -69,13 +59,8 @@ def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: st
     """Compare every listed file with its size and hash.
 
     Args:
-        folder: folder of the files.
         files: from ``describe_files``.
-        manifest: name of the file that lists them.
         again: how to fix a difference, to end error messages with.
-
-    Raises:
-        CseError: the named file is missing, truncated or modified.
     """
     for name, entry in files.items():
         path = folder / name
@@ -104,11 +89,7 @@ def check_seal(facts: Mapping[str, Any], manifest: Path, again: str) -> None:
 
     Args:
         facts: contents of the manifest, including its seal.
-        manifest: path of the manifest.
         again: how to fix a difference, to end error messages with.
-
-    Raises:
-        CseError: the seal is missing or does not match.
     """
     try:
         whole = facts.get(SEAL) == digest(facts)
@@ -122,7 +103,6 @@ def read_value(path: Path, again: str) -> Any:
     """Read a JSON file that may be damaged.
 
     Raises:
-        CseError: it is no JSON, or nested too deep to be read.
         OSError: it cannot be read.
     """
     try:
@@ -135,7 +115,6 @@ def read_object(path: Path, again: str) -> dict[str, Any]:
     """Read a manifest.
 
     Raises:
-        CseError: the file is not a JSON object.
         OSError: the file cannot be read.
     """
     tree = read_value(path, again)
@@ -148,7 +127,6 @@ def read_sealed(path: Path, again: str) -> dict[str, Any]:
     """Read a sealed JSON object, as far as a seal can tell as it was written.
 
     Raises:
-        CseError: not a JSON object, or changed since.
         OSError: the file cannot be read.
     """
     tree = read_object(path, again)
@@ -164,12 +142,6 @@ def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again
 
     Args:
         kind: the dataclass; its fields are of plain JSON types.
-        tree: contents of the manifest.
-        manifest: its path.
-        again: how to fix it, to end error messages with.
-
-    Raises:
-        CseError: a key without a default is missing, or a value is of the wrong type.
     """
     hints = _hints(kind)  # type: ignore[arg-type]
     values = {}
@@ -197,11 +169,7 @@ def _is(value: object, wanted: Any) -> bool:
 
 
 def check_limits(values: Mapping[str, int], limits: Mapping[str, tuple[int, int]], manifest: Path, again: str) -> None:
-    """Refuse implausible numbers of a manifest.
-
-    Raises:
-        CseError: a value lies outside its limits, both of which are allowed.
-    """
+    """Refuse implausible numbers of a manifest."""
     for key, (lowest, highest) in limits.items():
         if not lowest <= values[key] <= highest:
             raise CseError(f"{manifest}: {key} is {short(values[key])}, not between {lowest} and {highest}; {again}")

@@ -100,12 +100,7 @@ def tokenize(texts: Sequence[str], limits: Sequence[int], tokenizers: Tokenizers
     """Return the tokens of texts, each cut at its own maximum length.
 
     Args:
-        texts: n texts.
         limits: maximum tokens of each (n), special tokens included.
-        tokenizers: truncating tokenizers.
-
-    Raises:
-        CseError: a text is not valid Unicode.
     """
     pieces: list[NDArray[np.int32]] = [_NO_TOKENS] * len(texts)
     truncated = 0
@@ -131,10 +126,6 @@ def wrap(rows: Sequence[Sequence[int]], limits: Sequence[int], tokenizers: Token
     Args:
         rows: token ids of each text (n).
         limits: maximum tokens of each (n), special tokens included.
-        tokenizers: of the model.
-
-    Raises:
-        CseError: an id is not in the vocabulary, or is a special token that stands around every text.
     """
     before, after = tokenizers.around
     known, taken = tokenizers.vocabulary, {*before, *after}
@@ -159,7 +150,6 @@ def pad(
 
     Args:
         rows: token ids of each row (b).
-        pad_id: padding token id.
         multiple: of which ``l`` is one, unless that is beyond ``most``.
         most: the longest ``l`` that the model takes.
     """

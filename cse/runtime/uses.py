@@ -18,11 +18,7 @@ NO_TEXTS = {QUERY: "", "passage": ""}  # roles where no text tells them apart
 
 
 def text_of(role: str | None, texts: Mapping[str, str]) -> str:
-    """Return the task text of a role, which goes before a sentence; empty without a role.
-
-    Raises:
-        CseError: the model knows no such role.
-    """
+    """Return the task text of a role, which goes before a sentence; empty without a role."""
     if role is None:
         return ""
     if role not in texts:
@@ -40,31 +36,19 @@ def role_for(kind: str, texts: Mapping[str, str]) -> str | None:
 
 
 def check_room(text: str, tokenizers: Tokenizers, max_length: int, where: str) -> None:
-    """Refuse a task text that leaves no room for a sentence.
-
-    Raises:
-        CseError: it fills ``max_length`` tokens.
-    """
+    """Refuse a task text that leaves no room for a sentence."""
     if text and len(tokenizers.truncating_at(max_length).encode(text).ids) >= max_length:
         raise CseError(f"{where}: {short(text)} fills the {max_length} tokens and leaves no room for the sentence")
 
 
 def refuse_uses(role: str | None, dimensions: int | None) -> None:
-    """Refuse a role or a number of dimensions where a bank has neither.
-
-    Raises:
-        CseError: one of the two is given.
-    """
+    """Refuse a role or a number of dimensions where a bank has neither."""
     if role is not None or dimensions is not None:
         raise CseError("a bank has no roles and no shorter vectors; leave out role and dimensions")
 
 
 def check_dimensions(wanted: int | None, widths: Sequence[int], dimension: int) -> None:
-    """Refuse a number of dimensions that the model was not trained for.
-
-    Raises:
-        CseError: it is neither one of ``widths`` nor the whole ``dimension``.
-    """
+    """Refuse a number of dimensions that the model was not trained for."""
     if wanted in (None, dimension, *widths):
         return
     allowed = ", ".join(map(str, [*widths, dimension]))

@@ -22,9 +22,7 @@ class GridCell:
     """One setting of an ablation.
 
     Attributes:
-        label: text to print.
         value: its numeric value, for plots; None if the setting is not a number.
-        changes: values by dotted key.
     """
 
     label: str
@@ -38,13 +36,10 @@ class Grid:
 
     Attributes:
         name: as in ``cse ablate NAME``.
-        title: what is varied, for axis labels.
         about: the same in a sentence, with its source.
         key: the setting that takes ``values``; None if the cells are categories.
         values: the papers' numbers.
-        cells: cells in addition to the numbers.
         needs: required values in the base settings, by key.
-        hint: command that sets them.
     """
 
     name: str
@@ -62,9 +57,6 @@ class Grid:
         Args:
             settings: base settings, from ``params.yaml``.
             values: numbers to use instead of the papers'.
-
-        Raises:
-            CseError: the base settings do not meet ``needs``, or values were given for an ablation without numbers.
         """
         present = flatten(settings.model_dump())
         for key, wanted in self.needs.items():
@@ -86,11 +78,7 @@ def ablation_names() -> list[str]:
 
 
 def load_ablation(name: str) -> Grid:
-    """Return an ablation by name.
-
-    Raises:
-        CseError: no ablation has this name.
-    """
+    """Return an ablation by name."""
     if name not in _grids():
         raise CseError(f"{name}: no such ablation{nearest(name, _grids())}; there are {', '.join(_grids())}")
     return _grids()[name]

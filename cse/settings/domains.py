@@ -28,11 +28,6 @@ def settings_of_domain(settings: Settings, name: str) -> Settings:
 
     Args:
         settings: the whole tree; ``bank.domains`` names the domain.
-        name: the domain's name.
-
-    Raises:
-        CseError: no such domain or folder, a combination of values that cannot work, or one that trains what a bank
-            cannot hold; names the domain.
     """
     domains, where = settings.bank.domains, f"bank.domains.{name}"
     if name not in domains:

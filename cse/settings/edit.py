@@ -22,11 +22,7 @@ from cse.settings.tree import Settings
 
 
 def read_values(path: Path) -> tuple[str, dict[str, Any]]:
-    """Return a settings file as text and as values by dotted key; a missing file counts as the default one.
-
-    Raises:
-        CseError: the file is not UTF-8 or not valid YAML.
-    """
+    """Return a settings file as text and as values by dotted key; a missing file counts as the default one."""
     text = read_text(path) if path.exists() else params_text()
     return text, flatten(_parse(text, path))
 
@@ -41,9 +37,6 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
 
     Returns:
         What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
-
-    Raises:
-        CseError: the file is not valid YAML, or the settings reject the result.
     """
     text, _ = read_values(path)
     tree, defaults = _parse(text, path), Settings().model_dump(mode="json")

@@ -29,9 +29,6 @@ def load_settings(
         path: a YAML file; missing keys take their defaults.
         overrides: values by dotted key (``{"train.epochs": 2}``) that take precedence over the file.
         any_view: accept an objective that does not fit ``data.view``, for commands that prepare rows but do not train.
-
-    Raises:
-        CseError: missing file, broken or hostile YAML, unknown key, wrong type or impossible combination, in one line.
     """
     path = Path(path)
     tree = parse_yaml(read_text(path), str(path))
@@ -56,7 +53,6 @@ def read_text(path: Path) -> str:
     """Return the text of a settings file with its line endings unchanged.
 
     Raises:
-        CseError: the file is missing, not regular (a pipe would block forever), too large or not UTF-8.
         OSError: the file cannot be read.
     """
     try:
@@ -75,12 +71,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_yaml(text: str, where: str) -> Any:
-    """Return the value of a YAML document.
-
-    Raises:
-        CseError: broken YAML; a value without a Python equivalent, such as a 13th month; an integer of more than 64
-            bits.
-    """
+    """Return the value of a YAML document."""
     yaml = YAML(typ="safe", pure=True)
     try:
         value = yaml.load(text)
@@ -110,9 +101,9 @@ def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = Fals
     try:
         return Settings.model_validate(tree, context={ANY_VIEW: any_view})
     except ValidationError as error:
-        lines = [_one_line(dict(problem)) for problem in error.errors()]
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        raise CseError(f"{where}: {lines[0]}{more}") from None
+        first, *others = error.errors()
+        more = f" (and {len(others)} more)" if others else ""
+        raise CseError(f"{where}: {_one_line(dict(first))}{more}") from None
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:

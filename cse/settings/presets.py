@@ -41,10 +41,7 @@ class RowSelector:
 
     Attributes:
         paper: ``PromCSE``, ``DCPCSE`` or ``D2CSE``.
-        table: table number.
         setting: supervision, plus the ablation in ablation tables.
-        model: name of the row.
-        backbone: its language model.
     """
 
     paper: str
@@ -60,12 +57,10 @@ class Preset:
 
     Attributes:
         name: the argument of ``cse preset use``.
-        description: short description of the system.
         source: where the values come from: paper and table, README.
         expect: score to expect, and other reported scores if papers or users disagree; may be empty.
         notes: disagreements between sources and differences from the published run; may be empty.
         rows: rows of the three papers that the preset reproduces, best known first; may be empty.
-        settings: values by dotted key.
     """
 
     name: str
@@ -128,17 +123,11 @@ def apply_preset(
     common keys and a comment for each. The result is checked first, and the file is replaced atomically.
 
     Args:
-        name: name of the preset.
-        params_path: the settings file.
         keep_data: keep the user's group ``data``, whatever the preset sets there. ``data.view`` is the preset's, unless
             the user's rows are made from documents or categories.
 
     Returns:
         What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
-
-    Raises:
-        CseError: the preset is unknown, the file is not valid YAML, or the settings reject the result, for example
-            because of the user's own ``data`` keys.
     """
     path = Path(params_path)
     _, present = read_values(path)
@@ -150,12 +139,7 @@ def preset_values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
     """Return the values of a preset by dotted key, defaults for what it leaves open of the system.
 
     Args:
-        name: of the preset.
-        view: the user's own.
         keep_data: as in ``apply_preset``.
-
-    Raises:
-        CseError: the preset is unknown.
     """
     preset = load_preset(name).settings
     chosen = {key: value for key, value in preset.items() if not (keep_data and _is_own_data(key))}

@@ -34,7 +34,6 @@ class PublishedScore:
     Attributes:
         metric: metric, such as ``spearman_x100``, or ``hyperparameter``.
         dataset: data set, or name of the hyperparameter.
-        value: value as printed.
         source: the mark in the table and whose measurement it denotes.
         note: remark on the figure; may be empty.
     """
@@ -91,11 +90,7 @@ def rows() -> tuple[PaperRow, ...]:
 
 
 def rows_of(preset: str) -> tuple[PaperRow, ...]:
-    """Return the rows that a preset reproduces, best known first.
-
-    Raises:
-        CseError: the preset does not exist.
-    """
+    """Return the rows that a preset reproduces, best known first."""
     return tuple(_rows()[selector] for selector in load_preset(preset).rows)
 
 

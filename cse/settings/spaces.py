@@ -31,9 +31,7 @@ class Dimension:
     """One key and the values it may take.
 
     Attributes:
-        key: dotted key.
         values: listed values; empty for a range.
-        low, high: ends of a range, inclusive.
         log: whether to search the range on a logarithmic scale.
     """
 
@@ -113,11 +111,7 @@ def about(name: str) -> str:
 
 
 def build_space(settings: Settings) -> Space:
-    """Return the space requested by group ``tune``, with every value checked against the base settings.
-
-    Raises:
-        CseError: unknown or repeated key, empty, impossible or unused dimension, or a search method that does not fit.
-    """
+    """Return the space requested by group ``tune``, with every value checked against the base settings."""
     wanted = settings.tune
     if wanted.over:
         dimensions = [parse_dimension(entry) for entry in wanted.over]
@@ -136,11 +130,7 @@ def build_space(settings: Settings) -> Space:
 
 
 def parse_dimension(entry: str) -> Dimension:
-    """Parse ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``.
-
-    Raises:
-        CseError: wrong form, unknown key, no values, or an empty or invalid range.
-    """
+    """Parse ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``."""
     key, equals, text = (part.strip() for part in entry.partition("="))
     if not equals:
         raise CseError(f"tune.over: {entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, optionally followed by `log`")
@@ -216,11 +206,7 @@ def _check(space: Space, settings: Settings) -> None:
 
 
 def reached(space: Space, settings: Settings) -> list[Settings]:
-    """Return the settings of every grid trial, or those with each listed value and both ends of each range.
-
-    Raises:
-        CseError: a value or combination is invalid.
-    """
+    """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
     if space.search == "grid":
         return [settings_with(settings, values) for values in space.grid()]
     return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
@@ -248,11 +234,7 @@ def _corrupts_anew(key: str, settings: Settings) -> bool:
 
 
 def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return settings with some values changed.
-
-    Raises:
-        CseError: a value or the combination is invalid.
-    """
+    """Return settings with some values changed."""
     tree = settings.model_dump(mode="json")
     for key, value in values.items():
         set_key(tree, key, value)

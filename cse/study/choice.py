@@ -22,10 +22,6 @@ class Choice:
     """Settings that were chosen, and what was known then.
 
     Attributes:
-        round: whose trainings are meant.
-        settings: names.
-        dev: mean dev scores by setting and column.
-        when: time in UTC.
         blind: whether no test set had been opened before.
     """
 
@@ -37,11 +33,7 @@ class Choice:
 
 
 def choose(folders: Folders, round_name: str, names: Sequence[str]) -> Choice:
-    """Record a choice; the last one counts, and earlier ones stay on record.
-
-    Raises:
-        CseError: a setting that was not trained in this round.
-    """
+    """Record a choice; the last one counts, and earlier ones stay on record."""
     lines = {line.setting: line for line in lines_of(read_rows(folders.folder, round_name)) if line.rows}
     for name in names:
         if name not in lines:
@@ -53,11 +45,7 @@ def choose(folders: Folders, round_name: str, names: Sequence[str]) -> Choice:
 
 
 def choices(folders: Folders) -> list[Choice]:
-    """Return the choices that were recorded, the last one at the end.
-
-    Raises:
-        CseError: the file was changed since.
-    """
+    """Return the choices that were recorded, the last one at the end."""
     record = _ledger(folders).read(CHOICES)
     return [] if record is None else [Choice(**each) for each in record.result]
 

@@ -24,7 +24,6 @@ def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:
 
     Args:
         run: a training, or the bare backbone, of which only the files count that measure it.
-        round_name: name of its round.
         captions: folder that may hold CxC's validation captions.
     """
     data = run.settings.data

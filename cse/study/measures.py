@@ -29,11 +29,7 @@ def dev_suite(data: PreparedData, captions: Path) -> SuiteData:
     """Return what chooses: the task that selects checkpoints, CxC's validation captions, the dev parts of own tasks.
 
     Args:
-        data: prepared data.
         captions: folder that may hold ``cxc_sts_val.csv``.
-
-    Raises:
-        CseError: nothing selects checkpoints, or a task is too small for two parts.
     """
     dev = open_dev(data)
     if dev is None:

@@ -39,10 +39,7 @@ def measure_model(
     """Measure a model on the test sets.
 
     Args:
-        prepared: folder of the evaluation data.
-        settings: device, precision and batch size.
         models: folder to write a record into and the checkpoint, or the backbone of the settings, by name.
-        name: of the model.
     """
     folder, model = models[name]
     loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone).load()
@@ -62,15 +59,11 @@ def measure_chosen(folders: Folders, settings: Settings, *, at_once: int | None 
     """Measure the bare backbone and every training of the last choice on the test sets, unless that was done.
 
     Args:
-        folders: of the study.
         settings: of a training of the round, for the evaluation data.
         at_once: how many to measure side by side; None: one for each CPU, or for each GPU if there are any.
 
     Returns:
         The bare backbone, then the chosen settings, one record per seed.
-
-    Raises:
-        CseError: nothing was chosen, or a model could not be measured.
     """
     made = choices(folders)
     if not made:

@@ -26,7 +26,6 @@ class Round(pydantic.BaseModel):
     """How settings are trained in one round: a screen of short trainings, say, or whole ones.
 
     Attributes:
-        set: values on top of those of the study.
         seeds: each setting is trained with each of them.
         snapshots: evaluations in a training whose weights are measured too; 0: only the best weights are.
     """
@@ -62,13 +61,7 @@ class Study(pydantic.BaseModel):
 
 @dataclass(frozen=True)
 class Run:
-    """One training of a study.
-
-    Attributes:
-        setting: its name.
-        seed: of the training.
-        settings: the whole tree.
-    """
+    """One training of a study."""
 
     setting: str
     seed: int
@@ -81,11 +74,7 @@ class Run:
 
 
 def read_study(path: Path) -> Study:
-    """Read the file of a study.
-
-    Raises:
-        CseError: no such file, not YAML, or a key that a study does not have.
-    """
+    """Read the file of a study."""
     if not path.is_file():
         raise CseError(f"{path}: no such file{nearest(str(path), map(str, path.parent.glob('*.yaml')))}")
     tree = parse_yaml(path.read_text(encoding="utf-8"), str(path))
@@ -104,12 +93,7 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
 
     Args:
         study: from ``read_study``.
-        round_name: name of the round.
-        base: what the study's values go on top of.
         only: names of settings; none: all.
-
-    Raises:
-        CseError: no round or setting of a name, or values that are not settings.
     """
     if round_name not in study.rounds:
         known = ", ".join(study.rounds)

@@ -48,7 +48,6 @@ class Folders:
     """Where a study keeps what it makes.
 
     Attributes:
-        folder: of the study.
         captions: folder that may hold CxC's validation captions.
     """
 
@@ -79,7 +78,6 @@ class Snapshots(Observer):
     """Keeps the weights of every evaluation of a training.
 
     Attributes:
-        training: that is observed.
         folder: to write into, one file per evaluation, named by its step.
     """
 
@@ -97,13 +95,7 @@ class Snapshots(Observer):
 
 @dataclass(frozen=True)
 class RoundRuns:
-    """The runs of a round: each is trained and measured in the process of a worker.
-
-    Attributes:
-        folders: of the study.
-        round_name, how: the round.
-        runs: by name.
-    """
+    """The runs of a round: each is trained and measured in the process of a worker."""
 
     folders: Folders
     round_name: str
@@ -206,14 +198,7 @@ def run_round(folders: Folders, round_name: str, how: Round, runs: Sequence[Run]
     tried again.
 
     Args:
-        folders: of the study.
-        round_name: name of the round.
-        how: what it says of all its trainings.
-        runs: its trainings.
         at_once: how many to train side by side; None: one for each CPU, or for each GPU if there are any.
-
-    Raises:
-        CseError: a setting or a file changed after it was trained, or another process runs this study.
     """
     study = folders.folder
     with only_one(study / "lock", f"{study}: another process is running this study; wait until it ends"):

@@ -24,14 +24,11 @@ class RunRow:
     """A training that ended.
 
     Attributes:
-        setting, seed: which one.
         round: name of its round; empty for the bare backbone.
         settings: all settings that it depends on, by dotted key.
         dev: dev scores by column; empty if it failed.
         reason: why it failed; empty if it did not.
         trained: trained weights, in percent of the backbone's.
-        steps, best_step: updates done, and those of the best weights.
-        seconds: of training and measuring.
         snapshots: ``(step, dev scores)`` along the training.
     """
 
@@ -55,11 +52,7 @@ class RunRow:
 
 
 def read_rows(study: Path, round_name: str = "") -> list[RunRow]:
-    """Return the rows of a round, or of all rounds without a name, the bare backbone's first.
-
-    Raises:
-        CseError: a record was changed since it was written.
-    """
+    """Return the rows of a round, or of all rounds without a name, the bare backbone's first."""
     runs = study / "runs"
     folders = [runs / BARE, *sorted(path.parent for path in runs.glob(f"{round_name or '*'}/*/{RUN}.json"))]
     records = [Ledger(folder).read(RUN) for folder in folders]
@@ -71,9 +64,7 @@ class SettingRuns:
     """The trainings of one setting in one round.
 
     Attributes:
-        setting, round: which one.
         rows: one per seed, those that did not fail.
-        failed: reasons of the others.
     """
 
     setting: str

@@ -14,8 +14,6 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     Args:
         ids: token ids of one row ``(L,)``.
         largest_share: share of the pieces that may be repeated.
-        rng: draws how many pieces to repeat, and which.
-        special: ids that are never repeated.
 
     Returns:
         Ids ``(L + repetitions,)``.
@@ -54,9 +52,7 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
 
     Args:
         text: a sentence; returned unchanged unless it is longer than the span.
-        characters: length of the span.
         mask_token: for instance ``[MASK]``; separated by spaces from the surrounding words.
-        rng: draws the position of the span.
     """
     if len(text) <= characters:
         return text
@@ -71,7 +67,6 @@ def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, spe
     Padding and the first and last real token keep their positions. Uses torch's random numbers.
 
     Args:
-        positions_BL: position ids.
         mask_BL: 1 for real tokens.
         special: whether to shuffle the first and last real token too, as in the released code.
     """

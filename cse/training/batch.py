@@ -32,7 +32,6 @@ class Augmentation:
     Attributes:
         repeat_share: largest share of word pieces repeated in the second copy.
         repeat_rule: how many to repeat, ``paper`` or ``released``, see ``repeat_words``.
-        special: ids that are never repeated.
         shuffle: whether to shuffle the first copy's positions.
         shuffle_special: whether to shuffle those of special tokens too.
         cut_share: share of features set to 0 in the second copy.
@@ -88,7 +87,6 @@ class Slice:
         rows: the rows on the host (numpy), so that nobody has to fetch them from the device.
         places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
         ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
-        prefix: returns the prompt as drawn for these rows.
         tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
         twice: whether passes over these rows discard activations and run again for the gradient.
     """
@@ -113,15 +111,12 @@ class Batch:
     Attributes:
         rows: row numbers ``(B,)`` of all workers.
         slices: this worker's share of the slices; all views, cut by length.
-        group: the workers that share the batch.
         layout: order of all workers' slices in the flattened batch.
         anchors: order of all workers' anchors (first copies).
-        longest: tokens in the longest row.
         projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
         labels_B: labels of the rows, or None.
         step: updates before this one.
         epoch: passes over the rows before this one.
-        real_tokens: tokens in the batch, excluding padding.
         source: number of the source of the rows; 0 is the main one.
     """
 
@@ -166,9 +161,7 @@ class Staged:
 
     Attributes:
         rows, longest, group, step, epoch, real_tokens, source: see ``Batch``.
-        own: this worker's slices.
         sizes, anchors: rows and anchors of each worker.
-        labelled: whether the rows have labels.
         packed: whether the layers see the real tokens of the only slice, and no padding.
         arrays: what the device needs, int64.
     """
@@ -303,18 +296,11 @@ def encode_batch(
     """Encode all views of a batch together; every copy of a sentence gets its own dropout.
 
     Args:
-        encoder: encoder in training mode.
-        table: tokenised rows.
-        rows: row numbers of the batch.
-        cut: how to cut the batch into slices.
-        augmentation: how copies differ.
         rng: draws the token-id augmentation, the same for all workers.
         step: updates before this one.
         epoch: passes over the rows before this one.
-        device: device of the encoder.
         bf16: whether matrix products run in bfloat16.
         group: workers that share the batch; each encodes its share of the slices.
-        source: number of the source of the rows.
     """
     staged = stage_batch(
         encoder, table, rows, cut=cut, augmentation=augmentation, rng=rng, step=step, epoch=epoch, device=device,

@@ -28,7 +28,6 @@ class Rows:
     """The rows of one table, as far as their order goes.
 
     Attributes:
-        count: how many there are.
         keys: from ``row_keys``, for batches without false negatives; None: any rows may meet.
         weight: batches of these rows for each batch of the main source.
         parts: of rows of several sources, one after the other: the number of each source's and its weight.
@@ -46,7 +45,6 @@ class Batches:
     Args:
         count: rows per epoch.
         batch_size: maximum rows per batch.
-        epochs: passes over the rows.
         seed: seed of the order.
         keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
         steps: more passes follow until there are as many batches.
@@ -166,8 +164,6 @@ def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: 
     Args:
         keys_RK: keys of each row, see ``row_keys``.
         batch_size: maximum rows per batch.
-        seed: seed of the run.
-        epoch: number of the epoch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(keys_RK))

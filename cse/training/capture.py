@@ -32,8 +32,6 @@ class Captured:
     Args:
         update: takes a staged batch and its tensors, updates the weights and returns the loss and its terms. What it
             does on the host, it does twice for each shape, and no more.
-        optimizer: AdamW, fused.
-        device: the GPU.
     """
 
     def __init__(self, update: Update, optimizer: torch.optim.Optimizer, device: torch.device) -> None:

@@ -97,9 +97,6 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] 
     Args:
         sources: rows of view ``pairs``, and whether their queries stand in for real ones.
         documents: all documents, each once; None: those of the rows.
-
-    Raises:
-        CseError: a row's document is not among all.
     """
     queries: list[str] = []
     number: dict[str, int] = {}
@@ -143,11 +140,9 @@ def teach(
     them after the other: once for means and deviations, and once more for the best.
 
     Args:
-        pairs: queries and documents.
         query_nD: the teacher's unit vectors of the queries ``(n, D)``.
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
         words: weight of BM25; 0: none.
-        temperature: of the softmax.
         candidates: how many documents get a share, at most.
         own_share: share of the own document of a query that stands in for no other; of one that does, it gets none.
         most_documents: of more, half as many at random are the targets' sample; None: no sample.
@@ -187,7 +182,6 @@ class _Scores:
     """Scores of all documents for all queries, a block of documents after the other, and some queries at a time.
 
     Attributes:
-        pairs: queries and documents.
         query_nD: unit vectors of the queries.
         document_ND: unit vectors of the documents.
         words: weight of BM25.

@@ -32,13 +32,7 @@ _SELECT, _TREAT, _RANDOM, _CHOOSE = range(4)  # streams of random numbers
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """Vocabulary facts that masking needs.
-
-    Attributes:
-        size: number of ids.
-        mask: id of the mask token.
-        special: ids that are never masked.
-    """
+    """Vocabulary facts that masking needs."""
 
     size: int
     mask: int
@@ -60,7 +54,6 @@ class Corruption:
         choice: ``argmax`` or ``sample``.
         positions: where to use the generator's tokens, ``all`` or ``masked``.
         protect_special: whether to keep special tokens other than the first, which always stays.
-        seed: seed for all random choices.
     """
 
     mask_share: float
@@ -96,14 +89,9 @@ def mask_tokens(
     """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % a random token, 10 % stay.
 
     Args:
-        ids_BL: token ids.
         mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
         view_B: view of each row.
-        vocabulary: ids of the mask and of special tokens.
-        share: probability of choosing a token.
-        seed: seed for the random numbers.
-        epoch: epoch, hashed into the random numbers.
 
     Returns:
         Ids for the language model and a boolean mask of the chosen tokens, both ``(B, L)``.
@@ -134,9 +122,6 @@ def corrupt(
         mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
         view_B: view of each row.
-        how: which tokens to replace, and how.
-        vocabulary: ids of the mask and of special tokens.
-        generator: proposes tokens.
         epoch: passes over the rows before this one.
 
     Returns:
@@ -223,11 +208,7 @@ def corrupt_all(
 
 
 def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
-    """Return a source that reads the output of ``corrupt_all``; maps the files instead of loading them.
-
-    Raises:
-        CseError: a file is missing or belongs to other rows.
-    """
+    """Return a source that reads the output of ``corrupt_all``; maps the files instead of loading them."""
     flat: dict[tuple[int, int], np.ndarray] = {}
     try:
         digests = json.loads((folder / _DIGESTS).read_text(encoding="utf-8"))

@@ -34,7 +34,6 @@ class Group:
 
     Attributes:
         rank: number of this worker, from 0.
-        size: number of workers.
     """
 
     rank = 0
@@ -63,7 +62,6 @@ class Group:
 
         Args:
             part: the part of the mean that belongs to the anchors of ``block(rows)``, a scalar with gradient.
-            rows: number of rows of all workers.
         """
         return part if self.size == 1 or rows < self.size else self.size * part
 
@@ -72,7 +70,6 @@ class Group:
 
         Args:
             total: sum over this worker's tokens, a scalar with gradient.
-            count: its number of tokens, a scalar.
         """
         return total / count.clamp(min=1)
 
@@ -112,11 +109,7 @@ def _together() -> Iterator[None]:
 
 
 class ProcessGroup(Group):
-    """The workers of torch's default process group, set up by a launcher (gloo or NCCL).
-
-    Args:
-        device: device of the tensors that workers exchange.
-    """
+    """The workers of torch's default process group, set up by a launcher (gloo or NCCL)."""
 
     def __init__(self, device: torch.device) -> None:
         self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
@@ -224,7 +217,6 @@ class GroupLayout:
         """Gather all workers' rows in flattened-batch order.
 
         Args:
-            group: the workers.
             parts: one tensor per slice of this worker, ``(rows of the slice, ...)``.
         """
         return group.gather(torch.cat(list(parts)), self.counts)[self.order]

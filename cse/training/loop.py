@@ -96,14 +96,10 @@ def train(
     Args:
         encoder: its ``trainable()`` weights are updated; all others stay bit for bit.
         losses: the loss to minimise; its own ``trainable()`` weights are updated too.
-        table: tokenised rows of the main source.
-        plan: hyperparameters.
-        more: tokenised rows of further sources.
         dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
         folder: where the resumable state is saved. With several workers, the first one's counts and its clock decides
             when to save; the others call it too, with nothing.
-        observer: notified of progress.
         device: device to train on; the CPU by default.
         group: the workers that share each batch; all of them call this with the same arguments.
 
@@ -111,7 +107,6 @@ def train(
         The final state; the encoder holds its ``best_weights``, or its last weights if nothing was selected.
 
     Raises:
-        CseError: embeddings, loss or gradient are not finite, or the dev pairs cannot be scored.
         Interrupted: SIGTERM or SIGINT arrived; saves the state first.
         PeerLost: another worker failed.
     """

@@ -29,7 +29,6 @@ class PairNumbers:
 
     Attributes:
         texts: distinct texts; the candidates (positives) first, in order of appearance.
-        candidates: how many of them are candidates.
         anchor_R, positive_R: text of each row's anchor and positive.
         barred_R: for each row the candidates that are no negatives of its anchor, whatever their cosine.
     """
@@ -96,13 +95,8 @@ def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: 
     """Return the hard negative of each row, a number of a text, or ``NONE`` where none is left.
 
     Args:
-        pairs: the pairs.
         anchors_TD: vector of each text as an anchor, of unit length; rows of texts that are none are not read.
         texts_TD: vector of each text as a positive or negative, of unit length.
-        how: how to choose.
-
-    Raises:
-        CseError: an approximate search is needed, and faiss is not installed.
     """
     candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
     chosen_R = np.full(len(pairs.anchor_R), NONE)
@@ -168,11 +162,7 @@ def _nearest(
 
 
 def approximate_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
-    """Return each text's approximately nearest others, ``(T, nearest)``, -1 where fewer are found.
-
-    Raises:
-        CseError: faiss is not installed.
-    """
+    """Return each text's approximately nearest others, ``(T, nearest)``, -1 where fewer are found."""
     index = _index(np.ascontiguousarray(vectors_TD))
     index.hnsw.efSearch = max(_DEPTH, 2 * nearest)
     found_TK = np.full((len(vectors_TD), nearest), NONE)

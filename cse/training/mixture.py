@@ -20,7 +20,6 @@ class Mixture:
     Args:
         tables: of the main source (or of all in one), then of the further ones.
         batch_size: maximum rows per batch.
-        epochs: passes over the main source.
         seed: seed of the order.
     """
 
@@ -80,8 +79,6 @@ def draw_rows(parts: Sequence[tuple[int, float]], epoch: int, *, seed: int) -> n
 
     Args:
         parts: the number of rows of each source and its weight, as they follow each other in the table.
-        epoch: number of the epoch.
-        seed: seed of the run.
     """
     main = parts[0][0]
     drawn, first = [np.arange(main)], main

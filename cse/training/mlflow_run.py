@@ -30,7 +30,6 @@ class MlflowRun(Observer):
     Args:
         folder: the training's folder; keeps the id of the run, so that a resumed training goes on with it.
         settings: nested settings of the training, logged as parameters such as ``prompt.length``.
-        measure: what the dev score is.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], measure: str = SPEARMAN) -> None:
@@ -42,11 +41,7 @@ class MlflowRun(Observer):
         self.lost = False
 
     def start(self, done: int, steps: int) -> None:
-        """Open the run, or the one that a killed training began.
-
-        Raises:
-            CseError: mlflow is not installed, or its server cannot be reached.
-        """
+        """Open the run, or the one that a killed training began."""
         for name, value in _PATIENCE.items():
             os.environ.setdefault(name, value)
         try:

@@ -22,9 +22,6 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int, exact_rows: int) -> 
 
     Returns:
         Numbers of texts, int64 ``(P, 2)``; none twice.
-
-    Raises:
-        CseError: an approximate search is needed, and faiss is not installed.
     """
     nearest = min(nearest, len(vectors_TD) - 1)
     if nearest < 1:

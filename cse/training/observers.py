@@ -24,9 +24,7 @@ class StepRecord:
 
     Attributes:
         step: optimiser updates done, from 1.
-        steps: updates of the whole run.
         terms: loss terms by name, NaN if the batch's source does without, and their weighted sum as ``loss``.
-        learning_rate: learning rate of this update.
         sentences_per_second: rows of all views per second since the last record.
         tokens_per_second: real tokens per second, excluding padding and prompt.
         dev_score: best score on the dev pairs or dev task so far, times 100, or None.

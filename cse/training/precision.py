@@ -8,11 +8,7 @@ from cse.errors import CseError
 
 
 def choose_device(wish: str) -> torch.device:
-    """Return the device of torch for a ``Provider``, the CPU beside OpenVINO.
-
-    Raises:
-        CseError: ``cuda`` without a GPU.
-    """
+    """Return the device of torch for a ``Provider``, the CPU beside OpenVINO."""
     if wish == "cuda" and not torch.cuda.is_available():
         raise CseError("device: cuda was requested, but torch sees no GPU; install a CUDA build or choose auto or cpu")
     if wish == "auto":
@@ -21,11 +17,7 @@ def choose_device(wish: str) -> torch.device:
 
 
 def choose_bf16(wish: str, device: torch.device) -> bool:
-    """Return whether matrix products run in bfloat16; ``auto`` requires native hardware support.
-
-    Raises:
-        CseError: ``bf16`` was requested and the GPU does not support it.
-    """
+    """Return whether matrix products run in bfloat16; ``auto`` requires native hardware support."""
     if wish == "fp32":
         return False
     if device.type == "cuda":

@@ -87,14 +87,10 @@ def pad_in_groups(
     This changes only the padding, not which rows share a batch (and so are each other's negatives).
 
     Args:
-        table: the tokenised rows.
         rows: row numbers of the batch ``(B,)``.
         groups: number of slices of equally many rows; 1 pads everything to the longest row, as the papers' code does.
             None: the slices that cost least, see ``cheapest_cuts``.
-        change: augmentation of a row's token ids.
-        cost: fixed cost of a slice in tokens.
         multiple: of which a slice's padded length is one, in tokens, unless that is more than ``most``.
-        most: tokens.
     """
     starts = np.concatenate([column.offsets[rows] for column in table.columns])
     lengths = np.concatenate([column.lengths(rows) for column in table.columns])
@@ -131,7 +127,6 @@ def cheapest_cuts(lengths: np.ndarray, cost: float) -> list[int]:
 
     Args:
         lengths: tokens of each row, rising.
-        cost: fixed cost of a slice, in tokens.
 
     Returns:
         Rising row numbers at which a new slice begins; empty for one slice.

@@ -19,16 +19,11 @@ class RunState:
     """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
-        step: optimiser updates done.
         weights: trained weights by name, including those of the loss.
         memory: buffers of the loss by name (a momentum copy, a queue).
         average: moving average of the encoder's weights by name, in an ended run the weights to save; empty without.
-        optimizer: state of the optimiser.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
-        best_step: step of that score.
-        best_weights: weights of that score.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
-        stale: evaluations since the best one.
     """
 
     step: int = 0

@@ -44,7 +44,6 @@ class TokenTable:
 
     Attributes:
         columns: one per view (the same column twice if a sentence is its own positive).
-        pad_id: id that pads short rows.
         labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts have
             and -1 for none, int64 ``(rows,)``; None if the loss needs neither.
         keys, weight, parts: see ``Rows``.
@@ -85,11 +84,9 @@ def tokenise(
         view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
         tokenizers: fast tokenizers, one for all views or one per view (two templates); copied before use.
         max_length: most tokens per sentence, including special tokens and template; cuts longer sentences.
-        pad_id: id of the padding token.
         views: how many views the loss needs; None: all.
         before: task text that goes before each column's sentences; empty: none.
         second_text: changes the text of the second view, given the text and its row number.
-        progress: whether to show a progress bar.
     """
     made: dict[tuple[int, int, bool], TokenColumn] = {}
     columns = []
@@ -139,7 +136,6 @@ def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
 
     Args:
         folder: folder of the arrays; the first process writes them while the others wait.
-        make: tokenises the rows.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):

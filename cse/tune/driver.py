@@ -44,10 +44,6 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
         corrupted: folder of rows corrupted before training.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
         mined: folder of the triplets mined from the rows; read if anything is mined.
-
-    Raises:
-        CseError: the space is invalid, dev pairs or a model are missing, more CPUs or GPUs were requested than exist,
-            another driver runs the same sweep, or no trial succeeded.
     """
     if settings.tune.gpus_per_trial == 0 and settings.train.device == "auto":
         settings = settings_with(settings, {"train.device": "cpu"})  # Ray then assigns no GPU but does not hide it
@@ -99,11 +95,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
 
 
 def _check_disk(records: Sequence[TrialRecord], job: Job) -> None:
-    """Refuse to finish a sweep if trials failed on a full disk, so that the same command retries them.
-
-    Raises:
-        CseError: trials ran out of disk space.
-    """
+    """Refuse to finish a sweep if trials failed on a full disk, so that the same command retries them."""
     lost = [record for record in records if record.state == "failed" and job.record_of(record.config) is None]
     full = [record for record in lost if full_disk_in(record.reason)]
     if full:
@@ -177,11 +169,7 @@ def _trial(config: dict[str, Any], job: Job) -> None:
 
 
 def _check_machines(job: Job) -> None:
-    """Refuse trials that no machine can hold.
-
-    Raises:
-        CseError: no machine can hold a trial.
-    """
+    """Refuse trials that no machine can hold."""
     import ray
 
     there, gpus = with_more(ray), _gpus(job.settings)
@@ -216,11 +204,7 @@ def _dev_of_sweep(data: PreparedData, settings: Settings) -> tuple[int, str]:
 
 
 def _gpus(settings: Settings) -> float:
-    """Return the number of GPUs per trial.
-
-    Raises:
-        CseError: more GPUs were requested than exist.
-    """
+    """Return the number of GPUs per trial."""
     import ray
 
     there = ray.cluster_resources().get("GPU", 0)

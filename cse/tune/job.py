@@ -32,7 +32,6 @@ class Job:
 
     Attributes:
         settings: base settings that each trial modifies.
-        folder: the sweep folder, absolute.
         corrupted: folder of rows corrupted before training, absolute.
         threads: threads per trial.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
@@ -99,7 +98,6 @@ def share_data(prepared: Path, shared: DataFolders, mined: Path | None = None) -
 
     Args:
         prepared: folder of the rows and of all that is measured.
-        shared: folders to make.
         mined: folder of the mined triplets; None: none were.
     """
     shutil.rmtree(shared.prepared, ignore_errors=True)

@@ -30,14 +30,9 @@ class TrialRecord:
     Attributes:
         number: position in start order, from 1.
         state: ``finished``, ``stopped`` (fell behind) or ``failed``.
-        config: searched values by dotted key.
         values: all values that differ from the base settings, such as the spacing of evaluations.
         score: best dev score times 100, or None.
-        percent: percentage of the training done.
-        seconds: duration.
         curve: ``(percent, best dev score so far)``.
-        reason: why it failed.
-        folder: folder of its checkpoint, metrics and plots.
     """
 
     number: int
@@ -62,13 +57,8 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        folder: the sweep folder.
-        space: name of the space.
-        search: search method.
-        dimensions: searched dimensions.
         trials: trials in start order.
         dev_pairs: number of dev pairs, or items of the dev task, behind each score.
-        measure: the dev task's measure.
     """
 
     folder: Path
@@ -86,11 +76,7 @@ class Sweep:
 
     @property
     def best(self) -> TrialRecord:
-        """The finished trial with the best dev score; on ties, the earliest.
-
-        Raises:
-            CseError: no trial finished.
-        """
+        """The finished trial with the best dev score; on ties, the earliest."""
         finished = [trial for trial in self.trials if trial.state == "finished"]
         if not finished:
             reasons = [trial.reason for trial in self.trials if trial.reason] or ["all were stopped"]
@@ -150,7 +136,6 @@ def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict
 
     Args:
         values: values that differ from the settings file, by dotted key.
-        searched: the searched keys.
     """
     wanted = {key: value for key, value in values.items() if key in searched or not _is_budget(key)}
     return wanted, {key: value for key, value in values.items() if key not in wanted}

@@ -35,9 +35,6 @@ class Reporter(Observer):
     """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists.
 
     Attributes:
-        report: function that takes the metrics.
-        steps: steps in the whole training.
-        best: best dev score so far.
         loss: loss of the last observed step.
     """
 
@@ -66,8 +63,6 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     """Train one configuration and report its dev score; reuse the result if it was trained before.
 
     Args:
-        config: values by dotted key.
-        job: the sweep.
         report: function that takes metrics, like ``ray.tune.report``.
 
     A configuration that cannot be trained is reported with the worst possible score and its reason recorded; an error
@@ -119,11 +114,7 @@ def _train(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], 
 
 @contextmanager
 def _attempt(folder: Path) -> Iterator[None]:
-    """Keep a file while a worker runs the trial; files left behind count lost workers.
-
-    Raises:
-        CseError: ``LOSSES`` workers were lost.
-    """
+    """Keep a file while a worker runs the trial; files left behind count lost workers."""
     lost = sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
     if lost >= LOSSES:
         raise CseError(f"its worker died {lost} times, killed externally or by its own error")

@@ -63,8 +63,6 @@ class Watch:
     """Shows a sweep while it runs.
 
     Args:
-        space: the search space.
-        job: the sweep.
         dashboard: address of Ray's dashboard; empty if there is none.
         gpus: that each trial takes.
     """

@@ -72,11 +72,7 @@ _TEI_ERRORS: dict[int | str, dict[str, Any]] = {
 
 
 def create_app(options: Options) -> Door:
-    """Load the model and return the application.
-
-    Raises:
-        CseError: the file of API keys is not valid, or the model is damaged, does not load or is not there.
-    """
+    """Load the model and return the application."""
     metrics = Metrics()
     keys = {} if options.api_keys is None else read_keys(options.api_keys)
     service = Service(options, metrics)
@@ -286,7 +282,6 @@ def _check(inputs: Inputs, options: Options, param: str) -> None:
     """Refuse token ids where none are taken, and too long texts.
 
     Raises:
-        CseError: they are token ids.
         ServiceError: 413.
     """
     if not options.token_ids and not isinstance(inputs[0], str):

@@ -41,7 +41,6 @@ class _Queue:
     """What waits of small requests, or of all others.
 
     Attributes:
-        tokens: that wait.
         held: those of each client.
         large: a client's request beyond its share, taken because nothing waited.
     """
@@ -76,9 +75,7 @@ class Batcher:
     Args:
         lanes: batches that run at once; on a CPU, each uses one core unless it is alone.
         batch_tokens: maximum tokens of a batch, padding included; a row beyond it runs alone.
-        batch_rows: maximum rows of a batch.
         padding: tokens of padding that are worth one batch less.
-        capacity: tokens that may wait.
         patience: seconds that a request may take; no more is queued than is answered in that time.
         ran: is told of every batch, from the thread that ran it.
     """
@@ -139,8 +136,6 @@ class Batcher:
         """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
 
         Args:
-            encoder: the model that answers.
-            tokens: of the request's texts.
             domains: domain of each text, for a bank.
             client: whose share of the queue the request takes; None: of nobody, it may fill the queue.
             taken: whether the request was taken before and goes on, so that there is room for it.
@@ -254,7 +249,6 @@ class Batcher:
 
         Args:
             near: rows in order of length.
-            head: place of the row that must be among them.
         """
         low = high = head
         while high - low + 1 < self._batch_rows:

@@ -38,13 +38,7 @@ class Door:
     """ASGI middleware around the application.
 
     Args:
-        app: the application.
-        options: limits.
-        metrics: where requests are counted.
         keys: the API keys; none: the service is open.
-
-    Attributes:
-        metrics: as given.
     """
 
     def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys) -> None:

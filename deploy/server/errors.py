@@ -15,9 +15,6 @@ class ServiceError(HTTPException):
     """An answer other than 200.
 
     Args:
-        status: HTTP status.
-        message: one line: what, where, what to do.
-        param: field of the request that is wrong.
         code: OpenAI's code, such as ``model_not_found``.
         kind: ``error_type`` of Text Embeddings Inference; None: by status.
         retry_after: seconds after which to ask again.

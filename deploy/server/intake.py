@@ -34,7 +34,6 @@ def checked(shape: Any, *, alone: bool = True) -> PlainValidator:
     pydantic's own would write an error for each wrong item and each alternative: gigabytes for a small body.
 
     Args:
-        shape: the field's type, for the document.
         alone: whether one text, and token ids, are taken beside a list of texts.
     """
 

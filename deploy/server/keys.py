@@ -21,7 +21,6 @@ class Key(NamedTuple):
 
     Attributes:
         models: names of the models that the key opens; None: all.
-        line: its number.
     """
 
     models: frozenset[str] | None
@@ -77,8 +76,6 @@ def read_keys(path: Path) -> dict[str, Key]:
     # do not count.
 
     Raises:
-        CseError: a line is not a hash, names no model behind ``models=`` or repeats a key, or there is none: a server
-            that was to be closed would be shut for all.
         OSError: the file cannot be read.
     """
     found: dict[str, Key] = {}
@@ -103,8 +100,6 @@ def unknown_models(path: Path, keys: Keys, known: Sequence[str]) -> str:
     """Return in one line which names in a file of keys are no model's, ``""`` if all are.
 
     Args:
-        path: the file, for the message.
-        keys: from it.
         known: names of models, in alphabetical order.
     """
     there = {*known, "auto"}

@@ -33,7 +33,6 @@ class Target(NamedTuple):
     """What a request's ``model`` stands for.
 
     Attributes:
-        served: the model.
         id: as in ``/v1/models``.
         domain: of a bank; None for a bundle, and for ``auto``.
         auto: whether each text goes to the nearest domain of the bank.
@@ -85,8 +84,6 @@ class Served:
     """A model that is loaded.
 
     Attributes:
-        encoder: runs it.
-        name: id of a bundle.
         version: in the registry, else the start of the hash of its files.
     """
 
@@ -102,12 +99,8 @@ class Served:
 
         Args:
             folder: the bundle or bank.
-            name: id of a bundle.
             version: in the registry, if it is from there.
             options: of ``OnnxEncoder``.
-
-        Raises:
-            CseError: it is damaged or does not load.
         """
         encoder = OnnxEncoder(folder, **options)
         tokens = encoder.tokenize(["warm up"])
@@ -208,7 +201,6 @@ class Served:
         """Return what an id stands for.
 
         Args:
-            model: the id.
             allowed: names to speak of where there is no such model; None: all.
 
         Raises:
@@ -294,7 +286,6 @@ class Cards(NamedTuple):
     Attributes:
         data: entries; none for a damaged domain.
         last_id: what to begin the next page after; None: nothing is on this one.
-        has_more: whether there is a next page.
     """
 
     data: list[dict[str, Any]]
@@ -315,11 +306,7 @@ def name_in(model: str) -> str:
 
 
 def folder_name(folder: Path) -> str:
-    """Return the id of a bundle that was given as a folder: the folder's name.
-
-    Raises:
-        CseError: no such folder.
-    """
+    """Return the id of a bundle that was given as a folder: the folder's name."""
     if not folder.is_dir():
         raise CseError(f"{folder}: no such folder; give a bundle (cse export), a bank (cse bank create) or NAME@STAGE")
     return folder.resolve().name

@@ -26,12 +26,7 @@ class Follower:
 
     Args:
         wanted: ``NAME@STAGE``; a version (``NAME@v1.2.0``) does not move.
-        load: loads a folder as a version.
-        take: puts a loaded model in service.
         failed: is told when a promotion does not load.
-
-    Raises:
-        CseError: not in a clone of the project, or nothing is registered under the name.
     """
 
     def __init__(
@@ -53,11 +48,7 @@ class Follower:
         self._thread: threading.Thread | None = None
 
     def start(self, seconds: float) -> Served:
-        """Return the model that is in the stage now, and look for another one every ``seconds``.
-
-        Raises:
-            CseError: there is none, or it cannot be pulled or loaded.
-        """
+        """Return the model that is in the stage now, and look for another one every ``seconds``."""
         served = self._fetch(self._promoted())
         self._serving = served.version
         self._thread = threading.Thread(target=self._watch, args=(seconds,), name="follower", daemon=True)

@@ -134,11 +134,7 @@ class _Protocol(HttpToolsProtocol):
 
 
 def run(options: Options, host: str, port: int, drain: float) -> None:
-    """Serve until SIGTERM or Ctrl-C; requests in progress are finished.
-
-    Raises:
-        CseError: the address cannot be bound, or the model does not load.
-    """
+    """Serve until SIGTERM or Ctrl-C; requests in progress are finished."""
     set_up()
     sys.setswitchinterval(_SWITCH_SECONDS)
     _Protocol.most = min(options.max_connections, _allowed_files() - _OTHER_FILES)
@@ -191,11 +187,7 @@ class _Server(uvicorn.Server):
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Return a socket bound to an address; port 0 takes any free one.
-
-    Raises:
-        CseError: the address is taken or not this machine's.
-    """
+    """Return a socket bound to an address; port 0 takes any free one."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -43,12 +43,8 @@ class Answer(NamedTuple):
 
     Attributes:
         vectors: (n, d) float32; with ``auto``, a narrower domain's end in zeros.
-        model: id of the model.
-        tokens: number of tokens, special tokens included.
-        truncated: number of texts that were cut.
         domains: each text's domain, where the server chose it; else empty.
         queue_seconds: from arrival to the first batch.
-        compute_seconds: from then to the answer.
     """
 
     vectors: NDArray[np.float32]
@@ -67,11 +63,7 @@ class Answer(NamedTuple):
 
 
 class Service:
-    """The model in service, the queue in front of it, and the limits on both.
-
-    Raises:
-        CseError: the model is damaged, does not load or is not there.
-    """
+    """The model in service, the queue in front of it, and the limits on both."""
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
         self.options, self.metrics = options, metrics
@@ -140,9 +132,7 @@ class Service:
         """Return the vectors of texts, or of lists of token ids.
 
         Args:
-            inputs: checked against the limits already.
             model: id of the model; None: the only one.
-            client: who asks.
             normalize: whether vectors have unit length; None: as the model says.
             whole: whether to refuse texts that do not fit instead of cutting them.
             role: of each text, whose task text goes before it; None: as the id says, or no text.
@@ -151,7 +141,6 @@ class Service:
         Raises:
             ServiceError: the model is unknown, not the client's or has no such role or number of dimensions, or the
                 queue is full.
-            CseError: an input cannot be tokenised, or a token id is not the model's.
         """
         model = client.opened(model)
         if model == AUTO and self._watcher is not None:
@@ -186,8 +175,6 @@ class Service:
         """Return what a function answers that looks into the folder of a bank, if one is served.
 
         Args:
-            question: the function.
-            arguments: of the function.
             name: whose file alone it looks at itself; others are looked at through ``Storage.look``.
 
         Raises:

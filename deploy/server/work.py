@@ -32,13 +32,10 @@ class Work:
 
     Attributes:
         encoder: the model that answers; requests in progress keep theirs when another one takes over.
-        tokens: of the request's texts.
         domains: domain of each text, for a bank.
         client: whose share of the queue it takes; None: of nobody.
-        small: whether it waits among the small requests.
         vectors: answers (n, d), not scaled to unit length.
         waiting: rows that no batch has taken yet.
-        waiting_tokens: their tokens.
         left: rows that are not answered yet.
         submitted: time of arrival, in seconds.
         started: time when the first row was taken.

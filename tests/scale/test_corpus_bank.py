@@ -25,7 +25,7 @@ from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.scale.banks import KINDS, TYPICAL, put_domain, write_bank
 from tests.scale.corpora import outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
 
-TEXTS = [*sentences(20), "", *TYPICAL["billing"], *TYPICAL["outage"], "the cat", ""]
+TEXTS = [*sentences(20), "a", *TYPICAL["billing"], *TYPICAL["outage"], "the cat", "the"]
 NAMES = [list(KINDS)[number * 7 // 5 % 3] for number in range(len(TEXTS))]  # several in every shard
 
 

@@ -20,7 +20,7 @@ from tests.cli.workspace import contents, full_disk
 from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
 from tests.scale.corpora import outputs, read_vectors, sentences, shards, write_jsonl, write_txt
 
-TEXTS = [*sentences(45), "", "the cat", ""]
+TEXTS = [*sentences(45), "a", "the cat", "the"]
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import pytest
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
-from cse.scale.corpus import index
+from cse.scale.corpus import database, index
 from cse.scale.corpus import table as module
 from cse.scale.corpus.embed import embed_corpus
 from cse.scale.corpus.index import build_table, update_table
@@ -452,7 +452,7 @@ def test_a_search_under_way_sees_the_index_as_it_was(embed, bundle):  # noqa: F8
 def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch):  # noqa: F811
     before = answers(cse, vectors)
 
-    def killed(table):
+    def killed(*_):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(index, "_publish", killed)
@@ -463,8 +463,46 @@ def test_a_killed_build_leaves_the_index_before(cse, embed, vectors, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         build_table(open_vectors(str(fresh)))
     assert cse("search", fresh, "dog").refused() == (
-        f"{fresh}: the index is not finished or damaged; build it again (cse index)"
+        f"{fresh}: the index is not finished or damaged; build the index again: cse index {fresh}"
     )
+
+
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [
+        ("_versions/*.manifest", lambda content: content[: len(content) // 2]),
+        ("_versions/*.manifest", lambda content: b""),
+        ("data/*", lambda content: bytes(byte ^ (n % 9 == 0) for n, byte in enumerate(content))),
+        ("_indices/*/part_0_invert.lance", lambda content: content[:-1] + b"x"),
+        ("sha256.json", lambda content: b"[1]"),
+        ("data/*", None),
+    ],
+)
+def test_a_damaged_index_is_found_and_built_again(cse, embed, which, damage):  # noqa: F811
+    folder = embed(ROWS, "vectors", "--index")
+    before = answers(cse, folder)
+    assert "files of the index are as they were written\n" in cse("index", folder, "--verify").err
+    file = sorted(folder.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    for command in (("search", folder, "dog"), ("index", folder, "--verify"), ("index", folder, "--update", folder)):
+        assert cse(*command).refused().endswith(f"; build the index again: cse index {folder}")
+    assert cse("index", folder).code == 0
+    assert answers(cse, folder) == before
+    assert cse("index", folder, "--verify").code == 0
+
+
+def test_what_is_too_large_to_check_at_opening_is_checked_on_demand(cse, embed, monkeypatch):  # noqa: F811
+    folder = embed(ROWS, "vectors", "--index")
+    monkeypatch.setattr(database, "_AT_OPENING", 0)
+    (file,) = folder.glob("index.lance/data/*")
+    content = bytearray(file.read_bytes())
+    content[64] ^= 1
+    file.write_bytes(content)
+    assert cse("search", folder, "dog").code == 0
+    assert "not as it was written; build" in cse("index", folder, "--verify").refused()
 
 
 def test_a_table_of_another_program_is_not_written_over(cse, embed):  # noqa: F811
@@ -525,7 +563,7 @@ def test_no_index_and_no_folder(cse, embed, tmp_path):  # noqa: F811
     from lancedb import connect
 
     connect(folder).create_table("index", [{"id": 1}])
-    assert "not finished or damaged; build it again" in cse("search", folder, "dog").refused()
+    assert "not finished or damaged; build the index again" in cse("search", folder, "dog").refused()
 
 
 def test_starting_over_removes_the_index(cse, embed, vectors):  # noqa: F811

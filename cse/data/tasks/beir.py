@@ -28,10 +28,6 @@ def read_beir(folder: Path, name: str) -> Retrieval:
     A document's text is its title, a blank and its text; or its text alone where that starts with the title. As BEIR
     and trec_eval do, it goes on without what no measure is defined for, and counts it: documents without text,
     judgements of queries or documents that are not there, queries without a relevant document.
-
-    Raises:
-        CseError: anything wrong with a file; an id that occurs twice, two grades for one document, or fewer than two
-            queries with a relevant document.
     """
     documents, empty = _texts(folder / CORPUS, titled=True)
     queries, _ = _texts(folder / QUERIES)

@@ -57,7 +57,6 @@ class BinaryPairs(_Columns):
     """Pairs of texts that mean the same or do not.
 
     Attributes:
-        name: name of the task.
         sentence1, sentence2: texts, ``n`` each.
         label: whether the two mean the same, bool ``(n,)``.
         left_out: pairs of the file that are neutral or have no label.
@@ -75,7 +74,6 @@ class Triplets(_Columns):
     """Texts, each with one that is nearer to it and one that is farther.
 
     Attributes:
-        name: name of the task.
         anchor, positive, negative: texts, ``n`` each.
     """
 
@@ -91,14 +89,12 @@ class Retrieval(_Columns):
     """Queries that look for documents.
 
     Attributes:
-        name: name of the task.
         queries: texts of the ``q`` judged queries.
         documents: texts of all ``m`` documents, titles included.
         query, document: places of each judgement's query and document, int64 ``(j,)``.
         relevance: its grade, int64 ``(j,)``; 1 and above is relevant.
         own: place of the document that each query itself is, -1 where it is none, int64 ``(q,)``; None if all are none.
             It is not ranked, unless it is judged relevant.
-        judged_in: file of the judgements.
         left_out: queries without a relevant document in the file of judgements.
         unknown: judgements of queries or documents that are not there, or have no text.
         empty: documents without text, which are not among ``documents``.
@@ -137,9 +133,6 @@ class LabelledTexts(_Columns):
     """Texts with one label each: reference rows, on which one may train, and test rows.
 
     Attributes:
-        name: name of the task.
-        reference, reference_label: texts and labels of the reference rows.
-        test, test_label: texts and labels of the test rows.
         split: ``given``, ``halves`` of one file, or ``held out`` of the training rows.
     """
 
@@ -219,7 +212,6 @@ class CaptionPairs(_Columns):
         score: gold similarity from 0 to 5, float64 ``(n,)``.
         caption: number of each pair's first caption, int64 ``(n,)``.
         image: number of the image of each pair's first caption, int64 ``(n,)``.
-        name: name of the task.
     """
 
     sentence1: list[str]

@@ -26,9 +26,6 @@ def dev_part(task: Task) -> Task:
     with less than four. Of a search about half of the queries, of pairs and triplets about half: what shares a text
     stays together. If that binds most of them to each other, as negatives drawn from a pool do, those that share the
     first text stay together.
-
-    Raises:
-        CseError: too few texts for two parts.
     """
     if not isinstance(task, LabelledTexts):
         return _part(task, [place for place, drawn in enumerate(_halved(task)) if drawn])

@@ -122,13 +122,9 @@ def read_task(
         encoding: encoding of text files; None: UTF-8.
         score_range: lowest and highest gold score of scored pairs.
         labelled: columns of text and label of labelled texts; None: the usual ones.
-        setting: what names the path, for errors.
 
     Returns:
         The task; its name is that of the file without its suffix, or of the folder.
-
-    Raises:
-        CseError: no such path, columns of no kind or of several, or anything wrong with the rows.
     """
     check_exists(path, setting)
     name = path.resolve().name if path.is_dir() else plain(path).stem

@@ -87,11 +87,7 @@ def write_tasks(folder: Path, *, dev: Task | None = None, test: Iterable[Task] =
 
 
 def open_tasks(data: PreparedData, role: str) -> list[Task]:
-    """Return the tasks of a role in the order written; may be none.
-
-    Raises:
-        CseError: a missing or truncated file, or one of an older version.
-    """
+    """Return the tasks of a role in the order written; may be none."""
     path = data.folder / TASKS_FILE
     table = map_table(path)
     if table.schema.names != _SCHEMA.names:
@@ -112,11 +108,7 @@ def open_tasks(data: PreparedData, role: str) -> list[Task]:
 
 
 def open_dev(data: PreparedData) -> Task | None:
-    """Return the task that selects checkpoints, often scored pairs; None if nothing was prepared.
-
-    Raises:
-        CseError: see ``open_tasks``.
-    """
+    """Return the task that selects checkpoints, often scored pairs; None if nothing was prepared."""
     return next(iter(open_tasks(data, DEV)), None)
 
 

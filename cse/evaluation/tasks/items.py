@@ -26,11 +26,7 @@ def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> No
 
 
 def read_items(path: Path) -> dict[str, dict[str, np.ndarray]]:
-    """Return the items by task and measure, float64 ``(n,)``; none where there is no such file.
-
-    Raises:
-        CseError: the file is truncated or no archive of arrays.
-    """
+    """Return the items by task and measure, float64 ``(n,)``; none where there is no such file."""
     if not path.is_file():
         return {}
     found: dict[str, dict[str, np.ndarray]] = {}

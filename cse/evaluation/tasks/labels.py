@@ -25,9 +25,7 @@ def neighbour_hits(
 
     Args:
         test_TD: unit vectors of the test texts, float32.
-        test_label: their labels as whole numbers.
         reference_ND: unit vectors of the reference rows, float32.
-        reference_label: their labels.
     """
     found = np.empty(len(test_TD), reference_label.dtype)
     for start, cosine_BN in cosine_blocks(test_TD, reference_ND):
@@ -43,7 +41,6 @@ def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:
 
     Args:
         test_TD: unit vectors, float32.
-        label: labels as whole numbers.
 
     Returns:
         From 0 to 1, float64, one per text that is not alone.

@@ -76,9 +76,7 @@ def score_task(
 
     Args:
         encoder: see ``TextEncoder``.
-        task: the task.
         batch_size: texts per forward pass; None: the encoder's own.
-        progress: whether the encoder shows its progress bar.
         measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
 
     Raises:
@@ -115,13 +113,10 @@ def score_dev(
 
     Args:
         encoder: see ``TextEncoder``.
-        task: the dev task.
         batch_size: texts per forward pass; None: the encoder's own.
         measure: one of the task's measures; None: its main measure.
-        progress: whether the encoder shows its progress bar.
 
     Raises:
-        CseError: the task has no such measure.
         NotFinite: a text whose embedding is not finite.
         UndefinedScore: scored pairs whose gold scores or cosines are all equal, or fewer than two.
     """
@@ -132,11 +127,7 @@ def score_dev(
 
 
 def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
-    """Return the measure of a task that selects checkpoints: the wanted one, or the main one; a proxy's is called so.
-
-    Raises:
-        CseError: the task has no such measure; names the setting.
-    """
+    """Return the measure of a task that selects checkpoints: the wanted one or the main one; a proxy's is called so."""
     known = [name for name in MEASURES[kind_of(task)] if name != THRESHOLD]
     known += _TO_CHOOSE.get(kind_of(task), ())
     mark = PROXY if is_proxy(task) else ""

@@ -48,11 +48,7 @@ __all__ = [
 
 
 def build_post(config: Mapping[str, Any]) -> nn.Module:
-    """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``.
-
-    Raises:
-        CseError: an unknown kind, or a flow whose width cannot be halved once per level.
-    """
+    """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``."""
     kind = config.get("kind")
     if kind in LINEAR_KINDS:
         return LinearMap(kind, config["width"], config["dimension"]).eval()

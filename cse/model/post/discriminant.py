@@ -25,9 +25,7 @@ class Scatter:
     """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64.
 
     Attributes:
-        origin_D: the origin.
         count_C: vectors of each label.
-        sum_CD: their sums.
         square_DD: sum of the outer products of all vectors with themselves.
     """
 
@@ -117,9 +115,6 @@ def fit_discriminant(
         labels: of each row.
         shrinkage: s, from 0 (for a regular ``S_w`` only) to 1.
         dimension: number of leading directions to keep, at most D; None: all, one fewer than labels and at most D.
-
-    Raises:
-        CseError: a dimension out of range, a non-finite vector, one label, or no label whose vectors differ.
     """
     kept_dimension(dimension, vectors.shape[1])
     return scatter_of(vectors, numbered(labels)).fit(shrinkage, dimension)
@@ -131,11 +126,7 @@ def numbered(labels: Sequence[str]) -> NDArray[np.int64]:
 
 
 def scatter_of(vectors: NDArray[np.float32], label_N: NDArray[np.int64]) -> Scatter:
-    """Return the sums over vectors ``(n, D)`` with numbered labels.
-
-    Raises:
-        CseError: a non-finite vector, one label, or no label whose vectors differ.
-    """
+    """Return the sums over vectors ``(n, D)`` with numbered labels."""
     check_finite(vectors)
     scatter = Scatter.of(vectors, label_N, int(label_N.max(initial=-1)) + 1, mean_vector(vectors))
     if scatter.fault:

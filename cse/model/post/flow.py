@@ -70,9 +70,6 @@ class Flow(nn.Module):
         levels: number of levels; half of the channels leave between two levels.
         depth: steps per level.
         hidden: width of the two hidden layers of a coupling.
-
-    Raises:
-        CseError: ``width`` is not divisible by ``2 ** levels``.
     """
 
     def __init__(self, width: int, *, levels: int = 3, depth: int = 3, hidden: int = 32) -> None:

@@ -39,7 +39,6 @@ def fit_flow(
 
     Args:
         vectors: ``(n, D)``, one row per sentence.
-        learning_rate: learning rate of AdamW.
         batch_size: rows per step, and rows that initialise the actnorms.
         epochs: passes over the vectors, each in a new order.
         seed: seed for weights and order; the same seed gives the same flow.
@@ -50,9 +49,6 @@ def fit_flow(
 
     Returns:
         The flow without gradients, in evaluation mode.
-
-    Raises:
-        CseError: unsuitable width, identical or non-finite vectors, or a non-finite loss.
     """
     flow = Flow(vectors.shape[1], **shape)
     check_finite(vectors)

@@ -19,7 +19,6 @@ class LinearMap(nn.Module):
 
     Args:
         kind: ``whitening``, ``discriminant``, ``linear`` or ``query_map``.
-        width: input width D.
         dimension: output width d, at most ``width``.
 
     Attributes:
@@ -66,11 +65,7 @@ def with_fixed_signs(directions_DN: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def kept_dimension(dimension: int | None, width: int) -> int:
-    """Return how many of ``width`` directions to keep; None keeps all.
-
-    Raises:
-        CseError: ``dimension`` is out of range.
-    """
+    """Return how many of ``width`` directions to keep; None keeps all."""
     kept = width if dimension is None else dimension
     if not 1 <= kept <= width:
         raise CseError(f"post.dimension: {kept} is not between 1 and {width}, the encoder's width")

@@ -22,9 +22,6 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
     Args:
         vectors: ``(n, D)``, one row per sentence.
         dimension: number of leading directions to keep, at most D; None: D.
-
-    Raises:
-        CseError: a dimension out of range, too few distinct sentences for it, or a non-finite vector.
     """
     width = vectors.shape[1]
     kept = kept_dimension(dimension, width)

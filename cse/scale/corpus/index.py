@@ -5,13 +5,25 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal
 
 from cse.data.checks import listed
 from cse.errors import CseError, full_disk_in, one_line
-from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, connect, refuse_foreign
+from cse.scale.corpus.database import (
+    FACTS,
+    FORMAT,
+    TABLE,
+    TABLE_FOLDER,
+    WORDS,
+    check_files,
+    connect,
+    record,
+    recorded,
+    refuse_foreign,
+    table_files,
+)
 from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.table import READY, SearchTable, open_table
@@ -39,7 +51,9 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
     if vectors.id_column is not None:
         _refuse_twice(vectors)
     with _writing(vectors.folder) as database:
-        refuse_foreign(vectors.folder)
+        if not refuse_foreign(vectors.folder) and TABLE_FOLDER in vectors.folder.names():
+            vectors.folder.remove(TABLE_FOLDER)
+        before = table_files(vectors.folder)
         from lancedb.index import FTS, BTree, IvfRq
 
         batches = _batches(vectors)
@@ -54,7 +68,7 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
             table.create_index(WORDS, config=exactly)
         if kind == "approximate" or (kind == "auto" and vectors.rows > _EXACT_ROWS):
             table.create_index(EMBEDDING, config=IvfRq(distance_type="dot"))
-        _publish(table)
+        _publish(table, vectors.folder, {}, before)
     return open_table(vectors.folder.url)
 
 
@@ -91,11 +105,14 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
             "the same options"
         )
     _refuse_twice(changes)
-    with _writing(Folder(url)) as database:
+    folder = Folder(url)
+    with _writing(folder) as database:
+        known = recorded(folder)
+        others = table_files(folder)
         table = database.open_table(TABLE)
         merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
-        _publish(table)
+        _publish(table, folder, known, others)
     return done.num_updated_rows, done.num_inserted_rows
 
 
@@ -113,9 +130,22 @@ def _writing(folder: Folder) -> Iterator[Any]:
             raise CseError(f"{folder / TABLE_FOLDER}: cannot be written: {one_line(str(error))[:300]}") from None
 
 
-def _publish(table: Any) -> None:
+def verify_table(url: str) -> int:
+    """Compare every byte of an index with what was written, and return how many files it has.
+
+    Raises:
+        CseError: no index, or a file that is missing or damaged.
+    """
+    open_table(url)
+    folder = Folder(url)
+    with only_writer(folder):
+        return check_files(folder, whole=True)
+
+
+def _publish(table: Any, folder: Folder, known: Mapping[str, list[Any]], others: Collection[str]) -> None:
     """Bring the indices up to date, and let searches find this version; versions of the last week stay."""
     table.optimize()
+    record(folder, known, others)
     tags = table.tags
     (tags.update if READY in tags.list() else tags.create)(READY, table.version)
 

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
-from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, connect
+from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, check_files, connect
 from cse.scale.corpus.shard import EMBEDDING
 from cse.scale.storage import Folder
 from cse.search.hybrid import DEPTH, fuse, search
@@ -266,13 +266,13 @@ def open_table(url: str) -> SearchTable:
     if TABLE_FOLDER not in names:
         near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
         raise CseError(f"{url}: no index here{near or f'; build it with `cse index {url}`'}")
+    database = connect(folder)
+    check_files(folder)
     try:
-        table = connect(folder).open_table(TABLE)
+        table = database.open_table(TABLE)
         table.checkout(READY)
-    except (ValueError, RuntimeError, OSError) as error:
-        if isinstance(error, CseError):
-            raise
-        raise CseError(f"{url}: the index is not finished or damaged; build it again (cse index)") from None
+    except (ValueError, RuntimeError, OSError):
+        raise CseError(f"{url}: the index is not finished or damaged; build it again: cse index {url}") from None
     try:
         facts = json.loads((table.schema.metadata or {})[FACTS])
         if facts.pop("format", 1) == FORMAT:

@@ -217,11 +217,7 @@ class DataSettings(SettingsGroup):
 
 
 def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:
-    """Refuse columns and kinds of rows that a source cannot have.
-
-    Raises:
-        ValueError: another number of columns than the view's, the same twice, or no use of `pairs`.
-    """
+    """Refuse columns and kinds of rows that a source cannot have."""
     label = view == "pairs" and columns is not None and len(columns) == 3
     if columns is not None and len(columns) != VIEW_WIDTH[view] and not label:
         raise ValueError(f"columns: view {view!r} needs {VIEW_WIDTH[view]} column names, {len(columns)} given")

@@ -20,7 +20,6 @@ class TermSettings(SettingsGroup):
         rows: the rows it needs, in words for error messages.
         copies: whether it compares copies of a sentence; other terms read only the first copy.
         compares: whether it compares sentences; only then can dev pairs judge it.
-        head: whether it needs the backbone's MLM head.
         labels: whether it needs the label of each row's texts (``data.view: categories``); it reads the main source.
     """
 

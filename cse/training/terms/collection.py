@@ -19,12 +19,9 @@ class Collection(Term):
     """Cross-entropy of a teacher's shares of all documents; a step encodes the queries alone.
 
     Args:
-        encoder: the encoder being trained.
         document_ND: the documents' vectors, which do not change.
         targets: the teacher's shares, one row per row of the sources.
         sizes: rows of each source.
-        weight: weight of this term.
-        temperature: cosines are divided by it.
     """
 
     documents: torch.Tensor

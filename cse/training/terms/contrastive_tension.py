@@ -18,8 +18,6 @@ class ContrastiveTension(Term):
     The first copy encodes the anchors and is kept after training; the second encodes the candidates.
 
     Args:
-        encoder: the encoder being trained.
-        weight: weight of this term.
         group: rows in a group of one positive and its negatives.
     """
 

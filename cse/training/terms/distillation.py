@@ -18,10 +18,7 @@ class Distillation(Term):
     """Pulls the similarities between rows to those of a teacher, which reads them without dropout.
 
     Args:
-        encoder: the encoder being trained.
         teachers: encoders that read its token ids, at least one; the mean of their cosines is the target.
-        weight: weight of this term.
-        temperature: divides the cosines of both.
     """
 
     def __init__(

@@ -12,15 +12,7 @@ from cse.training.terms.term import Term
 
 
 class LabelProxies(Term):
-    """Normalised softmax over the labels of the main source.
-
-    Args:
-        encoder: the encoder being trained.
-        labels: how many labels there are.
-        weight: weight of this term.
-        temperature: cosines are divided by it.
-        learning_rate: of the proxies.
-    """
+    """Normalised softmax over the labels of the main source."""
 
     def __init__(
         self, encoder: SentenceEncoder, labels: int, *, weight: float, temperature: float, learning_rate: float

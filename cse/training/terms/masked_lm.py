@@ -18,13 +18,8 @@ class MaskedLm(Term):
     """Predict masked tokens of every sentence of the batch in a second pass with the same prompt draw.
 
     Args:
-        encoder: the encoder being trained.
-        head: the backbone's pretrained head.
-        vocabulary: ids of the mask and of special tokens.
-        weight: initial weight.
         mask_share: share of tokens to predict.
         decay_rate, decay_steps: the weight is multiplied by ``decay_rate`` every ``decay_steps`` steps.
-        seed: seed for masking.
     """
 
     def __init__(

@@ -15,8 +15,6 @@ class MomentumQueue(nn.Module):
     """ESimCSE's negatives: embeddings of earlier batches from a momentum encoder (Wu et al. 2021).
 
     Args:
-        encoder: the encoder being trained.
-        size: number of embeddings to keep.
         momentum: share of its own weights that the momentum encoder keeps at each update.
         follow_projector: whether the momentum encoder has its own projector that follows too; False: it shares the
             trained one, as in the released code.

@@ -16,9 +16,6 @@ class NtXent(Term):
     """Contrastive cross-entropy (SimCSE equations 1 and 5; SimCLR's form with ``two_views``).
 
     Args:
-        encoder: the encoder being trained.
-        weight: weight of this term.
-        temperature: divides the cosines.
         hard_negative_weight: added to the logit of a row's own hard negative.
         two_views: whether every row of both copies is an anchor.
         queue: further negatives from earlier batches, or None.

@@ -18,10 +18,8 @@ class OfViews(Term):
     """An equation of the views of a batch: anchors, positives and, if the rows have them, hard negatives.
 
     Args:
-        encoder: the encoder being trained.
         equation: takes each view ``(B, D)`` by place and ``values`` by name, and returns a scalar. Workers share one
             that takes ``anchors``, a slice of the rows, and returns their part of the mean; all compute another whole.
-        weight: weight of this term.
         values: the equation's constants.
     """
 

@@ -20,15 +20,11 @@ class ReplacedTokens(Term):
     """Detect which tokens of a corrupted sentence were replaced, given the sentence embedding.
 
     Args:
-        encoder: the encoder being trained.
-        source: returns corrupted rows.
-        weight: lambda.
         discriminator: ``shared`` (frozen backbone with the same prompts), ``frozen`` (without prompts) or ``copy`` (a
             trained copy of the backbone without prompts).
         condition: whether the embedding replaces ``[CLS]``, after embedding LayerNorm and dropout.
         normalize: as in ``replaced_tokens_sums``. With ``positions`` every row is padded to the longest of the batch,
             as in the released code, however the batch is cut into slices.
-        separate_draw: whether the pass draws new prompt dropout.
         learning_rate: learning rate of the copy; None: the run's.
     """
 

@@ -19,14 +19,8 @@ class SelfGuided(Term):
     """SG-OPT: layers of a frozen clone are the positives (Kim et al. 2021).
 
     Args:
-        encoder: the encoder being trained.
-        weight: weight of this term.
-        temperature: divides the cosines.
         projection: width of the training-only projection.
         regularizer: weight of the squared distance to the initial weights.
-
-    Raises:
-        CseError: vectors are of another width than the layers' states.
     """
 
     def __init__(

@@ -16,7 +16,6 @@ class Term(nn.Module, ABC):
 
     Args:
         encoder: the encoder being trained; its weights do not belong to the term.
-        weight: weight of this term in the loss.
     """
 
     def __init__(self, encoder: SentenceEncoder, *, weight: float) -> None:
