@@ -9,6 +9,7 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -16,6 +17,8 @@ _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DRAFT = re.compile(r"(^|/)\.([^/]+)\.cse-(?:tmp|old)-\w+-\d+-\d+(?![^/])")
 # control characters, line and paragraph separators, bidirectional controls, lone surrogates
 _COMMANDS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+_MOST_KNOWN = 5000  # names that another one is compared with
 
 
 class CseError(ValueError):
@@ -58,7 +61,8 @@ def in_terms_of(new: str, old: str = "", hint: str = "") -> Iterator[None]:
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Return ``"; did you mean 'x'?"`` for the nearest known name, or ``""`` if none is close."""
-    match = difflib.get_close_matches(name[:100], list(known), n=1, cutoff=0.6)  # its cost grows with the name
+    some = list(islice(known, _MOST_KNOWN))
+    match = difflib.get_close_matches(name[:100], some, n=1, cutoff=0.6)  # its cost grows with both
     return f"; did you mean {match[0]!r}?" if match else ""
 
 

@@ -52,8 +52,11 @@ class Duration(click.ParamType):
 
 def _reading(own: dict[str, Any]) -> dict[str, Any]:
     """Return how files are read, as far as it was given."""
+    keys = own.keys() & {"data.encoding", "data.score_range"}
     tree: dict[str, Any] = {}
-    for key in own.keys() & {"data.encoding", "data.score_range"}:
+    if not keys:
+        return {}
+    for key in keys:
         set_key(tree, key, own[key])
     data = check_settings(tree, where="--set").data
     return {"encoding": data.encoding, "score_range": tuple(data.score_range)}

@@ -1,3 +1,4 @@
+# mypy: allow-untyped-defs
 # ruff: noqa: ANN001, ANN002, ANN202, ANN205, C901
 """Attention over rows of tokens that lie one behind the other, with a prompt before each row: a kernel for a GPU.
 

@@ -101,7 +101,6 @@ class Transformer(nn.Module):
         family, config = self.family, self.model.config
         blocks, exact = self._layers(embedded_BLD.device)
         embedded_BLD = embedded_BLD.to(_type_of(blocks))
-        rows = len(embedded_BLD)
         if packed is not None:
             embedded_BLD, positions_BL = packed.pack(embedded_BLD), packed.pack(positions_BL)
         given = family.by_type(self.model, embedded_BLD, positions_BL)
@@ -124,7 +123,7 @@ class Transformer(nn.Module):
                 state = family.through(block, states[-1], visible[kind], own, given[kind])
                 states = [*states, state] if every else [state]
         if packed is not None:
-            states = [packed.pad(state, rows) for state in states]
+            states = [packed.pad(state, len(mask_BL)) for state in states]
         if family.last_norm is not None:
             states[-1] = getattr(self.model, family.last_norm)(states[-1])
         return states

@@ -9,9 +9,11 @@ import socket
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from cse.errors import CseError, error_line
 from cse.process import handling, throwaway_folder
@@ -68,6 +70,7 @@ def ray_session(
             _join(ray, address, common)
         else:
             folder = stack.enter_context(_own_folder())
+            stack.callback(_end_processes_of, folder)
             stack.callback(ray.shutdown)
             alone = {
                 "address": "local",
@@ -84,9 +87,19 @@ def ray_session(
                     f"Ray does not start on this machine ({error_line(error)[:200]}); run again, "
                     f"or name a running cluster in {ADDRESS}"
                 ) from None
+            except SystemExit:  # of SIGTERM, for which Ray has its own handlers meanwhile and other exit codes
+                _exit(signal.SIGTERM)
         logging.getLogger("ray").setLevel(logging.ERROR)
         stack.enter_context(handling(_exit, signal.SIGTERM))  # Ray put one of its own there, which prints a trace
         yield ray
+
+
+def _end_processes_of(folder: Path) -> None:
+    """End what is left of a private Ray instance: agents outlive one that was stopped while it started."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in part for part in process.info["cmdline"] or ()):
+            with suppress(psutil.Error):
+                process.kill()
 
 
 def _exit(number: int) -> None:

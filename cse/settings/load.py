@@ -110,9 +110,9 @@ def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = Fals
     try:
         return Settings.model_validate(tree, context={ANY_VIEW: any_view})
     except ValidationError as error:
-        lines = [_one_line(dict(problem)) for problem in error.errors()]
-        more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-        raise CseError(f"{where}: {lines[0]}{more}") from None
+        first, *others = error.errors()
+        more = f" (and {len(others)} more)" if others else ""
+        raise CseError(f"{where}: {_one_line(dict(first))}{more}") from None
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:

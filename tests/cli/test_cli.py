@@ -351,9 +351,24 @@ def test_post_behind_a_bare_backbone_scores_and_encodes_like_any_checkpoint(cse,
     assert flow["sts"]["near"]["all"] != bare["sts"]["near"]["all"]
 
 
+def test_post_fits_a_query_map_and_leaves_documents_alone(cse, project, tiny_folders):
+    lines = [json.dumps({"title": text, "text": f"{text} again. {text} and more."}) for text in SENTENCES]
+    (project / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    values = {"source": "files", "view": "documents", "pairs": "[stand_ins]", "train_path": "corpus.jsonl"}
+    own = [part for key, value in values.items() for part in ("-s", f"data.{key}={value}")]
+    assert cse("prepare", *own, "--out", "data/stand-ins").code == 0
+    done = cse("post", tiny_folders["bert"], "--kind", "query_map", "--data", "data/stand-ins", "--out", "data/mapped")
+    assert done.code == 0, done.err
+    mapped, bare = (library.SentenceEncoder.load(str(each)) for each in ("data/mapped", tiny_folders["bert"]))
+    np.testing.assert_array_equal(mapped.encode(SENTENCES), bare.encode(SENTENCES))
+    assert np.abs(mapped.encode(SENTENCES, role="query") - bare.encode(SENTENCES)).max() > 1e-3
+
+
 @pytest.mark.parametrize(
     ("args", "message"),
     [
+        (("data/checkpoint",), "post.kind: none adds nothing; give --kind"),
+        (("data/checkpoint", "-s", "post.kind=query_map"), "query_map maps queries alone; set prompt.side: query"),
         (("data/none", "--kind", "flow"), "data/none"),
         (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
         (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),

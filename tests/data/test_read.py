@@ -231,6 +231,12 @@ def test_a_text_whose_second_line_could_be_a_row_counts_where_texts_have_line_br
     assert "a.csv:2: a quote opens" in failure(write(tmp_path / "a.csv", "\n".join(["n,text", some[1]])), "sentences")
 
 
+def test_many_lines_that_are_rows_are_told_wherever_they_stand(tmp_path):
+    lines = ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login']
+    message = failure(write(tmp_path / "a.csv", "\n".join(lines)), "categories")
+    assert "a.csv:7: a quote opens here and closes in line 10" in message
+
+
 @pytest.mark.parametrize(
     ("line", "mark"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":")]
 )

@@ -23,7 +23,6 @@ from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import make_adapted
 from tests.export.systems import SENTENCES
-from tests.export.test_bank_families import with_dense
 from tests.model.families import make_family_folder
 from tests.runtime.conftest import edit
 
@@ -53,17 +52,11 @@ def make(folder, place, adapters=("all",)):
     "family",
     [
         "bert",
-        *(
-            pytest.param(family, marks=pytest.mark.slow)
-            for family in ("bert, dense", "albert", "electra", "modernbert", "llama")
-        ),
+        *(pytest.param(family, marks=pytest.mark.slow) for family in ("albert", "electra", "modernbert", "llama")),
     ],
 )
 def test_mixed_rows_equal_each_domains_own_encoder(family, tiny_folders, tmp_path):
-    plain = family.removesuffix(", dense")
-    folder = tiny_folders["bert"] if family == "bert" else make_family_folder(tmp_path / "model", plain)
-    if family != plain:
-        with_dense(folder)
+    folder = tiny_folders["bert"] if family == "bert" else make_family_folder(tmp_path / "model", family)
     encoders = make(folder, tmp_path / "bank")
     texts = [text for text in SENTENCES for _ in encoders]
     names = list(encoders) * len(SENTENCES)

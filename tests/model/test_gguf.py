@@ -37,7 +37,7 @@ def as_llama_cpp_rotates(weight: np.ndarray, heads: int) -> np.ndarray:
     return weight.reshape(heads, 2, -1, weight.shape[1]).swapaxes(1, 2).reshape(weight.shape)
 
 
-def write(path, model, *, quantised=False):
+def write(path, model, *, quantised=False, pooling=None):
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_name("tiny")
     writer.add_block_count(SHAPE["num_hidden_layers"])
@@ -49,6 +49,8 @@ def write(path, model, *, quantised=False):
     writer.add_layer_norm_rms_eps(SHAPE["rms_norm_eps"])
     writer.add_rope_dimension_count(SHAPE["head_dim"])
     writer.add_vocab_size(len(WORDS))
+    if pooling is not None:
+        writer.add_uint32("llama.pooling_type", pooling)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([1] * (len(WORDS) - 1) + [CONTROL])
@@ -95,6 +97,30 @@ def test_its_states_are_those_of_the_model_that_was_written(model, tmp_path):
         expected = model(ids).last_hidden_state[0, -1]
     found = SentenceEncoder(backbone).encode("a cat", normalize=False)
     np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(("pooling", "pool"), [
+    (None, lambda states: states[-1]), (0, lambda states: states[-1]), (1, lambda states: states.mean(dim=0)),
+    (2, lambda states: states[0]), (3, lambda states: states[-1]),
+])  # fmt: skip
+def test_it_pools_as_the_file_says(model, tmp_path, pooling, pool):
+    """A family of decoders takes the last token where nothing is said."""
+    write(tmp_path / "tiny.gguf", model, pooling=pooling)
+    encoder = SentenceEncoder.load(str(tmp_path / "tiny.gguf"))
+    with torch.no_grad():
+        states = model(torch.tensor([encoder.backbone.tokenizer.encode("a cat cat").ids])).last_hidden_state[0]
+    np.testing.assert_allclose(encoder.encode("a cat cat", normalize=False), pool(states), atol=1e-5)
+
+
+@pytest.mark.parametrize(("pooling", "name"), [(4, "rank"), (9, "pooling_type 9")])
+def test_a_pooling_that_gives_no_vector_is_refused_unless_another_one_is_chosen(model, tmp_path, pooling, name):
+    write(tmp_path / "tiny.gguf", model, pooling=pooling)
+    files = find_backbone(str(tmp_path / "tiny.gguf"))
+    with pytest.raises(
+        CseError, match=rf"pools by {name}, which is neither mean, cls nor last; choose one with pooler"
+    ):
+        load_backbone(files)
+    assert load_backbone(files, "mean").pooling == "mean"
 
 
 def test_blocks_are_unpacked_as_the_format_says(model, tmp_path, cache):

@@ -121,12 +121,14 @@ def test_side_by_side_as_alone_though_a_worker_is_killed_and_another_domain_has_
     before = contents(project / "data/domains/wrong")
     process = start(project, *names, "wrong")
     saved = project / "data/domains/first/prepared"
-    wait_for(lambda: process.poll() is not None or (saved.is_dir() and list(project.glob(".cse/resume/*/state.pt"))))
+    wait_for(
+        lambda: process.poll() is not None or (saved.is_dir() and list(project.glob(".cse/resume/*/state.pt"))), 300
+    )
     victims = training_workers(process)
     assert 1 <= len(victims) <= 2, process.communicate(timeout=60)
     for victim in victims:
         os.kill(victim.pid, signal.SIGKILL)
-    output, errors = process.communicate(timeout=200)
+    output, errors = process.communicate(timeout=400)
     assert process.returncode == 2, output + errors
     outcomes = said(errors, (*names, "wrong"))
     assert "raw/wrong/train/rows.csv" in outcomes.pop("wrong")

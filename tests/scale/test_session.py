@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import psutil
+import pytest
+
 from cse.scale.session import _own_folder
+from tests.waiting import wait_for
 
 KILLED = """
 import os
@@ -36,3 +41,28 @@ def test_only_folders_that_nobody_uses_are_removed(tmp_path):
         assert not first.exists()
     finally:
         mine.rmdir()
+
+
+STARTS = """
+import time
+from cse.scale.session import ray_session
+with ray_session(dashboard=True):
+    time.sleep(60)
+"""
+
+
+def of_session(pid):
+    """The processes of the private Ray instance of a process."""
+    named = f"/cse-ray-{pid}-"
+    found = [each for each in psutil.process_iter(["cmdline"]) if named in " ".join(each.info["cmdline"] or ())]
+    return [" ".join(each.info["cmdline"])[:200] for each in found if each.status() != psutil.STATUS_ZOMBIE]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["gcs_server", "raylet/raylet", "agent"])
+def test_sigterm_while_ray_starts_ends_all_that_was_started(part):
+    process = subprocess.Popen([sys.executable, "-c", STARTS], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    wait_for(lambda: any(part in each for each in of_session(process.pid)) or process.poll() is not None)
+    process.terminate()
+    assert process.wait(timeout=60) == 128 + signal.SIGTERM
+    assert of_session(process.pid) == []

@@ -157,6 +157,14 @@ def test_several_mistakes_are_counted(complaint):
     assert "(and 1 more)" in complaint("train: {epochs: 0, batch_size: 0}")
 
 
+def test_only_the_mistake_that_is_told_is_compared_with_known_names(complaint, monkeypatch):
+    """A comparison with all keys takes a millisecond: for 20,000 mistakes it took 15 seconds."""
+    asked = []
+    monkeypatch.setattr("cse.settings.load.nearest", lambda name, known: asked.append(name) or "")
+    assert "(and 299 more)" in complaint("".join(f"key{number}: 1\n" for number in range(300)))
+    assert len(asked) == 1
+
+
 def test_broken_yaml_names_the_line(complaint):
     message = complaint("train:\n  epochs: 1\n bad: [\n")
     assert "params.yaml:" in message
