@@ -40,13 +40,8 @@ def read_pieces(
 
     Args:
         pieces: in row order; some may be missing.
-        sources: the files of the corpus.
-        kind: their format.
-        columns: which to read.
-        id_type: type of the ids.
 
     Raises:
-        CseError: a bad text, id or domain, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
     check = RowCheck(columns, None if columns.id is None else id_type)
