@@ -166,12 +166,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad):
         query, _, _, prompt_key, _, starts, _ = ctx.saved_tensors
-        made, sums = [_empty(query) for _ in range(3)], [None, None]
+        made, sums = [_empty(query) for _ in range(3)], list[torch.Tensor]()
         if prompt_key is not None:
             blocks = triton.cdiv(len(starts) - 1, _ROWS)
             sums = [torch.empty((blocks, *prompt_key.shape), device=grad.device, dtype=torch.float32) for _ in range(2)]
-        _launch(ctx.saved_tensors, ctx.constants, grad=grad.contiguous(), made=made, sums=sums)
-        own = [None if each is None else each.sum(0) for each in sums]
+        _launch(ctx.saved_tensors, ctx.constants, grad=grad.contiguous(), made=made, sums=sums or (None, None))
+        own = [each.sum(0) for each in sums] or [None, None]
         return *(each.transpose(1, 2) for each in made), *own, *(None,) * 5
 
 
@@ -241,12 +241,13 @@ def is_right(device: torch.device, width: int, dtype: torch.dtype = torch.bfloat
     drawn = torch.Generator().manual_seed(0)
     exact = [torch.randn(shape, generator=drawn).to(dtype).double().requires_grad_() for shape in shapes]
     leaves = [each.detach().to(device, dtype).requires_grad_() for each in exact]
+    query, key, value, ahead_key, ahead_value = leaves
     starts = torch.tensor(ends, device=device)
     packed = Packed(starts, starts, 32)
-    expected = _by_row(*exact, ends)
+    expected = _by_row(exact, ends)
     towards = torch.randn(expected.shape, generator=drawn).to(dtype)
     try:
-        found = attend(*leaves[:3], (leaves[3], leaves[4]), packed, dropout=0.0, scaling=width**-0.5)
+        found = attend(query, key, value, (ahead_key, ahead_value), packed, dropout=0.0, scaling=width**-0.5)
         gradients = torch.autograd.grad(found, leaves, towards.to(device))
         pairs = zip(
             (found, *gradients), (expected, *torch.autograd.grad(expected, exact, towards.double())), strict=True
@@ -260,13 +261,12 @@ def is_right(device: torch.device, width: int, dtype: torch.dtype = torch.bfloat
     return apart <= _ROUNDING
 
 
-def _by_row(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, ahead_key: torch.Tensor, ahead_value: torch.Tensor,
-    ends: list[int],
-) -> torch.Tensor:  # fmt: skip
+def _by_row(tensors: Sequence[torch.Tensor], ends: Sequence[int]) -> torch.Tensor:
+    query, key, value, ahead_key, ahead_value = tensors
     rows = []
     for start, end in pairwise(ends):
-        own = [x[0, :, start:end] for x in (query, key, value)]
-        keys, values = torch.cat([ahead_key, own[1]], dim=1), torch.cat([ahead_value, own[2]], dim=1)
-        rows.append((own[0] @ keys.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(dim=-1) @ values)
+        keys = torch.cat([ahead_key, key[0, :, start:end]], dim=1)
+        values = torch.cat([ahead_value, value[0, :, start:end]], dim=1)
+        shares = (query[0, :, start:end] @ keys.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(dim=-1)
+        rows.append(shares @ values)
     return torch.cat(rows, dim=1).transpose(0, 1)[None]

@@ -103,4 +103,4 @@ def check_files(folder: Folder, *, whole: bool = False) -> int:
 
 def _digest(folder: Folder, name: str) -> str:
     with folder.open(f"{TABLE_FOLDER}/{name}") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -79,8 +79,10 @@ def _rows(piece: Piece, source: CorpusFile, columns: Columns, rows: Iterable[Row
     says = [not is_blank(text) for text in found.texts]
     if all(says):
         return found
-    kept = [list(compress(column, says)) for column in (found.texts, found.ids, found.domains, *found.kept)]
-    return PieceRows(*kept[:3], kept[3:], [id_ for id_, said in zip(found.ids, says, strict=True) if not said])
+    texts, ids, domains, *kept = (
+        list(compress(column, says)) for column in (found.texts, found.ids, found.domains, *found.kept)
+    )
+    return PieceRows(texts, ids, domains, kept, [id_ for id_, said in zip(found.ids, says, strict=True) if not said])
 
 
 def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> Iterator[tuple[int, Any]]:

@@ -188,7 +188,7 @@ class SearchTable:
             part = part if where is None else part.where(where, prefilter=True)
             found.append(part.select([*columns, score]).with_row_id(True).limit(min(depth, len(self))).to_arrow())
         rows = found[0]
-        if mode == "hybrid":
+        if mode == "hybrid" and vector is not None:
             rows = _both(rows, found[1], vector, depth)
         order = np.flatnonzero(~np.isin(rows["_rowid"].to_numpy(), list(known)))[:most]
         for row in rows.take(order).to_pylist():
@@ -197,7 +197,7 @@ class SearchTable:
     def _hit(self, row: dict[str, Any], mode: Mode) -> Hit:
         distance, bm25 = row.get("_distance"), row.get("_score")
         cosine = None if distance is None else 1 - distance
-        score = {"hybrid": row.get(SCORE), "words": bm25, "vectors": cosine}[mode]
+        score: float = {"hybrid": row.get(SCORE), "words": bm25, "vectors": cosine}[mode]  # type: ignore[assignment]
         values = {name: row[name] for name in self.columns if name != "id"}
         return Hit(row["id"], score, cosine, bm25, values, row["_rowid"])
 
