@@ -171,7 +171,7 @@ class _Attention(torch.autograd.Function):
             blocks = triton.cdiv(len(starts) - 1, _ROWS)
             sums = [torch.empty((blocks, *prompt_key.shape), device=grad.device, dtype=torch.float32) for _ in range(2)]
         _launch(ctx.saved_tensors, ctx.constants, grad=grad.contiguous(), made=made, sums=sums or (None, None))
-        own = [each.sum(0) for each in sums] or [None, None]
+        own = [each.sum(0) for each in sums] if sums else (None, None)
         return *(each.transpose(1, 2) for each in made), *own, *(None,) * 5
 
 
