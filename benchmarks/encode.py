@@ -103,7 +103,9 @@ def ours(
     """
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
-    for precision in get_args(Precision) if place is not None else ():
+    for precision in get_args(Precision):
+        if place is None:
+            break
         name = f"OnnxEncoder, {precision}"
         elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
         reason = elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else "")

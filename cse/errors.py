@@ -49,9 +49,6 @@ def in_terms_of(new: str, old: str = "", hint: str = "") -> Iterator[None]:
     """Let a mistake inside speak of ``new`` where it first speaks of ``old``, and end with a hint.
 
     Without ``old``, ``new`` goes before all that it says.
-
-    Raises:
-        CseError: of the kind that was raised inside.
     """
     try:
         yield

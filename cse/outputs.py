@@ -65,13 +65,11 @@ def check_folder(out: Path, kind: Kind) -> Path:
 
     Args:
         out: folder to publish. A link to a folder stands for that folder.
-        kind: kind of output.
 
     Returns:
         The folder, with links resolved.
 
     Raises:
-        CseError: see ``check_place``, or it holds anything but an output of the same kind.
         OSError: it cannot be read.
     """
     place = check_place(out)
@@ -95,7 +93,6 @@ def check_holder(out: Path, kind: Kind) -> None:
     """Refuse a folder for outputs side by side that holds anything else; call it before work starts.
 
     Raises:
-        CseError: see ``check_place``, or it holds more than outputs of this kind.
         OSError: it cannot be read.
     """
     place = check_place(out)
@@ -108,7 +105,6 @@ def check_place(out: Path) -> Path:
     """Refuse a place that no output may ever take, and return it with links resolved.
 
     Raises:
-        CseError: not a folder, or it is or contains the working folder, home, a mount point or a repository.
         OSError: it cannot be read.
     """
     if os.path.lexists(out) and not out.is_dir():
@@ -131,12 +127,10 @@ def check_file(path: Path, made_here: Callable[[Path], bool]) -> None:
     """Refuse a file that a new output may not replace; call it before work starts.
 
     Args:
-        path: file to publish.
         made_here: returns whether this project wrote the file as the same output, see ``begins_with`` and
             ``is_json_with``.
 
     Raises:
-        CseError: another file exists there.
         OSError: it cannot be read.
     """
     _regular(path)
@@ -150,12 +144,7 @@ def publish_folder(out: Path, kind: Kind) -> Iterator[Path]:
 
     If the block raises, the draft is removed and ``out`` stays untouched.
 
-    Args:
-        out: folder to publish.
-        kind: kind of output.
-
     Raises:
-        CseError: ``check_folder`` refuses ``out``.
         OSError: the folder cannot be written or moved; ``out`` stays untouched.
     """
     with _beside(check_folder(out, kind), out) as (place, new, old):
@@ -184,7 +173,6 @@ def publish_file(path: Path) -> Iterator[Path]:
     The caller checks whether it may, see ``check_file``; a device, a pipe or a folder is never replaced.
 
     Raises:
-        CseError: ``path`` exists and is not a regular file.
         OSError: the file cannot be written or moved; ``path`` stays untouched.
     """
     _regular(path)

@@ -24,9 +24,6 @@ def only_one(lock: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
         lock: file to lock, used for nothing else; its folder is created.
         refusal: error message if another process holds the lock.
         wait: seconds to wait for it.
-
-    Raises:
-        CseError: with ``refusal``.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     held = FileLock(lock)
@@ -51,9 +48,6 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
         folder: made if it is not there.
         alike: glob pattern for such folders in the same place.
         refusal: error message if another process uses the folder.
-
-    Raises:
-        CseError: with ``refusal``.
     """
     for left in folder.parent.glob(f"{alike}.lock"):
         with suppress(CseError, OSError), only_one(left, "in use"):

@@ -19,11 +19,6 @@ def base_settings(params: Path, values: Mapping[str, Any], *, named: bool = Fals
     Args:
         params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
             that was named is taken whole, but for its data and dev measure.
-        values: by dotted key, on top.
-        named: whether the user named the file.
-
-    Raises:
-        CseError: no such file, or a wrong value in it or on top of it.
     """
     there = params.exists() or named or params != PARAMS_FILE
     file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}

@@ -29,7 +29,6 @@ def index_documents(data: DataSettings, out: Path) -> str:
 
     Args:
         data: group ``data`` of the adaptation.
-        out: its folder, with the bundle.
     """
     if find_spec("lancedb") is None:
         return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse embed` and `cse index`"

@@ -30,7 +30,6 @@ class Judged:
 
     Attributes:
         settings: group ``data`` of the adaptation; ``dev_path`` names the queries.
-        out: folder of the adaptation.
     """
 
     settings: DataSettings
@@ -74,11 +73,7 @@ class Judged:
         return {"data.task_path": str(self.folder / "measured" / self._name)} if self.halved else {}
 
     def write(self) -> str:
-        """Write the halves and the pairs of a query and its document; return in words what there is.
-
-        Raises:
-            CseError: queries of other documents, queries that are measured too, or too few to halve.
-        """
+        """Write the halves and the pairs of a query and its document; return in words what there is."""
         task = read_beir(self._given, self._name)
         dev = list(range(len(task)))
         if self.halved:

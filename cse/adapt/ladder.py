@@ -33,10 +33,8 @@ class Rung:
     """One kind of model.
 
     Attributes:
-        system: which kind.
         models: their names, one per seed.
         devs: dev score times 100 of each model; None where nothing can be scored.
-        seconds: that training and scoring them took.
     """
 
     system: str
@@ -64,11 +62,7 @@ class Rung:
 
 @dataclass
 class Ladder:
-    """The rungs so far, the cheapest first.
-
-    Attributes:
-        rungs: by system.
-    """
+    """The rungs so far, the cheapest first."""
 
     rungs: dict[str, Rung] = field(default_factory=dict)
 

@@ -79,9 +79,6 @@ class Found:
     """What was found, and the settings that follow from it.
 
     Attributes:
-        view: of the source.
-        told: in words.
-        settings: by dotted key, on top of the project's.
         language: ISO 639-1 code of the text's language; None if it has none that can be told.
     """
 
@@ -116,9 +113,6 @@ def look(
         columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
         encoding: ``data.encoding``.
         score_range: ``data.score_range``.
-
-    Raises:
-        CseError: nothing to train on, or columns that are those of nothing known.
     """
     settings: dict[str, Any] = {"data.source": "files"}
     asked, few, several = columns, False, ""
@@ -167,8 +161,6 @@ def _further(
     """Return sources beside the main one.
 
     Args:
-        paths: of the sources.
-        encoding: of their text.
         hinge: whether the hinge is on, which is for triplets alone.
         labels_alone: whether the main source has no loss but those of its labels, which others lack.
         searched: whether the main source is documents to search: others are more of them, or queries with theirs.
@@ -197,9 +189,6 @@ def view_of_source(path: Path, encoding: str = "utf-8") -> str:
     """Return the view of a file or folder, by its layout and columns.
 
     A table of texts with labels counts as sentences: labels are read where they are asked for.
-
-    Raises:
-        CseError: no such path, or columns that are those of nothing known.
     """
     check_exists(path, "the source")
     if path.is_dir():

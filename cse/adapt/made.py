@@ -41,13 +41,9 @@ def open_ledger(folder: Path, settings: Settings, asked: Mapping[str, Any], *, a
     """Return the ledger of an adaptation, a new one in an empty folder.
 
     Args:
-        folder: of the adaptation.
         settings: of the adaptation, with those that follow from the text.
         asked: what the plan follows from; once there is one, a folder planned for something else is refused.
         again: whether to delete another adaptation in place of refusing it.
-
-    Raises:
-        CseError: the folder holds another adaptation or something else, or a record is damaged.
     """
     text = {"the text": fingerprint({}, files_of(settings.data))}
     of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings)
@@ -67,11 +63,7 @@ def open_ledger(folder: Path, settings: Settings, asked: Mapping[str, Any], *, a
 
 
 def remove(folder: Path) -> None:
-    """Delete what an adaptation made in a folder.
-
-    Raises:
-        CseError: the folder holds something else; nothing was deleted.
-    """
+    """Delete what an adaptation made in a folder."""
     for path, kind in list(_made(folder, folder, _outputs(Ledger(folder / LEDGER, _ELSEWHERE)))):
         if path.is_symlink() or path.is_file():
             path.unlink()
@@ -124,11 +116,7 @@ def _outputs(ledger: Ledger) -> Outputs:
 
 
 def _made(folder: Path, below: Path, outputs: Outputs) -> Iterator[tuple[Path, Kind | None]]:
-    """Yield each output below a folder with its kind, drafts of killed writers as None.
-
-    Raises:
-        CseError: something else is there.
-    """
+    """Yield each output below a folder with its kind, drafts of killed writers as None."""
     for path in sorted(below.iterdir()):
         name = path.relative_to(folder)
         draft = _DRAFT.fullmatch(path.name)

@@ -60,12 +60,8 @@ class Models:
     """What makes the models of an adaptation; what is on record is not made again.
 
     Attributes:
-        settings, folder, ledger: of the adaptation.
-        out: folder of the bundle.
         keeps_last: whether trainings keep their last weights; else a part of what chooses picks weights and rates, and
             the rest compares the models.
-        ladder: the models so far.
-        made: their settings, by name.
     """
 
     settings: Settings
@@ -107,12 +103,7 @@ class Models:
         return len(dev) / (len(dev) + len(dev.reference))
 
     def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
-        """Make the models of some systems again, with other rows: those too that chose them; return these.
-
-        Args:
-            systems: which.
-            values: what the rows change in their settings.
-        """
+        """Make the models of some systems again, with other rows: those too that chose them; return these."""
         folder = self.folder / ALL_ROWS
         again = Models(settings_with(self.settings, values), folder, Ledger(folder / LEDGER), self.out)
         again.prepare()
@@ -242,11 +233,7 @@ class Models:
         self._make(headed, own, work)
 
     def measure(self, name: str) -> RunRecord:
-        """Measure a model on the user's task and on whatever STS was prepared.
-
-        Raises:
-            CseError: there is neither.
-        """
+        """Measure a model on the user's task and on whatever STS was prepared."""
         out, options = self.record_of(name), self.settings.evaluation
         model = self._model(name)
 

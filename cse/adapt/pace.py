@@ -45,15 +45,7 @@ class _Stopwatch(Observer):
 
 
 def time_training(settings: Settings, data: DataFolders) -> Pace:
-    """Train a few steps that nobody keeps.
-
-    Args:
-        settings: of the training.
-        data: to train on.
-
-    Raises:
-        CseError: what a training of these settings raises at its start.
-    """
+    """Train a few steps that nobody keeps."""
     few = min(_STEPS, settings.train.max_steps or _STEPS)
     watch = _Stopwatch()
     begun = time.monotonic()

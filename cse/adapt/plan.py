@@ -33,14 +33,7 @@ _RATES_OF_FEW = _RATES_OF_LABELS | {FULL: (5e-5, 1e-4)}  # more steps or a highe
 
 
 def rates_of(view: str, system: str, own: float, few: bool = False) -> tuple[float, ...]:
-    """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first.
-
-    Args:
-        view: of the source.
-        system: that is trained.
-        own: rate of the settings.
-        few: whether labelled rows are few.
-    """
+    """Return the learning rates to try for a system, that of the settings (``own``, of prompts) first."""
     if system == QUERY_PROMPTS:
         return (own,)
     known = (_RATES_OF_FEW if few else _RATES_OF_LABELS if view == "categories" else _RATES)[system]
@@ -57,7 +50,6 @@ class Pace:
 
     Attributes:
         start: until the first step.
-        step: of one update.
         evaluation: on the dev task; 0 without one.
     """
 
@@ -76,7 +68,6 @@ class Workload:
 
     Attributes:
         rates: learning rates worth trying by system, the likely ones first.
-        paces: by system.
         measuring: seconds that measuring one model takes.
         epochs: of a training, at least.
         steps: returns the steps of a training of so many epochs.
@@ -132,13 +123,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Length:
-    """How long a training is.
-
-    Attributes:
-        epochs: passes over the rows.
-        steps: updates.
-        eval_every: steps between evaluations.
-    """
+    """How long a training is."""
 
     epochs: int
     steps: int
@@ -157,7 +142,6 @@ class TrainingPlan:
     Attributes:
         rates: learning rates to try, by system; a single one is not tried but taken.
         seeds: to train with, 1 to ``SEEDS``.
-        trial: how long a trial is.
         training: how long that of each seed is. If it is a trial's, the best trial is the first seed's model.
         selects: whether something chooses among rates, given the time.
     """
@@ -200,7 +184,6 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     budget allows no training of each.
 
     Args:
-        work: to do.
         budget: seconds in all.
         spent: seconds so far.
 

@@ -21,12 +21,7 @@ MOST = 20  # texts in a table
 
 
 def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
-    """Draw the score on held-out rows of each kind of model, and the minutes it took; None if nothing was scored.
-
-    Args:
-        ladder: all that was tried.
-        measure: of the held-out rows.
-    """
+    """Draw the score on held-out rows of each kind of model, and the minutes it took; None if nothing was scored."""
     rungs = [rung for rung in ladder.rungs.values() if rung.dev is not None]
     if not rungs:
         return None

@@ -52,17 +52,11 @@ class Adapted:
     """The result of an adaptation.
 
     Attributes:
-        folder: everything it made.
         systems: those that were measured: the bare backbone, the chosen one, and the best of the other kind.
         main: task and measure that say whether it helped, named before training; None: no task to measure.
         ladder: all that was tried, with the scores on held-out rows.
-        chosen: what held-out rows chose.
         won: comparisons of what was chosen with the bare backbone; empty if that was chosen.
         other: what of the other kind was measured, see ``Ladder.other_kind``; None: nothing.
-        others: comparisons of that with what was chosen.
-        model: name of the model in the bundle.
-        seconds: working time.
-        notes: what the user should know.
         searched: whether documents were adapted to: queries change, and documents keep their vectors.
         stopped: whether the user stopped it before the ladder's end.
         dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
@@ -90,8 +84,6 @@ class Adaptation:
 
     Attributes:
         settings: of the project, with those that follow from the source.
-        found: what the source holds.
-        folder: to work in.
         budget: seconds.
         own_backbone: whether to train the whole model too, if the budget allows.
         judged: judged queries that choose, for documents; None: nothing chooses there.
@@ -107,12 +99,7 @@ class Adaptation:
     again: bool = False
 
     def run(self) -> Adapted:
-        """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
-
-        Raises:
-            CseError: something wrong with the text or the task, or a budget that is too short for one training where
-                there is no head.
-        """
+        """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken."""
         if self.settings.train.parameters == "none":
             raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
         ledger = open_ledger(self.folder, self.settings, self._asked, again=self.again)
@@ -234,9 +221,7 @@ class Adaptation:
         """Add one rung after the other; return what the user should know of it.
 
         Args:
-            models: makes them.
             measuring: seconds that measuring the bare backbone took.
-            main: what says whether it helped.
         """
         ladder, searched = models.ladder, self.found.searched
         # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/adapt.md
@@ -299,11 +284,7 @@ class Adaptation:
                 models.fit_head(system, own)
 
     def _best_rate(self, models: Models, plan: TrainingPlan, system: str) -> float:
-        """Return the rate with the best dev score, the only one without a trial.
-
-        Raises:
-            CseError: every rate is too high to train with.
-        """
+        """Return the rate with the best dev score, the only one without a trial."""
         rates = plan.rates[system]
         if len(rates) == 1:
             return rates[0]

@@ -25,7 +25,6 @@ class DataFolders:
     """The folders of the rows.
 
     Attributes:
-        prepared: the rows, and what is measured.
         mined: those mined from them, if any are.
         corrupted: those corrupted before training, if any are.
         tokens: where trainings share the tokens of texts; None: each makes its own.
@@ -51,7 +50,6 @@ class DataFolders:
         """Make them: prepare, mine, corrupt.
 
         Args:
-            settings: of the trainings.
             held_out: the texts of a task that no row may hold.
             backbone: that mines, already open; None: open it.
         """

@@ -43,14 +43,8 @@ def domain_stage(
 
     Args:
         settings: of the domain, see ``cse.settings.domains``.
-        name: the domain's name.
-        place: parent of the domain's folder.
         metrics: parent of the domain's scores, ``NAME.json``.
-        scratch: folder for the states of killed runs.
         backbone: a backbone that is already open; None: open it.
-
-    Raises:
-        CseError: its data or settings cannot be trained.
     """
     own, scores = Place(place / name), metrics / f"{name}.json"
     folder, data = own.folder, DataFolders.below(own.folder)

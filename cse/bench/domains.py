@@ -28,15 +28,7 @@ from cse.stages.common import SCRATCH, run_safely
 
 
 def train_domain(settings: Settings, folder: Path, scratch: Path, backbones: Backbones, name: str) -> None:
-    """Train one domain.
-
-    Args:
-        settings: the whole tree.
-        folder: the project's folder.
-        scratch: folder for the states of killed runs.
-        backbones: of the process.
-        name: of the domain.
-    """
+    """Train one domain."""
     os.chdir(folder)
     own = settings_of_domain(settings, name)
     domain_stage(own, name, scratch=scratch, backbone=backbones.of(own))

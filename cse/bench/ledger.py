@@ -36,7 +36,6 @@ class RunRecord:
         of: what it depends on: settings by dotted key, fingerprints by what they are of, in words.
         result: what came of it, a JSON value; None if it failed.
         reason: why it failed, in one line; empty if it did not.
-        seconds: that it took.
     """
 
     of: Mapping[str, Any]
@@ -55,7 +54,6 @@ class Ledger:
     """The records of runs; a run is named as its record is, without ``.json``.
 
     Attributes:
-        folder: of the records.
         otherwise: what to do about a damaged record, to end an error message with.
     """
 
@@ -67,11 +65,7 @@ class Ledger:
         return sorted(path.name.removesuffix(".json") for path in self.folder.glob("*.json"))
 
     def read(self, name: str) -> RunRecord | None:
-        """Return the record of a run, None if it has not ended.
-
-        Raises:
-            CseError: the record was changed since it was written.
-        """
+        """Return the record of a run, None if it has not ended."""
         path = self._path(name)
         if not path.is_file():
             return None
@@ -93,15 +87,8 @@ class Ledger:
     def check(self, name: str, of: Mapping[str, Any], what: str, otherwise: str) -> RunRecord | None:
         """Return the record of a run, None if it has not ended; refuse that of another plan.
 
-        Args:
-            name: of the run.
-            of: what it depends on in this plan.
-            what: it in words.
-            otherwise: what to do about that of another plan.
-
         Raises:
             OtherPlanError: it depended on something else; the message says on what.
-            CseError: the record was changed since it was written.
         """
         record = self.read(name)
         if record is None or (key := record.changed(of)) is None:
@@ -124,14 +111,10 @@ class Ledger:
         It is done again if it depends on something else by now, or one of its outputs is missing.
 
         Args:
-            name: of the run.
             work: does it and returns its result, a JSON value.
-            of: what it depends on.
-            makes: its outputs.
             fails: whether an error is the run's own: it goes on record, and the run is not done again.
 
         Raises:
-            CseError: the record was changed since it was written.
             Exception: what ``work`` raises and ``fails`` denies; nothing goes on record.
         """
         of, found = dict(of or {}), self.read(name)

@@ -43,10 +43,8 @@ def mixed_steps(
 
     Args:
         files: rows and weight of each source.
-        joined: whether the sources share batches.
         distinct: whether no batch holds a text twice.
         batch_size: rows per batch.
-        epochs: passes over the rows.
         seed: of their order.
     """
     from cse.training.batches import Rows, row_keys

@@ -25,11 +25,7 @@ Watch = Callable[[Training], Sequence[Observer]]
 
 @dataclass(frozen=True)
 class Place:
-    """Where a training keeps what it makes.
-
-    Attributes:
-        folder: its own.
-    """
+    """Where a training keeps what it makes."""
 
     folder: Path
 
@@ -61,18 +57,12 @@ class Place:
         """Train here, or resume a killed training of the same settings, rows and code.
 
         Args:
-            settings: of the training.
-            data: to train on.
-            scratch: folder for the state of a killed run.
             plots: folder of its curves, if not the usual one.
             backbone: already open; None: open it.
             watch: returns who observes the training in place of the terminal and TensorBoard.
 
         Returns:
             Facts of the run, as stored in the checkpoint.
-
-        Raises:
-            CseError: what ``train_stage`` raises.
         """
         return train_stage(
             settings,

@@ -25,7 +25,6 @@ class RunWorker:
 
     Args:
         do: does the run of a name, and returns why it failed if that is on record; what it keeps serves the next one.
-        threads: CPU threads to use.
     """
 
     def __init__(self, do: Callable[[str], str | None], threads: int) -> None:
@@ -51,9 +50,6 @@ class Backbones:
 
         Each training gets its own, because one that is stopped or runs out of memory leaves its backbone in an
         arbitrary state, perhaps on a GPU. None: the training must load its own.
-
-        Raises:
-            CseError: what ``find_backbone`` and ``open_language_model`` raise.
         """
         backbone, pooler = settings.backbone, settings.pooler
         if settings.train.parameters != "prompts" or is_word_file(Path(backbone.name)):
@@ -83,13 +79,9 @@ def work_through(
         do: as ``RunWorker`` takes it; each worker gets a copy.
         names: of the runs, in their order.
         at_once: workers; None: one for each CPU, or for each GPU if there are any.
-        unit: what a run is called.
         done: what is said of a run that did not fail.
         afresh: whether each run gets a new process; otherwise a worker keeps what it loaded, and the memory of its
             largest run.
-
-    Raises:
-        CseError: no machine has a whole CPU.
     """
     if not names:
         return

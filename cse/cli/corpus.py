@@ -215,8 +215,8 @@ def search(
         for rank, hit in enumerate(hits, start=1):
             text = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
             parts = {"vectors": hit.cosine, "words": hit.bm25} if mode == "hybrid" else {}
-            found = "".join(f"  {name} {'-' if part is None else f'{part:.2f}':>5}" for name, part in parts.items())
-            click.echo(f"{rank:4}  {hit.score:7.4f}{found}  {one_line(str(hit.id))}{text}")
+            both = "".join(f"  {name} {'-' if part is None else f'{part:.2f}':>5}" for name, part in parts.items())
+            click.echo(f"{rank:4}  {hit.score:7.4f}{both}  {one_line(str(hit.id))}{text}")
 
 
 def _as_json(rank: int, hit: Hit) -> dict[str, Any]:

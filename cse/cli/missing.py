@@ -30,11 +30,7 @@ INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
 
 @contextmanager
 def naming_extra(what: str = "this command") -> Iterator[None]:
-    """Turn a failed import of a package into a line that names the extra to install.
-
-    Raises:
-        CseError: a package of an extra is missing. Anything else that is missing is a defect and is raised as it is.
-    """
+    """Turn a failed import of a package into a line that names the extra to install."""
     try:
         yield
     except ModuleNotFoundError as error:

@@ -41,11 +41,7 @@ def settings_options(command: _Command) -> _Command:
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the values of ``KEY=VALUE`` arguments by dotted key; values are parsed as YAML.
-
-    Raises:
-        CseError: no equals sign, or a value that is not YAML.
-    """
+    """Return the values of ``KEY=VALUE`` arguments by dotted key; values are parsed as YAML."""
     values = {}
     for override in overrides:
         key, equals, value = override.partition("=")
@@ -84,7 +80,6 @@ def settings_from(
     """Read the settings file and apply the overrides.
 
     Args:
-        params: the file.
         overrides: ``KEY=VALUE`` arguments.
         optional: use the defaults if the default file does not exist.
         any_view: see ``load_settings``.

@@ -143,8 +143,8 @@ def choose_columns(
     if columns is not None:
         for name in columns:
             check_column(name, there, str(path), setting)
-        texts = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
-        return Columns(tuple(columns[:texts]), *columns[texts:])
+        count = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
+        return Columns(tuple(columns[:count]), *columns[count:])
     found: Columns | None = None
     if view == "sentences":
         found = sentence_columns(there)

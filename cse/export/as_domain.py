@@ -32,15 +32,9 @@ def as_domain(
 
     Args:
         encoder: on a backbone that is frozen, or trained as ``updates_of`` takes it.
-        name: the domain's name.
         normalize: whether embeddings have unit length by default.
-        metrics: scores to record.
-        checkpoint: identity of the encoder's checkpoint.
         centres: see ``Domain``.
         adapters: layers of the bank that take low-rank updates.
-
-    Raises:
-        CseError: as ``updates_of``.
     """
     backbone = encoder.backbone
     facts = describe(encoder)

@@ -48,16 +48,11 @@ def create_bank(
 
     Args:
         encoder: any encoder on the backbone, on the CPU; only its backbone is used.
-        out: folder of the bank.
-        tolerance: largest difference allowed.
         adapters: layers whose low-rank updates a domain may have, see ``RowUpdates``, and biases of any; None: a domain
             has prompts alone. They slow every row.
 
     Returns:
         The largest difference from torch.
-
-    Raises:
-        CseError: the backbone has no layers, its weights were trained, or ONNX and torch differ.
     """
     check_folder(out, Kind.BANK)
     backbone = _frozen_backbone(encoder)
@@ -108,15 +103,9 @@ def make_domain(
 
     Args:
         encoder: trained prompts, biases or low-rank updates, or a bare backbone.
-        name: the domain's name.
         normalize: whether embeddings have unit length by default.
-        metrics: scores to record.
-        checkpoint: identity of the encoder's checkpoint.
         centres: see ``Domain``.
         bank: that it is for; None: one of prompts alone.
-
-    Raises:
-        CseError: the name is not valid, or the encoder has a part that a bank cannot hold.
     """
     check_name(name)
     _layered(encoder)

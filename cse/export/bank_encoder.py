@@ -24,7 +24,6 @@ class BankEncoder(Compatible, nn.Module):
 
     Args:
         backbone: the frozen language model that the bank was made of.
-        bank: the prompts.
     """
 
     def __init__(self, backbone: Backbone, bank: Bank) -> None:
@@ -40,11 +39,7 @@ class BankEncoder(Compatible, nn.Module):
         """Load a bank.
 
         Args:
-            folder: folder of the bank.
             backbone: where the language model is now, if it moved.
-
-        Raises:
-            CseError: no bank, a damaged one, or another backbone than the one it was made of.
         """
         bank = Bank(folder)
         files = find_recorded_backbone(bank.folder, {"backbone": bank.manifest.backbone}, backbone)
@@ -73,7 +68,6 @@ class BankEncoder(Compatible, nn.Module):
             sentences: ``n`` sentences, or one.
             batch_size: sentences per forward pass; None: 64.
             normalize: whether to scale each embedding to unit length.
-            show_progress_bar: whether to show a progress bar on stderr.
             domain: whose prompts to use: a name for all sentences or one per sentence; ``auto`` chooses the domain
                 whose text is nearest.
             role: of the sentences, for domains with a query side; the others have none.
@@ -81,10 +75,6 @@ class BankEncoder(Compatible, nn.Module):
 
         Returns:
             float32 ``(n, D)``, or ``(D,)`` for one sentence.
-
-        Raises:
-            CseError: an item is not a string, an embedding is not finite (names the sentence), or the domain is
-                missing, unknown or damaged.
         """
         refuse_uses(None, dimensions)
         device = next(self.parameters()).device

@@ -20,7 +20,6 @@ class BankPass(nn.Module):
     """Backbone and pooler for rows with prompts of their own.
 
     Args:
-        backbone: the frozen language model.
         adapters: its layers that take low-rank updates, see ``RowUpdates``; None: rows have no updates.
     """
 

@@ -42,8 +42,6 @@ class Draft:
     """A bundle that is written but not yet published; further files in its folder are listed and sealed at the end.
 
     Attributes:
-        folder: where it is.
-        manifest: as written so far.
         parity: for the manifest, see ``check_parity``.
     """
 
@@ -66,12 +64,8 @@ def write_bundle(
     """Yield a loadable draft of the bundle to check; it replaces ``out`` when the block ends without an error.
 
     Args:
-        encoder: model to export, on the CPU.
-        out: folder of the bundle.
         normalize: whether embeddings have unit length by default.
-        metrics: scores to record in the manifest.
         checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
-        precision: of weights and matrix products.
         texts: ``int8``: what the ranges of activations are read from, some hundreds like those to come.
     """
     facts = describe(encoder)

@@ -21,16 +21,12 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
     """Put a domain into a bank by one rename: readers see the old state of the bank or the new one.
 
     Args:
-        folder: the bank.
         domain: from ``make_domain``.
-        replace: whether to replace a domain of that name.
 
     Returns:
         The domain's file.
 
     Raises:
-        CseError: not a bank, the domain is made for another backbone or damaged, the name is taken, by a file
-            of somebody else even with ``replace``, or another writer does not finish.
         OSError: the file cannot be written; the bank is unchanged.
     """
     manifest = read_bank_manifest(folder)
@@ -53,11 +49,7 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
 
 
 def remove_domain(folder: Path, name: str) -> None:
-    """Remove a domain, damaged or not.
-
-    Raises:
-        CseError: not a bank, the domain is not there, or the file is not one that this project wrote.
-    """
+    """Remove a domain, damaged or not."""
     read_bank_manifest(folder)
     path = _path(folder, name)
     with _writing(folder):

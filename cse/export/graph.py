@@ -57,7 +57,6 @@ def write_graph(encoder: SentenceEncoder, path: Path) -> None:
     because a mask of ones would be optimised away and the graph would ignore padding.
 
     Args:
-        encoder: model to export, on the CPU.
         path: file to write; weights over ``EXTERNAL_DATA_BYTES`` go to ``path.data`` next to it.
     """
     encoder.eval()
@@ -70,7 +69,6 @@ def write_bank_graph(backbone: Backbone, path: Path, *, adapters: Sequence[str] 
     """Export a backbone as ONNX, with prompts as inputs: ``BankPass.forward`` to ``sentence_embedding (batch, D)``.
 
     Args:
-        backbone: frozen language model, on the CPU.
         path: file to write, as in ``write_graph``.
         adapters: of ``BankPass``, where updates of the layers are inputs too; None: they are not.
     """

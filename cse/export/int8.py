@@ -32,7 +32,6 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
     without VNNI, a processor adds two products in 16 bits. Attention, norms, softmax and pooling sums stay in float32.
 
     Args:
-        path: the graph.
         given: its inputs for some texts, each alone: what padding computes would widen the ranges.
     """
     from onnxruntime.quantization import CalibrationDataReader, QuantType, quantize_static  # slow, and few need it

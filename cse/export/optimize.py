@@ -42,7 +42,6 @@ def fused_attention(
 
     Args:
         module: the attention module; not used.
-        query_BHLK: queries.
         key_BHLK: keys, as many as queries or, grouped, of fewer heads.
         value_BHLK: values, shaped like the keys.
         attention_mask: (B, 1, 1 or L, P + L), boolean, or (B, H, L, P + L), additive. It is expanded to L rows, because

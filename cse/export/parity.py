@@ -52,19 +52,11 @@ def check_parity(
     nearest. Of a trained model, any precision must also hold what the training changed: see ``share_of_training``.
 
     Args:
-        encoder: the model.
-        onnx: its exported form.
-        sentences: texts to compare on.
         tolerance: fp32: largest difference allowed.
-        precision: of the exported form.
-        name: the exported form in messages.
 
     Returns:
         ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``provider``; ``tolerance`` for
         fp32, else ``mean_cosine`` and ``neighbours``; ``of_training`` if there was a training to look for.
-
-    Raises:
-        CseError: a difference exceeds what the precision allows; names the sentence.
     """
     if getattr(encoder, "side", "both") != QUERY:
         return _compare(encoder, onnx, sentences, tolerance, precision, name, None)
@@ -158,19 +150,10 @@ def share_of_training(
     rounds each model in its own way, so what it moves farther than training did is not to be seen.
 
     Args:
-        encoder: the model.
-        expected: its vectors (n, d).
-        found: the exported ones (n, d).
-        sentences: their texts.
-        precision: of the exported form.
         least: largest component of a change that counts as none.
-        role: of the texts.
 
     Returns:
         The share; None if nothing was changed, or the backbone's vectors are of another width.
-
-    Raises:
-        CseError: it is below ``TRAINED``, or int8 hides it.
     """
     bare = _bare_of(encoder)
     if bare is None or bare.dimension != expected.shape[1]:

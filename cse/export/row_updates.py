@@ -32,9 +32,6 @@ class RowUpdates:
         backbone: the language model; what it computes outside ``applied`` stays as it is.
         layers: which linear layers of its blocks take low-rank updates, by the ends of their paths (``query``), as
             PEFT's ``target_modules``; ``all`` stands for all. Every layer takes biases.
-
-    Raises:
-        CseError: no layer has one of the names.
     """
 
     def __init__(self, backbone: Backbone, layers: Sequence[str]) -> None:
@@ -129,9 +126,6 @@ def updates_of(encoder: SentenceEncoder, layers: Sequence[str]) -> dict[str, tor
     Args:
         encoder: whose ``trained`` is one of ``KINDS``.
         layers: as of ``RowUpdates``.
-
-    Raises:
-        CseError: a layer that is not among ``layers`` has a low-rank update.
     """
     own = RowUpdates(encoder.backbone, layers)
     inputs, outputs, others = own.widths.values()

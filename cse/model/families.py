@@ -18,6 +18,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from cse.model.attention import LayerPrefix
+from cse.model.packing import Packed
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -119,7 +120,7 @@ class Family:
         self,
         layer: Any,
         state_BLD: torch.Tensor,
-        visible: torch.Tensor,
+        visible: torch.Tensor | Packed,
         prefix: LayerPrefix | None,
         given: dict[str, Any],
     ) -> torch.Tensor:

@@ -10,7 +10,10 @@ follows from one seed, 16 random bits an entry, as in ``cse.model.dropout``.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
+from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,9 +22,12 @@ import triton.language as tl
 
 from cse.model.packing import Packed
 
+_log = logging.getLogger("cse")
+
 _LEVELS = 1 << 16
 _ROWS = 4  # of a program
 _WARPS = {16: 1, 32: 2}  # of a program, by the tokens of its rows
+_ROUNDING = 2e-2  # of bf16, of the norm
 _NONE: tl.constexpr = tl.constexpr(-1.0e30)  # a score that is not there; finite, so that a row without any is no NaN
 
 
@@ -160,12 +166,12 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad):
         query, _, _, prompt_key, _, starts, _ = ctx.saved_tensors
-        made, sums = [_empty(query) for _ in range(3)], [None, None]
+        made, sums = [_empty(query) for _ in range(3)], list[torch.Tensor]()
         if prompt_key is not None:
             blocks = triton.cdiv(len(starts) - 1, _ROWS)
             sums = [torch.empty((blocks, *prompt_key.shape), device=grad.device, dtype=torch.float32) for _ in range(2)]
-        _launch(ctx.saved_tensors, ctx.constants, grad=grad.contiguous(), made=made, sums=sums)
-        own = [None if each is None else each.sum(0) for each in sums]
+        _launch(ctx.saved_tensors, ctx.constants, grad=grad.contiguous(), made=made, sums=sums or (None, None))
+        own = [each.sum(0) for each in sums] if sums else (None, None)
         return *(each.transpose(1, 2) for each in made), *own, *(None,) * 5
 
 
@@ -222,3 +228,45 @@ def attend(
     own = (None, None) if prefix is None else prefix
     constants = packed.longest, dropout, packed.prompt_dropout, scaling
     return _Attention.apply(query_BHTK, key_BHTK, value_BHTK, *own, packed.starts, *constants)
+
+
+@cache
+def is_right(device: torch.device, width: int, dtype: torch.dtype = torch.bfloat16) -> bool:
+    """Return whether the kernel gives on this card what attention row by row gives, forward and backward.
+
+    Whatever keeps it from that, a driver, a compiler or a mistake, is logged: rows stay padded then.
+    """
+    ends, heads, prompt = [0, 1, 17, 34, 66], 2, 5
+    shapes = [(1, heads, ends[-1], width)] * 3 + [(heads, prompt, width)] * 2
+    drawn = torch.Generator().manual_seed(0)
+    exact = [torch.randn(shape, generator=drawn).to(dtype).double().requires_grad_() for shape in shapes]
+    leaves = [each.detach().to(device, dtype).requires_grad_() for each in exact]
+    query, key, value, ahead_key, ahead_value = leaves
+    starts = torch.tensor(ends, device=device)
+    packed = Packed(starts, starts, 32)
+    expected = _by_row(exact, ends)
+    towards = torch.randn(expected.shape, generator=drawn).to(dtype)
+    try:
+        found = attend(query, key, value, (ahead_key, ahead_value), packed, dropout=0.0, scaling=width**-0.5)
+        gradients = torch.autograd.grad(found, leaves, towards.to(device))
+        pairs = zip(
+            (found, *gradients), (expected, *torch.autograd.grad(expected, exact, towards.double())), strict=True
+        )
+        apart = max(((one.detach().cpu().double() - other).norm() / other.norm()).item() for one, other in pairs)
+    except Exception as error:  # whatever a compiler or a driver raises
+        _log.warning("rows stay padded: the kernel for packed ones fails: %s", f"{error}".strip().partition("\n")[0])
+        return False
+    if not apart <= _ROUNDING:
+        _log.warning("rows stay padded: the kernel for packed ones is %.0e from what it should give", apart)
+    return apart <= _ROUNDING
+
+
+def _by_row(tensors: Sequence[torch.Tensor], ends: Sequence[int]) -> torch.Tensor:
+    query, key, value, ahead_key, ahead_value = tensors
+    rows = []
+    for start, end in pairwise(ends):
+        keys = torch.cat([ahead_key, key[0, :, start:end]], dim=1)
+        values = torch.cat([ahead_value, value[0, :, start:end]], dim=1)
+        shares = (query[0, :, start:end] @ keys.transpose(1, 2) * query.shape[-1] ** -0.5).softmax(dim=-1)
+        rows.append(shares @ values)
+    return torch.cat(rows, dim=1).transpose(0, 1)[None]

@@ -35,7 +35,7 @@ def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
     ``(P, 2 * H * K)`` holds one layer's columns, shared by all layers. ``H`` are the heads of keys and values.
     """
     cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
-    return [layer.unbind() for layer in cut.expand(backbone.layers, -1, -1, -1, -1).unbind()]
+    return [(key, value) for key, value in map(torch.unbind, cut.expand(backbone.layers, -1, -1, -1, -1).unbind())]
 
 
 def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:

@@ -130,7 +130,11 @@ class Transformer(nn.Module):
         config = self.model.config
         whole = set(layer_types(config)) == {FULL} and not self.family.is_causal(config) and not self.family.relative
         fits = longest <= LONGEST and self.head_size in WIDTHS and self.heads == config.num_attention_heads
-        return device.type == "cuda" and whole and fits and has_kernel()
+        if not (device.type == "cuda" and whole and fits and has_kernel()):
+            return False
+        from cse.model.packed_attention import is_right
+
+        return is_right(device, self.head_size)
 
     def _layers(self, device: torch.device) -> tuple[list[Any], AbstractContextManager[Any]]:
         """Return the layers to run and the context to run them in.

@@ -60,7 +60,6 @@ def cpus_each(there: Sequence[Machine], workers: int, gpus: float = 0.0) -> int:
     go on.
 
     Args:
-        there: the machines.
         workers: that must find a place at the same time.
         gpus: that each takes.
     """

@@ -65,11 +65,7 @@ def start_relay(ray: Any) -> Any:
 
 
 class Teller(Observer):
-    """Tells the relay what an observer of the first worker sees; the command knows itself when all is over.
-
-    Raises:
-        CseError: the command cannot note it, for instance because its disk is full.
-    """
+    """Tells the relay what an observer of the first worker sees; the command knows itself when all is over."""
 
     def __init__(self, relay: Any) -> None:
         self.relay = relay
@@ -103,10 +99,8 @@ def followed(
     """Pass on what workers tell to observers here; while no worker runs, say every so often what for.
 
     Args:
-        take: the relay's.
         refuse: the relay's; called with an error of an observer.
         observers: makes those of one attempt; workers that start again have new ones.
-        waits: says what the workers wait for.
     """
     since: float | None = time.monotonic()  # when the workers began to wait, or the last line about it
     watch, refused = Observer(), False

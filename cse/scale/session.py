@@ -47,10 +47,6 @@ def ray_session(
         cpus: CPUs of a private instance; None: those this process may use.
         dashboard: whether to serve Ray's dashboard on loopback.
         store_bytes: size of the object store; None: Ray's default.
-        variables: environment variables of the workers.
-
-    Raises:
-        CseError: Ray does not start here, or the cluster at ``RAY_ADDRESS`` does not answer.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     address = os.environ.get(ADDRESS)

@@ -30,11 +30,7 @@ class SharedRows:
     name: str
 
     def put(self, folders: Mapping[str, Path]) -> None:
-        """Copy folders there by name, unless they are there.
-
-        Raises:
-            CseError: the bucket cannot be written.
-        """
+        """Copy folders there by name, unless they are there."""
         there = Folder(f"{self.url}/rows")
         if _WHOLE in there.names():
             return
@@ -53,7 +49,6 @@ class SharedRows:
         """Return this machine's copy, made by the first process that asks while the others wait.
 
         Raises:
-            CseError: the bucket cannot be read.
             OSError: the disk here cannot be written.
         """
         with FileLock(self._lock):

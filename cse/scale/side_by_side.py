@@ -38,13 +38,8 @@ def largest_crew(ray: Any, at_once: int | None, jobs: int, *, gpu: bool | None =
     """Return as many workers as find a place on the machines, and the share of each.
 
     Args:
-        ray: connected.
         at_once: most workers; None: one for each CPU, or for each GPU if they get any.
-        jobs: that there are for them.
         gpu: whether they get GPUs; None: if there are any.
-
-    Raises:
-        CseError: no machine can hold a worker.
     """
     there = with_more(ray)
     gpu = gpus_each(there, 1) > 0 if gpu is None else gpu
@@ -75,14 +70,12 @@ def share_out(
     says what they wait for.
 
     Args:
-        ray: connected.
         start: starts a worker, an actor with a method ``run``.
         jobs: names with the arguments of ``run``, taken one by one as workers have room.
         crew: number of workers, and what each takes.
         each: jobs that a worker has at once; above 1, its ``run`` is called by as many threads.
         afresh: whether each job gets a new process.
         most_losses: lost workers before a job is given up.
-        say: prints a line.
     """
     from ray.exceptions import OutOfMemoryError, RayActorError
 
@@ -162,11 +155,7 @@ class _Staff:
             self.hire()
 
     def replies(self, busy: Iterable[Any]) -> list[Any]:
-        """Return a reply of a worker that has done its job, if there is one before the next line or start.
-
-        Raises:
-            CseError: workers die as they start.
-        """
+        """Return a reply of a worker that has done its job, if there is one before the next line or start."""
         done, _ = self._ray.wait([*self._starting, *busy], num_returns=1, timeout=WAIT_SECONDS)
         for reply in done:
             if reply in self._starting:

@@ -17,11 +17,7 @@ DRAFTS = ".cse-drafts"  # inside an output folder: files being written
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """Return the file system of a path or URL, and the path inside it.
-
-    Raises:
-        CseError: fsspec does not know the protocol, or its package is not installed.
-    """
+    """Return the file system of a path or URL, and the path inside it."""
     import fsspec
 
     try:
@@ -42,11 +38,7 @@ def is_local(fs: Any) -> bool:
 
 @contextmanager
 def reading(shown: str) -> Iterator[None]:
-    """Turn errors of a remote file system while reading ``shown`` into one line; local errors pass through.
-
-    Raises:
-        CseError: any error of a remote file system.
-    """
+    """Turn errors of a remote file system while reading ``shown`` into one line; local errors pass through."""
     try:
         yield
     except (CseError, OSError):
@@ -57,11 +49,7 @@ def reading(shown: str) -> Iterator[None]:
 
 @contextmanager
 def sending(shown: str) -> Iterator[None]:
-    """Turn any error of a remote file system while ``shown`` is written into one line.
-
-    Raises:
-        CseError: any error.
-    """
+    """Turn any error of a remote file system while ``shown`` is written into one line."""
     try:
         yield
     except Exception as error:  # each remote file system has its own exceptions
@@ -130,7 +118,6 @@ class Folder:
 
         Raises:
             OSError: it cannot be written; what was there before is untouched.
-            CseError: the same for a remote file system.
         """
         if not self.local:
             with sending(self / name):

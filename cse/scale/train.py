@@ -35,12 +35,7 @@ _TRACE = "trace.txt"  # of a bug in a worker
 
 
 def train_on_workers(training: Training) -> RunState:
-    """Train on ``train.workers`` workers and leave the best weights in the encoder.
-
-    Raises:
-        CseError: not all workers find a place, a worker failed, too many workers were lost, or the storage cannot be
-            used.
-    """
+    """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
     folders = {name: getattr(training, name).resolve() for name in _ROWS}
     url, rows = os.environ.get(STORAGE_VARIABLE, "").rstrip("/"), None
@@ -123,11 +118,7 @@ def _no_second_attempt(relay: Any) -> Any:
 
 
 def _share(there: Sequence[Machine], wanted: int, *, gpus: bool) -> dict[str, float]:
-    """Return the resources of each worker.
-
-    Raises:
-        CseError: not all workers find a place.
-    """
+    """Return the resources of each worker."""
     gpu = 1 if gpus else 0
     cpus = cpus_each(there, wanted, gpu)
     if not cpus:

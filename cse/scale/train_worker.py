@@ -29,9 +29,7 @@ class WorkerTask:
     """What every worker is given.
 
     Attributes:
-        settings: of the training, as JSON values.
         folders: where the rows are: prepared, mined and corrupted ones.
-        tokens: folder of tokenised rows.
         rows: where the rows are instead, if machines share no disk; each machine then makes its own tokens.
         relay: see ``cse.scale.relay``.
     """

@@ -52,14 +52,8 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
 
     Args:
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
-        bank: folder of the bank.
-        name: the domain's name.
         settings: ``export`` is used.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
-        replace: whether to replace a domain of that name.
-
-    Raises:
-        CseError: the model does not fit the bank, or ONNX and torch differ; the bank is unchanged.
     """
     encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
     prepared = None if data is None else PreparedData(data)
@@ -76,7 +70,6 @@ class Admission:
     """What became of a trained domain.
 
     Attributes:
-        name: the domain's name.
         outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
         dev: its dev score times 100; None without dev pairs or dev task, or if it was not scored.
         before: the same for the domain that was in the bank, or for the bare backbone if there was none.
@@ -99,8 +92,6 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
 
     Args:
         settings: ``export``, ``promotion`` and ``backbone`` are used.
-        names: domains to look at.
-        bank: folder of the bank.
         place: parent of the trained domains' folders, see stage ``domain``.
     """
     if not is_bank(bank):

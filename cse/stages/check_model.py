@@ -12,11 +12,7 @@ from cse.runtime.opening import refuse_whole_bank
 
 
 def check_model(path_or_name: str) -> None:
-    """Refuse paths that cannot be a model.
-
-    Raises:
-        CseError: the path is a file, does not exist, contains no model, or is a bank without a domain's name.
-    """
+    """Refuse paths that cannot be a model."""
     folder = Path(path_or_name)
     if domain_of(path_or_name) is not None:
         return

@@ -18,11 +18,7 @@ from cse.training.tokens import TokenTable
 
 
 def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
-    """Refuse rows that were prepared for another objective, or too few.
-
-    Raises:
-        CseError: names the folder or the source, the term and what to set.
-    """
+    """Refuse rows that were prepared for another objective, or too few."""
     main, *more = sources
     _check_view(main.data, main.objective, settings.train)
     _check_rows(str(main.data.folder), main, settings.train)

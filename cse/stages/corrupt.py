@@ -23,11 +23,7 @@ GROUPS = ("backbone", "objective", "train")
 
 
 def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: Path = CORRUPTED) -> None:
-    """Corrupt every row for every epoch if the settings ask for it, else publish a folder marked as empty.
-
-    Raises:
-        CseError: the backbone or generator is missing, or their vocabularies differ.
-    """
+    """Corrupt every row for every epoch if the settings ask for it, else publish a folder marked as empty."""
     replaced = settings.objective.replaced_tokens
     wanted = replaced.corrupts_beforehand
     facts: dict[str, object] = {"corruption": "prepared" if wanted else "none"}

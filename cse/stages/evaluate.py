@@ -40,12 +40,6 @@ def evaluate_stage(
 
     Args:
         settings: ``evaluation`` is used.
-        prepared: prepared data, with the tasks.
-        checkpoint: the trained model.
-        metrics: file to write.
-        records: folder to write.
-        plots: folder to write two files to.
-        called: name of the trained model in its record.
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))

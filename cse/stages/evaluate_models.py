@@ -106,13 +106,10 @@ def evaluate_models(
 
     Args:
         models: checkpoint, bundle or backbone by printed name.
-        data: evaluation data.
         measures: a subset of ``cse.evaluation.suite.MEASURES``.
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         batch_size: sentences per forward pass; None: the encoder's own.
-        progress: whether to show progress bars.
         fast: use SentEval's fast settings for the transfer tasks.
-        details: also collect one task's pairs for figures.
         done: called with each model's name and results once it is evaluated.
     """
     banks: dict[Path, OnnxEncoder] = {}

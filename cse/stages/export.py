@@ -84,17 +84,11 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     """Return what a rounded bundle loses to torch, and print it.
 
     Args:
-        encoder: in torch.
-        onnx: the bundle.
         tasks: see ``_scored_tasks``.
-        most: points that it may lose.
 
     Returns:
         ``score_loss``: points of Spearman * 100, on average over scored pairs, or of one's own task; nothing if there
         is no task.
-
-    Raises:
-        CseError: it loses more than ``most`` points.
     """
     if not tasks:
         click.echo("nothing to score in the evaluation data: rounding is judged by the vectors alone", err=True)

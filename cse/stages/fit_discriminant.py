@@ -22,11 +22,7 @@ _HELD_OUT = 2000  # texts of a fold that are ranked, about: the time grows with 
 
 
 def labelled_texts(data: PreparedData) -> dict[str, str]:
-    """Return the label of each training text; leave out and count texts with several.
-
-    Raises:
-        CseError: the rows have no labels.
-    """
+    """Return the label of each training text; leave out and count texts with several."""
     found = data.labels()
     single = {text: labels[0] for text, labels in found.items() if len(labels) == 1}
     if several := len(found) - len(single):
@@ -37,11 +33,7 @@ def labelled_texts(data: PreparedData) -> dict[str, str]:
 def fit_labelled(
     vectors: NDArray[np.float32], labels: Sequence[str], shrinkage: float, dimension: int | None
 ) -> LinearMap:
-    """Fit a discriminant to vectors ``(n, D)`` of labelled texts, and say so if it leaves one dimension.
-
-    Raises:
-        CseError: as ``fit_discriminant``.
-    """
+    """Fit a discriminant to vectors ``(n, D)`` of labelled texts, and say so if it leaves one dimension."""
     fitted = fit_discriminant(vectors, labels, shrinkage, dimension)
     if fitted.dimension == 1:
         click.echo("one dimension is left, in which a cosine is 1 or -1: compare texts of more labels", err=True)
@@ -49,11 +41,7 @@ def fit_labelled(
 
 
 def decide_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimension: int | None) -> float:
-    """Return the shrinkage that ranks held-out texts best, and say why it was chosen.
-
-    Raises:
-        CseError: as ``fit_discriminant``.
-    """
+    """Return the shrinkage that ranks held-out texts best, and say why it was chosen."""
     scores = choose_shrinkage(vectors, labels, dimension)
     shrinkage = max(scores, key=lambda one: scores[one]) if scores else _UNDECIDED
     tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores.items())
@@ -76,9 +64,6 @@ def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
 
     Returns:
         The scores by shrinkage, smallest first; nothing where no fold has two texts of a label.
-
-    Raises:
-        CseError: as ``fit_discriminant``.
     """
     label = numbered(labels)
     whole = scatter_of(vectors, label)

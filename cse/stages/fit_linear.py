@@ -46,13 +46,8 @@ def fit_linear(
     Args:
         vectors: one row per distinct text, not normalised.
         labels: of each row.
-        shrinkage: of the discriminant.
         dimension: number of leading directions of the discriminant to keep; None: all.
         seed: of the order of the texts.
-        progress: show bars.
-
-    Raises:
-        CseError: as ``fit_discriminant``.
     """
     start, label = fit_labelled(vectors, labels, shrinkage, dimension), numbered(labels)
     passes = 0

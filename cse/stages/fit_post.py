@@ -28,11 +28,7 @@ DEFAULT_COLLECTION = CollectionSettings()
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
-    """Refuse post-processing that does not fit an encoder or the data, before training or encoding.
-
-    Raises:
-        CseError: the encoder already has post-processing, its width does not fit, or what learns from labels has none.
-    """
+    """Refuse post-processing that does not fit an encoder or the data, before training or encoding."""
     if post.kind == "none":
         return
     if encoder.post is not None:
@@ -58,14 +54,9 @@ def fit_post(
 
     Args:
         encoder: any encoder; for a query map one with a query side.
-        post: the post-processing.
         data: prepared data; a query map is fitted on the rows of all its sources.
-        collection: what a query map is trained by.
         weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
             main source. None: 1.
-
-    Raises:
-        CseError: what ``check_post`` raises, too few sentences, or too few labels.
     """
     check_post(encoder, post, data)
     if post.kind == QUERY_MAP:

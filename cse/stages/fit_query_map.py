@@ -32,10 +32,8 @@ def fit_query_map(
         vectors: of the queries ``(n, D)``, one per row of ``targets``.
         collection: vectors of the documents ``(N, D)``.
         targets: the teacher's shares.
-        temperature: cosines are divided by it.
         seed: of the order of the queries.
         times: how often each query comes in a pass ``(n,)``; None: once.
-        progress: show a bar.
     """
     queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)
     place, share, own, sample = (torch.from_numpy(each) for each in vars(targets).values())

@@ -52,9 +52,6 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
 
     Args:
         settings: group ``promotion``, ``export.tolerance`` and ``export.sentences`` are used.
-        bundle: the candidate.
-        checkpoint: the checkpoint it was exported from.
-        prepared: its training data, with the dev pairs.
         promoted: the promoted bundle, or None.
     """
     provider = settings.export.provider
@@ -85,10 +82,7 @@ def judge_encoders(
     Args:
         settings: as in ``judge``.
         onnx: the candidate: a bundle, or a domain of a bank.
-        encoder: what it was exported from, in torch.
-        data: its training data, with the dev pairs.
         promoted: the model in service, or None.
-        named: what to call it in a reason.
         measure: of the dev score; None, or one that the dev task does not have: the task's main measure.
     """
     reasons, difference = [], None

@@ -28,11 +28,7 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     If rows were corrupted before training, the generator is not read.
 
     Args:
-        settings: of the training.
         opened: the backbone's files if already found, to avoid hashing them again.
-
-    Raises:
-        CseError: a model is missing, or the device that was asked for.
     """
     device = choose_device(settings.train.device)
     facts = {
@@ -58,11 +54,7 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
 
 
 def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
-    """Find the files of a language model or of word vectors.
-
-    Raises:
-        CseError: there are none.
-    """
+    """Find the files of a language model or of word vectors."""
     if is_word_file(Path(backbone.name)):
         return find_words(backbone.name)
     return find_backbone(backbone.name, backbone.revision)

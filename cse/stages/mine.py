@@ -45,13 +45,8 @@ def mine_stage(
     """Mine the rows that the settings ask for, or publish a folder marked as empty.
 
     Args:
-        settings: how to mine.
         prepared: folder of the sentences or pairs.
-        mined: folder to write.
         backbone: a backbone that is already open; None: open it.
-
-    Raises:
-        CseError: the rows have another view, nothing is found, or the backbone is missing.
     """
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:

@@ -35,11 +35,7 @@ CONTENT = "content"  # hash of the backbone's files: a folder of the same name m
 
 
 def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> None:
-    """Refuse rows that were mined with another content of the backbone, once it is open.
-
-    Raises:
-        CseError: its files are not those that mined.
-    """
+    """Refuse rows that were mined with another content of the backbone, once it is open."""
     if mine.wanted and _read(mined).get(CONTENT) != files.content():
         raise CseError(f"{mined}: {files.name} holds another model than the one that mined the rows; {_AGAIN}")
 
@@ -61,11 +57,7 @@ def rows_to_train(
     prepared: Path,
     mined: Path,
 ) -> PreparedData:
-    """Open the prepared data, with the mined rows for training if mining is on.
-
-    Raises:
-        CseError: the data are missing, or the rows were mined from others or with other settings.
-    """
+    """Open the prepared data, with the mined rows for training if mining is on."""
     if not mine.wanted:
         return PreparedData(prepared)
     made = _read(mined)

@@ -16,11 +16,7 @@ from cse.stages.open_model import open_model
 def evaluate_on_mteb(
     models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int | None, progress: bool
 ) -> dict[str, dict[str, float]]:
-    """Return the main score of each task by model.
-
-    Raises:
-        CseError: MTEB is not installed, a task is unknown, or its data cannot be loaded.
-    """
+    """Return the main score of each task by model."""
     found = find_tasks(tasks)
     scores = {}
     banks: dict[Path, OnnxEncoder] = {}

@@ -19,11 +19,7 @@ from cse.settings.groups.pooler import PoolerSettings
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
-    """Open the language model, or the word vectors of all words in the prepared data.
-
-    Raises:
-        CseError: what ``find_backbone``, ``load_backbone`` and ``load_words`` raise.
-    """
+    """Open the language model, or the word vectors of all words in the prepared data."""
     if is_word_file(Path(backbone.name)):
         words = words_of(_every_text(data))
         bar = sys.stderr.isatty()
@@ -32,11 +28,7 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
 
 
 def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
-    """Load a language model whose use is as its folder declares, unless the settings say otherwise.
-
-    Raises:
-        CseError: what ``load_backbone`` raises.
-    """
+    """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
     opened = load_backbone(files, pooler.kind, backbone.family)
     return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
 

@@ -43,9 +43,6 @@ def open_model(
         model: path or name given by the user, or the backbone of a model.
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
-
-    Raises:
-        CseError: the path holds no usable model, or the requested GPU is missing.
     """
     if isinstance(model, BackboneOf):
         of = model.model
@@ -62,11 +59,7 @@ def open_model(
 
 
 def each_domain(models: Mapping[str, str]) -> dict[str, str]:
-    """Return models by printed name, with a bank replaced by its usable domains: ``NAME:DOMAIN``.
-
-    Raises:
-        CseError: a bank without a usable domain, or two models of one name.
-    """
+    """Return models by printed name, with a bank replaced by its usable domains: ``NAME:DOMAIN``."""
     named: dict[str, str] = {}
     for name, model in models.items():
         found = {name: model}

@@ -35,18 +35,11 @@ def put_behind(
 
     Args:
         model: checkpoint folder, or a bare backbone by folder, hub id or file of word vectors.
-        post: the post-processing to fit.
-        prepared: prepared data.
         out: folder of the new checkpoint; it keeps the facts of ``model`` beside its own dev score.
         measure: of the dev task; None: its main measure.
-        collection: how a query map is taught.
 
     Returns:
         The dev score as facts; empty without dev data.
-
-    Raises:
-        CseError: the model already has post-processing, there are too few sentences or no labels for it, or the dev
-            task has no such measure.
     """
     check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)

@@ -31,7 +31,6 @@ def prepare_stage(
     """Prepare the data, write the counts as metrics and print a summary; for ``held_out`` see ``prepare``.
 
     Raises:
-        CseError: the data are invalid; both outputs stay unchanged.
         OSError: an output cannot be written.
     """
     check_file(metrics, is_json_with("rows", "rows_read"))

@@ -25,9 +25,6 @@ class TrainingSource:
     """A source of training rows.
 
     Attributes:
-        key: the setting that names it.
-        data: its rows.
-        objective: the loss of its batches.
         weight: its batches for each batch of the main source.
     """
 
@@ -42,7 +39,6 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
 
     Args:
         settings: group ``data`` names the further ones.
-        data: the rows of the main source.
     """
     objective = settings.objective
     return [
@@ -73,8 +69,6 @@ def tables_of(
     """Return the rows of each source as token ids; those of all in one table with ``train.mix: rows``.
 
     Args:
-        settings: how to train.
-        encoder: provides the tokenizers.
         sources: from ``sources_of``.
         folder: folder where launchers share tokenised rows, which are then memory-mapped; None: not shared.
     """

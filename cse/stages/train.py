@@ -69,14 +69,7 @@ def train_stage(
     With ``train.parameters: none`` the checkpoint is just pooling, word vectors or post-processing, without training.
 
     Args:
-        settings: what to train.
-        prepared: folder of the rows.
-        mined: folder of the triplets mined from the rows.
         corrupted: folder of rows corrupted before training.
-        checkpoint: folder to write.
-        metrics: file to write.
-        plots: folder to write.
-        scratch: folder for the states of killed runs.
         launch: runs the training and leaves the best weights in its encoder; None: chosen by ``train.workers``.
         backbone: as in ``open_training``.
         tokens: as in ``open_training``.

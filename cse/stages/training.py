@@ -52,12 +52,8 @@ class Training:
     """A training that is ready to run under any launcher.
 
     Attributes:
-        settings: the given settings.
-        prepared, mined, corrupted: folders of the rows.
-        encoder: the newly initialised encoder.
         head: the backbone's MLM head; None if no term needs it.
         data: the rows and dev pairs; nothing else in it is read.
-        device: training device.
         bf16: whether matrix products run in bfloat16.
         folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
         tokens: folder where launchers share tokenised rows; None: each process tokenises its own.
@@ -82,11 +78,7 @@ class Training:
 
     @property
     def measure(self) -> str:
-        """The measure that selects the checkpoint; Spearman without a dev task.
-
-        Raises:
-            CseError: the dev task has no measure of the name in ``train.dev_measure``, or there is none.
-        """
+        """The measure that selects the checkpoint; Spearman without a dev task."""
         wanted = self.settings.train.dev_measure
         if self.dev is not None:
             return dev_measure(self.dev, wanted, "train.dev_measure")
@@ -112,8 +104,6 @@ class Training:
         """Train, or resume a killed run, and leave the best weights in the encoder.
 
         Raises:
-            CseError: something a loss term needs is missing, or the loss is no longer finite.
-            CseError: a batch does not fit into memory.
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
@@ -178,11 +168,7 @@ class Training:
         return score_dev(self.encoder, dev, DEV_BATCH, self.measure, progress=sys.stderr.isatty())
 
     def take_over(self, state: RunState | None) -> RunState:
-        """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it.
-
-        Raises:
-            CseError: no whole state was saved.
-        """
+        """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it."""
         if state is None:
             raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
         take_best(self.encoder, state)
@@ -203,17 +189,10 @@ def open_training(
     """Build everything a training needs.
 
     Args:
-        settings: what to train.
-        prepared: folder of the rows.
         corrupted: folder of rows corrupted before training.
-        scratch: parent of the run's folder.
         mined: folder of the triplets mined from the rows; read if anything is mined.
         backbone: a backbone that is already open; None: open it.
-        tokens: folder for shared tokenised rows.
         folder: the run's folder, if a launcher has chosen it.
-
-    Raises:
-        CseError: the rows were prepared for another objective, or the backbone, its head or the GPU is missing.
     """
     data = rows_to_train(
         settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined

@@ -14,11 +14,7 @@ from cse.settings.groups.train import TrainSettings
 
 
 def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: str) -> list[str]:
-    """Return the task text that goes before each column of text, or an empty list.
-
-    Raises:
-        CseError: a role that the backbone does not know, or fewer roles than columns of text.
-    """
+    """Return the task text that goes before each column of text, or an empty list."""
     if roles is None:
         return []
     columns = _columns(view)
@@ -34,13 +30,7 @@ def check_roles(
     """Refuse roles that do not fit the source with the most columns of text, or whose task texts crowd out sentences.
 
     Args:
-        encoder: the encoder being trained.
-        roles: of the columns of text.
-        views: of the sources.
         max_length: tokens that training cuts at, ``train.max_length``; a task text leaves the sentence at least half.
-
-    Raises:
-        CseError: see ``texts_before``; more roles than columns; or a task text of more than half of ``max_length``.
     """
     widest = max(views, key=lambda view: len(_columns(view)))
     for text in texts_before(encoder, roles, widest):
@@ -64,11 +54,7 @@ def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
 
 
 def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Let a model that is trained for shorter vectors offer them.
-
-    Raises:
-        CseError: a width that is not below the embedding's, or a loss that does not see what is cut.
-    """
+    """Let a model that is trained for shorter vectors offer them."""
     term, key = objective.matryoshka, "objective.matryoshka.widths"
     if term.weight == 0 or train.parameters == "none":
         return

@@ -17,11 +17,7 @@ KNOWN = ("mlflow",)
 
 
 def watchers(training: Training) -> Observers:
-    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states.
-
-    Raises:
-        CseError: ``CSE_OBSERVERS`` names an unknown one.
-    """
+    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states."""
     folder, measure = training.folder.path, training.measure
     added: list[Observer] = []
     for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):

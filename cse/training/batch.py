@@ -249,7 +249,7 @@ def encode_staged(
     if staged.packed:
         prompt = encoder.prompt
         dropped = prompt.dropout if prompt is not None and prompt.training else 0.0
-        packed = Packed(*moved[-2:], staged.longest, dropped)
+        packed = Packed(moved[-2], moved[-1], staged.longest, dropped)
     with torch.autocast(order.device.type, dtype=torch.bfloat16, enabled=bf16):
         noise_TND = None
         if encoder.denoise != "none":
@@ -330,8 +330,8 @@ def _encode_slice(
         return encoder.prefix(len(part.ids_BL))
 
     if not twice:
-        whole = packed is not None and encoder.prompt is not None  # the kernel drops its entries
-        prefix = encoder.prompt.blocks(encoder.backbone) if whole else draw()
+        prompt = None if packed is None else encoder.prompt  # the kernel drops its entries
+        prefix = draw() if prompt is None else prompt.blocks(encoder.backbone)
         constants = Constants(prefix, noise_TND)
         tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
         return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)

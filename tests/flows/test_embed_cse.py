@@ -35,7 +35,7 @@ def test_a_folder_is_made_by_embed(said):
         "corpus": "tickets/*.jsonl", "out": "data/vectors", "model": "data/bundle", "text_column": "text",
         "id_column": "ticket", "domain_column": None, "keep_text": True, "shard_rows": 8192, "workers": 0,
         "batch_size": None, "provider": "auto", "normalize": True, "index": True, "again": False, "role": None,
-        "title_column": None, "keep_column": (),
+        "title_column": None, "keep_column": (), "encoding": "utf-8",
     }  # fmt: skip
 
 

@@ -64,6 +64,25 @@ def test_kernel(device, figure, prompt, width, dtype):
 
 
 @needs_kernel
+def test_a_kernel_that_is_wrong_or_fails_is_not_used(device, monkeypatch, caplog):
+    """The check before its first use sees a wrong scale and an error of the compiler, and passes it as it is."""
+    from cse.model import packed_attention
+
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    check, launch = packed_attention.is_right.__wrapped__, packed_attention._launch
+    assert check(device, 32, dtype) and not caplog.messages
+
+    def wrong(tensors, constants, **more):
+        launch(tensors, (*constants[:-1], 1.1 * constants[-1]), **more)
+
+    monkeypatch.setattr(packed_attention, "_launch", wrong)
+    assert not check(device, 32, dtype)
+    monkeypatch.setattr(packed_attention, "_launch", lambda *_, **__: 1 / 0)
+    assert not check(device, 32, dtype)
+    assert "from what it should give" in caplog.messages[0] and "division by zero" in caplog.messages[1]
+
+
+@needs_kernel
 def test_kernel_with_dropout(device, figure):
     """A seed fixes the masks, the gradient is that of the same masks, and they keep the mean."""
     leaves, run = problem(device, 3, prompt_dropout=0.2)

@@ -24,6 +24,14 @@ TEXTS = st.lists(st.text(st.sampled_from("aé\u2028 "), max_size=4), min_size=1,
 ENDS = st.sampled_from(["\n", "\r\n", "\r"])
 
 
+@pytest.fixture(scope="module", autouse=True)
+def all_rows_say_something():
+    """How rows are cut does not depend on what they say."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("cse.scale.corpus.pieces.is_blank", lambda text: False)
+        yield
+
+
 @settings(max_examples=150, deadline=None)
 @given(TEXTS, st.lists(ENDS, min_size=12, max_size=12), st.booleans(), st.booleans(), st.integers(1, 5))
 def test_every_line_once_whatever_ends_it(tmp_path_factory, texts, ends, last_end, mark, rows):
@@ -154,6 +162,49 @@ def refused(corpus, **changes) -> str:
         cut(corpus, **changes)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", b"a\nb\n\xff\n", "a.txt:3: byte 0xff is not utf-8"),
+        ("a.txt", b"", "a.txt: no rows; add rows"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\n["a"]\n', "a.jsonl:3: expected a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no text in column 'text'; fill it in"),
+        ("a.jsonl", b'{"txt": "a"}', "a.jsonl: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: no text in column 'text'; fill it in"),
+        ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: expected text, found int '3'; fix or drop"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
+        ("a.parquet", b"text", "a.parquet: not a parquet file"),
+        ("a.xml", b"text\na\n", "no .txt, .csv, .tsv, .jsonl, .ndjson, .json, .parquet file here (only a.xml)"),
+        ("a.csv", b"txt\na\n", "a.csv: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.csv", b"text,text\na,b\n", "a.csv: 2 columns 'text'; give each its own name"),
+        ("a.csv", b'text,n\na,1\n"b\nc",2,3\n', "a.csv:3: 3 fields, but the header has 2; put quotes around"),
+        ("a.csv", b'text\na\n"b\nc\n', "a.csv:3: broken csv record"),
+        ("a.tsv", b"text\tn\na\n", "a.tsv:2: 1 fields, but the header has 2; remove tabs"),
+        ("a.jsonl.zst", b"", "a.jsonl.zst: compressed; unpack it"),
+        ("a.csv.gz", b"text\na\n", "a.csv.gz: not gzip, or cut off; pack it again"),
+        ("a.csv.gz", gzip.compress(b"text\na\n")[:-9], "a.csv.gz: not gzip, or cut off; pack it again"),
+    ],
+)
+def test_a_file_that_does_not_do(tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content)
+    assert expected in refused(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("columns", "changes", "expected"),
+    [
+        ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
+        ({"text": [1]}, {}, "column 'text' holds int64, not text"),
+        ({"text": ["a", None, "b"]}, {}, "1 nulls in column 'text', in rows 1 to 3"),
+        ({"text": ["a"], "key": [0.5]}, {"id_column": "key"}, "id column 'key' holds double"),
+        ({"text": ["a"]}, {"id_column": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),
+    ],
+)
+def test_a_parquet_file_that_does_not_do(tmp_path, columns, changes, expected):
+    assert expected in refused(write_parquet(tmp_path / "a.parquet", columns), **changes)
 
 
 @pytest.mark.parametrize("values", [["a", 1], [1, "a"], [1, None], [1, True], [1, 2**63]])

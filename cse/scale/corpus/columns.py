@@ -62,7 +62,6 @@ class RowCheck:
     """Checks the texts, ids and domains of all files of a corpus.
 
     Args:
-        columns: the columns that are read.
         id_type: type of the ids, if known.
         check_domain: raises ``CseError`` for the name of a domain that cannot be used; None: any name will do.
 
@@ -80,11 +79,7 @@ class RowCheck:
         self._known: set[str] = set()
 
     def checked(self, rows: Iterable[tuple[int, Any]], shown: str) -> Iterator[Row]:
-        """Yield each numbered row; a title stands before its text.
-
-        Raises:
-            CseError: a missing text, a value that is not text, a bad id or a bad domain, with file and line.
-        """
+        """Yield each numbered row; a title stands before its text."""
         columns = self.columns
         for number, (text, *values) in rows:
             where = f"{shown}:{number}"
@@ -100,11 +95,7 @@ class RowCheck:
             yield text, ids, domains, values
 
     def note(self, name: str, found: str | None, where: str) -> None:
-        """Note the type of a kept column's value, None for a missing one; whole numbers fit among others.
-
-        Raises:
-            CseError: it held another type before.
-        """
+        """Note the type of a kept column's value, None for a missing one; whole numbers fit among others."""
         known = self.kept.get(name, found)
         if found is None or known == found:
             found = known
@@ -116,11 +107,7 @@ class RowCheck:
             self.kept[name] = found
 
     def checked_domain(self, value: Any, where: str) -> str:
-        """Return the name of a row's domain.
-
-        Raises:
-            CseError: no name, or one of a domain that cannot be used, with the nearest; ``where`` gives file and line.
-        """
+        """Return the name of a row's domain."""
         name = required_text(value, str(self.columns.domain), where, blank=False)
         if name not in self._known and self._check_domain is not None:
             try:
@@ -132,11 +119,7 @@ class RowCheck:
 
 
 def check_id(value: Any, known: IdType | None, name: str, where: str) -> IdType:
-    """Return the type of an id.
-
-    Raises:
-        CseError: the id is neither a whole number nor text, or differs in type from earlier ids.
-    """
+    """Return the type of an id."""
     found: IdType
     if isinstance(value, int) and not isinstance(value, bool) and -_INT64 <= value < _INT64:
         found = "int64"

@@ -23,11 +23,7 @@ _BUCKETS = ("s3", "gs", "az")
 
 
 def connect(folder: Folder) -> Any:
-    """Open a folder as a LanceDB database.
-
-    Raises:
-        CseError: lancedb is not installed, or the folder is neither on disk nor in a bucket.
-    """
+    """Open a folder as a LanceDB database."""
     os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings speak to programmers
     try:
         import lancedb
@@ -45,9 +41,6 @@ def refuse_foreign(folder: Folder) -> bool:
     """Refuse a table that `cse index` did not make, and return whether there is one that can be written over.
 
     One that cannot be opened was never finished, or is damaged.
-
-    Raises:
-        CseError: it is another program's, or lancedb is not installed, so that nobody can tell.
     """
     if TABLE_FOLDER not in folder.names():
         return False
@@ -95,9 +88,6 @@ def check_files(folder: Folder, *, whole: bool = False) -> int:
     """Compare the files of a table with their record, and return how many there are.
 
     At opening, their sizes, and on a disk the content of the small ones; ``whole``, all.
-
-    Raises:
-        CseError: a file is missing or not as it was written, or there is no record.
     """
     again = f"build the index again: cse index {folder.url}"
     known, there, left = recorded(folder), table_files(folder), _AT_OPENING if folder.local else 0
@@ -113,4 +103,4 @@ def check_files(folder: Folder, *, whole: bool = False) -> int:
 
 def _digest(folder: Folder, name: str) -> str:
     with folder.open(f"{TABLE_FOLDER}/{name}") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -33,12 +33,7 @@ class Embedded:
     """Summary of a run.
 
     Attributes:
-        rows: vectors in the folder.
-        found: rows from earlier runs.
         truncated: rows of this run longer than their limit; repeated texts in a shard count once.
-        left_out: ids of rows of this run that say nothing.
-        shards: shards in the folder.
-        dimension: vector width.
         limits: the model's shortest and longest limit in tokens, which differ only between domains.
     """
 
@@ -75,7 +70,6 @@ def embed_corpus(
         again: delete the output of earlier runs first.
 
     Raises:
-        CseError: anything that the user can fix, see ``find_model``, ``make_plan``, ``open_plan`` and ``make_shards``.
         Interrupted: SIGTERM or SIGINT; the same call resumes.
     """
     chosen = find_model(model, choices.columns.domain)

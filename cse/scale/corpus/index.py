@@ -39,14 +39,9 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
     """Make the index of a folder, in place of any other; one shard is in memory at a time.
 
     Args:
-        vectors: a finished folder.
         kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
             vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of
             the best; ``auto`` does so above 20,000 rows.
-
-    Raises:
-        CseError: lancedb is not installed or cannot write there, a shard cannot be read, an id of a column occurs
-            twice, or a table of another program is in the place of the index.
     """
     if vectors.id_column is not None:
         _refuse_twice(vectors)
@@ -76,14 +71,10 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
     """Replace the rows of an index whose ids a folder of vectors has, and add the others.
 
     Args:
-        url: folder with the index.
         changes: vectors of the same model, with the same columns.
 
     Returns:
         How many rows were replaced, and how many added.
-
-    Raises:
-        CseError: vectors of another model, role or columns, ids that are row numbers, or what ``build_table`` raises.
     """
     import pyarrow as pa
 
@@ -131,11 +122,7 @@ def _writing(folder: Folder) -> Iterator[Any]:
 
 
 def verify_table(url: str) -> int:
-    """Compare every byte of an index with what was written, and return how many files it has.
-
-    Raises:
-        CseError: no index, or a file that is missing or damaged.
-    """
+    """Compare every byte of an index with what was written, and return how many files it has."""
     open_table(url)
     folder = Folder(url)
     with only_writer(folder):

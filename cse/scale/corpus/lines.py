@@ -31,13 +31,8 @@ def split_text(
     No span includes the byte order mark, and a file without rows has no spans.
 
     Args:
-        file: positioned at its start.
-        shown: name of the file in errors.
         rows: rows per span.
         read: turns lines into rows; when it yields a row it must have taken no line after it.
-
-    Raises:
-        CseError: bytes that are not UTF-8, with file and line; what ``read`` raises.
     """
     start = end = last = held = 0
     line = 1
@@ -85,14 +80,8 @@ def text_rows(
     Args:
         lines: without their line ends.
         kind: ``txt``, ``csv``, ``tsv`` or ``jsonl``.
-        columns: which to read.
-        shown: name of the file in errors.
         first: number of the first line.
         header: of a csv or tsv file, if the lines come from below it.
-        whole: whether these are all lines of the file.
-
-    Raises:
-        CseError: what ``text_table`` raises, or a missing column.
     """
     if kind == "txt":
         yield from enumerate(zip(lines), start=first)

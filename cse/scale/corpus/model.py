@@ -87,11 +87,7 @@ class CorpusModel:
         return min(found), max(found)
 
     def task_text(self, role: str | None) -> str:
-        """Return the task text of the role of rows; empty without a role.
-
-        Raises:
-            CseError: the model has no such role, its domains have several texts for it, or it is that of queries.
-        """
+        """Return the task text of the role of rows; empty without a role."""
         domains = self.domains.usable.values()
         if role == QUERY and (self.query_side is not None or any(domain.for_queries for domain in domains)):
             raise CseError(
@@ -121,10 +117,6 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
     Args:
         model: bundle folder, or ``BANK:NAME``, where NAME may be ``auto``; with a domain column, a bank.
         domain_column: column that names each row's domain, if there is one.
-
-    Raises:
-        CseError: no such folder, with the nearest name; no bundle or bank in it; a bank without a domain's name; a
-            domain that is unknown or damaged; a domain column for anything but a bank.
     """
     named = domain_of(model)
     if named is None and not is_bank(model):
@@ -175,11 +167,7 @@ def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
     """Keep these domains of a bank as they are, and no others, after checking that they are still the same.
 
     Args:
-        bank: of an encoder that was just opened.
         identities: see ``CorpusModel.identities``.
-
-    Raises:
-        CseError: one of them is gone, damaged or replaced.
     """
     for name, domain in bank.hold(identities).usable.items():
         if _identity(domain, bank.manifest) != identities[name]:

@@ -32,13 +32,8 @@ class VectorStore:
     """A finished folder of vectors.
 
     Attributes:
-        folder: where it is.
         plan: which rows of the corpus each shard is of.
         rows: how many vectors there are, fewer where texts say nothing.
-        dimension: width of a vector.
-        normalize: whether vectors have unit length.
-        id_type: type of the ids.
-        text: whether shards store the text.
         bundle: path of the bundle or bank when the vectors were made.
         model: identity of the model, see ``model_facts``.
         queries: identity of its query side then, empty if it had none; None: unknown.
@@ -67,11 +62,7 @@ class VectorStore:
 
 
 def open_vectors(url: str) -> VectorStore:
-    """Open a folder that ``cse embed`` finished.
-
-    Raises:
-        CseError: no such folder, an unfinished one, or a damaged manifest.
-    """
+    """Open a folder that ``cse embed`` finished."""
     folder = Folder(url)
     names = folder.names()
     if MANIFEST not in names or PLAN not in names:
@@ -100,11 +91,7 @@ def open_vectors(url: str) -> VectorStore:
 
 @contextmanager
 def only_writer(folder: Folder) -> Iterator[None]:
-    """Keep a second run from writing to the same folder; an object store has no locks.
-
-    Raises:
-        CseError: another run holds it, it is a file, or it contains files that `cse embed` did not write.
-    """
+    """Keep a second run from writing to the same folder; an object store has no locks."""
     _refuse_foreign(folder)
     if not folder.local:
         yield
@@ -119,11 +106,7 @@ def only_writer(folder: Folder) -> Iterator[None]:
 def open_plan(
     folder: Folder, corpus: Corpus, choices: Choices, model: CorpusModel, *, again: bool
 ) -> tuple[CorpusPlan, set[str]]:
-    """Return the plan of the folder, made now if there is none, and the names of the files already there.
-
-    Raises:
-        CseError: a plan of other files or options, or what ``make_plan`` raises.
-    """
+    """Return the plan of the folder, made now if there is none, and the names of the files already there."""
     names = folder.names()
     facts = json.loads(json.dumps(plan_facts(corpus, choices, model_facts(model))))
     if PLAN in names and not again:
@@ -143,11 +126,7 @@ def open_plan(
 
 
 def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
-    """Check that every shard is there and write the manifest.
-
-    Raises:
-        CseError: a shard has disappeared, or no row says anything.
-    """
+    """Check that every shard is there and write the manifest."""
     import pyarrow.parquet as pq
 
     there = folder.names()
@@ -177,11 +156,7 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
 
 
 def check_vectors(path: Path) -> None:
-    """Refuse to delete a folder that holds files that ``cse embed`` and ``cse index`` did not write.
-
-    Raises:
-        CseError: it does.
-    """
+    """Refuse to delete a folder that holds files that ``cse embed`` and ``cse index`` did not write."""
     _refuse_foreign(Folder(str(path)))
     refuse_foreign(Folder(str(path)))
 
@@ -202,11 +177,7 @@ def _refuse_foreign(folder: Folder) -> None:
 
 
 def _clear(folder: Folder, names: set[str]) -> None:
-    """Delete the output of an earlier run; the plan last, because it marks the other files as ours.
-
-    Raises:
-        CseError: the table beside the shards is another program's; nothing was deleted.
-    """
+    """Delete the output of an earlier run; the plan last, because it marks the other files as ours."""
     refuse_foreign(folder)
     shards = sorted(name for name in names if _SHARD.fullmatch(name))
     for name in (MANIFEST, TABLE_FOLDER, *shards, PLAN):

@@ -20,18 +20,11 @@ def split_parquet(
     """Split a parquet file after every ``rows`` rows.
 
     Args:
-        file: positioned at its start.
-        shown: name of the file in errors.
         rows: rows per span.
-        columns: the columns that will be read.
         check: of domains, the only column whose values are read here, and of the types of kept columns.
 
     Returns:
         The type of the ids, and the spans, whose bounds are row numbers in the file, from 0.
-
-    Raises:
-        CseError: not a parquet file, a column that is missing or of the wrong type, or nulls, if the file counts them;
-            what ``check`` raises.
     """
     opened = open_parquet(file, shown)
     schema = opened.schema_arrow
@@ -59,13 +52,7 @@ def parquet_rows(
     Reads each row group that holds any of them once, in batches.
 
     Args:
-        file: positioned at its start.
-        shown: name of the file in errors.
         spans: first row (from 0) and the one past the last, in order, without overlaps.
-        columns: which to read.
-
-    Raises:
-        CseError: a truncated or damaged file.
     """
     opened = open_parquet(file, shown)
     before = 0  # rows before this group

@@ -40,13 +40,8 @@ def read_pieces(
 
     Args:
         pieces: in row order; some may be missing.
-        sources: the files of the corpus.
-        kind: their format.
-        columns: which to read.
-        id_type: type of the ids.
 
     Raises:
-        CseError: a bad text, id or domain, with file and line; a file that changed after the plan was made.
         OSError: a local file that cannot be read.
     """
     check = RowCheck(columns, None if columns.id is None else id_type)
@@ -84,8 +79,10 @@ def _rows(piece: Piece, source: CorpusFile, columns: Columns, rows: Iterable[Row
     says = [not is_blank(text) for text in found.texts]
     if all(says):
         return found
-    kept = [list(compress(column, says)) for column in (found.texts, found.ids, found.domains, *found.kept)]
-    return PieceRows(*kept[:3], kept[3:], [id_ for id_, said in zip(found.ids, says, strict=True) if not said])
+    texts, ids, domains, *kept = (
+        list(compress(column, says)) for column in (found.texts, found.ids, found.domains, *found.kept)
+    )
+    return PieceRows(texts, ids, domains, kept, [id_ for id_, said in zip(found.ids, says, strict=True) if not said])
 
 
 def _text(piece: Piece, source: CorpusFile, kind: Format, columns: Columns) -> Iterator[tuple[int, Any]]:

@@ -29,10 +29,7 @@ class Choices:
 
     Attributes:
         columns: the columns to read; a txt file has none.
-        keep_text: whether shards also store the text.
-        shard_rows: maximum rows of a shard.
         batch_size: maximum rows of a forward pass; None: what the encoder takes.
-        normalize: whether vectors have unit length.
         provider: ``cpu``, ``cuda`` or ``openvino``.
         role: whose task text goes before each row; None: no text.
         task_text: that text, if there is a role.
@@ -54,10 +51,8 @@ class Piece:
 
     Attributes:
         number: number of the piece and its shard, from 0.
-        file: index of the source.
         start: first byte; for parquet, the first row in the file.
         end: one past the last byte or row.
-        rows: number of rows.
         line: number of the first line in the file, from 1; for parquet, of the first row.
         first_row: number of the first row in the corpus, from 0.
     """
@@ -82,7 +77,6 @@ class CorpusPlan:
 
     Attributes:
         facts: what the shards depend on; a run resumes only with the same facts.
-        id_type: type of the ids.
         spans: ``[file, start, end, rows, line]`` of each piece.
         kept: type of each kept column, by name.
     """
@@ -112,11 +106,7 @@ class CorpusPlan:
 
     @classmethod
     def from_json(cls, content: bytes, shown: str) -> CorpusPlan:
-        """Read ``plan.json``.
-
-        Raises:
-            CseError: not a plan of this version.
-        """
+        """Read ``plan.json``."""
         try:
             tree = json.loads(content)
             if tree["format"] != FORMAT:
@@ -161,13 +151,8 @@ def make_plan(
     """Read a corpus once and split it into pieces; no piece spans two files.
 
     Args:
-        corpus: its files.
-        choices: the options.
         facts: from ``plan_facts``.
         check_domain: see ``RowCheck``.
-
-    Raises:
-        CseError: anything wrong with the corpus, with file and line; a corpus without rows.
     """
     check = RowCheck(choices.columns, check_domain=check_domain)
     spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]

@@ -57,15 +57,6 @@ def make_shards(
 
     Args:
         ray: connected, see ``cluster.running_ray``.
-        config: configuration of the workers.
-        todo: the pieces and their rows.
-        pieces: how many there are.
-        sources: the files of the corpus.
-        crew: number and resources of the actors.
-        say: prints a line.
-
-    Raises:
-        CseError: the error of the first actor that fails, or a piece whose process has died ``TRIES`` times.
     """
     # no actor takes a second piece that another, which starts a moment later, would begin at once
     each = min(_PIECES_AT_ONCE[config.choices.provider], -(-pieces // crew.workers))

@@ -13,13 +13,7 @@ _SECONDS = 10.0
 
 
 class CorpusProgress:
-    """Counts rows; the clock starts with the ``with`` block.
-
-    Args:
-        total: rows in the corpus.
-        done: rows of earlier runs.
-        stream: where to report.
-    """
+    """Counts rows; the clock starts with the ``with`` block."""
 
     def __init__(self, total: int, done: int, stream: TextIO) -> None:
         self.total, self.done, self.before = total, done, done

@@ -26,13 +26,8 @@ def open_encoder(table: SearchTable, model: str | None = None, provider: str = "
     """Open the model that made the vectors of an index.
 
     Args:
-        table: the index to search.
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
         provider: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
-
-    Raises:
-        CseError: the model is missing or not the one that made the vectors, or no domain is named where each row has
-            its own.
     """
     name = _with_domain(model or table.bundle, table)
     found = find_model(name)
@@ -89,12 +84,6 @@ def measure_search(
 
     Args:
         table: an index of the task's documents, with their ids.
-        encoder: of the queries.
-        role: their role.
-        folder: a retrieval task in BEIR's layout.
-
-    Raises:
-        CseError: what ``read_beir`` raises, or rows that are not the task's documents.
     """
     task = read_beir(Path(folder), Path(folder).name)
     ids, _ = document_ids(Path(folder))

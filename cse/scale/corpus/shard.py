@@ -48,11 +48,7 @@ def shard_bytes(
 
 
 def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str] | None = None) -> Any:
-    """Return a piece's shard, or some columns of it, as an Arrow table.
-
-    Raises:
-        CseError: a missing or damaged shard.
-    """
+    """Return a piece's shard, or some columns of it, as an Arrow table."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -67,11 +63,7 @@ def read_shard(store: VectorStore, piece: Piece, columns: Sequence[str] | None =
 
 
 def shard_tables(store: VectorStore, columns: Sequence[str] | None = None) -> Iterator[Any]:
-    """Yield the Arrow table of each shard, or some columns of it, with vectors scaled to unit length.
-
-    Raises:
-        CseError: what ``read_shard`` raises, or a shard with more rows than its piece.
-    """
+    """Yield the Arrow table of each shard, or some columns of it, with vectors scaled to unit length."""
     for piece in store.plan.pieces():
         table = read_shard(store, piece, columns)
         if len(table) > piece.rows:

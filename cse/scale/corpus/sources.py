@@ -21,9 +21,6 @@ class CorpusFile:
     """A file of a corpus.
 
     Attributes:
-        url: location that any process can open.
-        name: relative to the corpus, as in the plan.
-        shown: its name in errors.
         size: bytes.
         version: changes with the content: an entity tag or a modification time.
     """
@@ -52,9 +49,6 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
     Args:
         corpus: file, folder or glob; path or URL.
         skip: the output folder, whose files are not part of the corpus.
-
-    Raises:
-        CseError: nothing there, no file of a known format, several formats, compressed files, or all of it in ``skip``.
     """
     fs, path = filesystem(corpus)
     with reading(corpus):

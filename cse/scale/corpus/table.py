@@ -42,7 +42,6 @@ class Hit:
     """A row found.
 
     Attributes:
-        id: its id.
         score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
             among the rows that either found, and lent among those that are alike (``cse.search.hybrid``).
         cosine: with the query; None where words alone found it.
@@ -63,8 +62,6 @@ class SearchTable:
     """An open index, fixed at the version that was ready then.
 
     Attributes:
-        table: the LanceDB table.
-        url: folder of the vectors.
         bundle: path of the bundle or bank when the vectors were made.
         model: identity of the model, see ``model_facts``.
         role: role in which the rows were embedded, if any.
@@ -104,11 +101,7 @@ class SearchTable:
         return int(self.table.count_rows())
 
     def mode(self, asked: Mode | None) -> Mode:
-        """Return how to search: as asked, or hybrid where there is text.
-
-        Raises:
-            CseError: words are to be searched, and there is no text.
-        """
+        """Return how to search: as asked, or hybrid where there is text."""
         if asked in ("hybrid", "words") and not self.has_text:
             raise CseError(
                 f"{self.url}: no text in the index, so --mode {asked} finds no words; embed with --keep-text"
@@ -130,15 +123,11 @@ class SearchTable:
         The first rows are the same whatever ``k`` is.
 
         Args:
-            queries: texts.
             vectors: their vectors (q, d) of unit length; None for mode ``words``.
             k: fewer are returned if there are fewer rows, or if the words of a query are in fewer.
             mode: see ``mode``.
             where: SQL condition on columns that rows must meet.
             exact: compare every vector even if the index is approximate.
-
-        Raises:
-            CseError: an empty query, vectors of another width, a bad condition, or a table that was removed meanwhile.
         """
         for number, query in enumerate(queries, start=1):
             if not query.strip():
@@ -199,7 +188,7 @@ class SearchTable:
             part = part if where is None else part.where(where, prefilter=True)
             found.append(part.select([*columns, score]).with_row_id(True).limit(min(depth, len(self))).to_arrow())
         rows = found[0]
-        if mode == "hybrid":
+        if mode == "hybrid" and vector is not None:
             rows = _both(rows, found[1], vector, depth)
         order = np.flatnonzero(~np.isin(rows["_rowid"].to_numpy(), list(known)))[:most]
         for row in rows.take(order).to_pylist():
@@ -208,7 +197,7 @@ class SearchTable:
     def _hit(self, row: dict[str, Any], mode: Mode) -> Hit:
         distance, bm25 = row.get("_distance"), row.get("_score")
         cosine = None if distance is None else 1 - distance
-        score = {"hybrid": row.get(SCORE), "words": bm25, "vectors": cosine}[mode]
+        score: float = {"hybrid": row.get(SCORE), "words": bm25, "vectors": cosine}[mode]  # type: ignore[assignment]
         values = {name: row[name] for name in self.columns if name != "id"}
         return Hit(row["id"], score, cosine, bm25, values, row["_rowid"])
 
@@ -256,11 +245,7 @@ def _both(near: pa.Table, worded: pa.Table, vector: NDArray[np.float32], depth: 
 
 
 def open_table(url: str) -> SearchTable:
-    """Open the index in a folder, as the last finished build or update left it.
-
-    Raises:
-        CseError: no index, one that was never finished, another program's table, or lancedb is not installed.
-    """
+    """Open the index in a folder, as the last finished build or update left it."""
     folder = Folder(url)
     names = folder.names()
     if TABLE_FOLDER not in names:

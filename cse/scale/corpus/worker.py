@@ -31,8 +31,6 @@ class WorkerConfig:
         domain: domain of all rows; None for a bundle, and where each row names its own.
         domains: identity of each domain that can be used, by name; empty for a bundle.
         out: output folder, an absolute path or a URL.
-        choices: options that change a shard.
-        id_type: type of the ids.
         kept: type of each kept column, by name.
     """
 
@@ -62,11 +60,7 @@ class PreparedPiece(NamedTuple):
 
 
 class Worker:
-    """An encoder that makes shards on one core or a GPU.
-
-    Raises:
-        CseError: the bundle or bank does not load, a domain was replaced since the run began, or no GPU attaches.
-    """
+    """An encoder that makes shards on one core or a GPU."""
 
     def __init__(self, config: WorkerConfig) -> None:
         self.config = config
@@ -86,7 +80,6 @@ class Worker:
             todo: the pieces and their rows, taken from it in another thread, one ahead.
 
         Raises:
-            CseError: see ``make_shard``, or from ``todo``.
             OSError: the same.
         """
         saving: Future[Made] | None = None
@@ -103,7 +96,6 @@ class Worker:
         """Make the shard of a piece. Several threads may call it at once: one of them encodes at a time.
 
         Raises:
-            CseError: a problem with the model or the output folder.
             OSError: the local disk cannot be written.
         """
         work = self.prepare(piece, rows)

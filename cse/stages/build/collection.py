@@ -26,7 +26,6 @@ class TaughtCollection:
     """Queries, the documents they are trained against, and what a teacher thinks of these.
 
     Attributes:
-        pairs: queries and documents.
         documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
         queries: the teacher's unit vectors of the queries ``(n, D')``.
         targets: the teacher's shares.
@@ -44,13 +43,9 @@ def collection_from(
     """Encode the documents, let the teacher score them for each query, and say how many there are.
 
     Args:
-        encoder: an encoder with a query side.
         sources: prepared pairs, the main source first.
         settings: the teacher.
         most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
-
-    Raises:
-        CseError: the encoder has no query side, the rows are no pairs, or the teacher is missing.
     """
     if encoder.documents is None:
         raise CseError("objective.collection: trains queries alone; set prompt.side: query")

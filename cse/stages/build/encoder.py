@@ -29,12 +29,7 @@ def encoder_from(
     augment: AugmentSettings,
     train: TrainSettings,
 ) -> SentenceEncoder:
-    """Build the encoder to train, initialised from ``train.seed``.
-
-    Raises:
-        CseError: the position table is too short for the prompt and ``train.max_length``, the template leaves no room
-            for a sentence, or the initial prompt is missing.
-    """
+    """Build the encoder to train, initialised from ``train.seed``."""
     torch.manual_seed(train.seed)
     if isinstance(backbone, StaticWords) and train.parameters != "none":
         raise CseError(
@@ -81,12 +76,7 @@ def check_copies(
 
     Args:
         encoder: from ``encoder_from``.
-        augment: how copies are made to differ.
         template: the same.
-        views: of the sources.
-
-    Raises:
-        CseError: the copies are equal.
     """
     backbone, prompt = encoder.backbone, encoder.prompt
     altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features

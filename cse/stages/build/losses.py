@@ -48,15 +48,10 @@ class Parts:
     """Everything a term is built from, besides its settings.
 
     Attributes:
-        encoder: the encoder to train.
         head: the backbone's MLM head; None if no term needs it.
-        table: training rows.
         max_length: most tokens of a sentence.
-        seed: training seed.
-        epochs: training epochs.
         corrupted: folder of rows corrupted before training.
         sources: prepared rows of the sources, the main one first.
-        device: device of the generator.
         bf16: whether the generator multiplies in bfloat16.
     """
 
@@ -76,12 +71,7 @@ def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mappin
     """Build the whole loss.
 
     Args:
-        objective: every term that some source trains.
-        parts: what terms are built from besides.
         own: for each source, the weights that replace those of terms.
-
-    Raises:
-        CseError: a generator or corruption that a term needs is missing.
     """
     return Losses({name: _term(name, settings, parts) for name, settings in objective.terms().items()}, own)
 

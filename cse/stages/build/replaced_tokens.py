@@ -32,17 +32,8 @@ def source_from(
     """Return the source of corrupted rows.
 
     Args:
-        settings: how to corrupt rows.
-        backbone: provides the vocabulary.
-        table: training rows.
-        seed: training seed.
-        epochs: training epochs.
         corrupted: folder of rows corrupted before training.
-        device: device of the generator.
         bf16: whether the generator multiplies in bfloat16.
-
-    Raises:
-        CseError: the generator or prepared corruption is missing or does not fit.
     """
     if settings.corrupts_beforehand:
         _check_corruption(corrupted / CORRUPTION_FILE, corruption_facts(settings, seed))
@@ -87,11 +78,7 @@ def _check_corruption(path: Path, wanted: dict[str, Any]) -> None:
 def generator_from(
     settings: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device, *, bf16: bool
 ) -> Generator:
-    """Load the generator, in bfloat16 if training is, or count tokens for a unigram generator.
-
-    Raises:
-        CseError: the model is missing, has no MLM head or does not share the backbone's vocabulary.
-    """
+    """Load the generator, in bfloat16 if training is, or count tokens for a unigram generator."""
     if settings.generator == UNIGRAM:
         vocabulary = Vocabulary.of(backbone)
         return UnigramGenerator([column.ids for column in table.columns], vocabulary.size, vocabulary.special)
@@ -103,11 +90,7 @@ def generator_from(
 
 
 def check_generator(settings: ReplacedTokensSettings) -> None:
-    """Refuse a folder in place of a hub id, because changes to its files would go unnoticed.
-
-    Raises:
-        CseError: ``generator`` names a folder.
-    """
+    """Refuse a folder in place of a hub id, because changes to its files would go unnoticed."""
     key = "objective.replaced_tokens.generator"
     if settings.generator not in (UNIGRAM, "folder") and Path(settings.generator).is_dir():
         raise CseError(f"{key}: {settings.generator} is a folder; set {key}: folder and {key}_folder to its path")

@@ -28,19 +28,12 @@ def teachers_from(folder: Path, encoder: SentenceEncoder, *, longest: int) -> li
         folder: ``objective.distillation.teacher_folder``.
         encoder: the encoder being trained, whose token ids the teachers read.
         longest: most tokens of a training sentence.
-
-    Raises:
-        CseError: no model, an unreadable one, or one that cannot read the encoder's token ids.
     """
     return [_load(place, encoder, min(longest, encoder.max_length)) for place in _places(folder)]
 
 
 def teachers_content(folder: Path) -> str:
-    """Return a hash of everything read from the models in a folder.
-
-    Raises:
-        CseError: no model, or an unreadable one.
-    """
+    """Return a hash of everything read from the models in a folder."""
     return fingerprint({"teachers": [_content(place) for place in _places(folder)]})
 
 
