@@ -28,7 +28,7 @@ from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
-from cse.model import attention, dropout, families, transformer
+from cse.model import attention, dropout, families, packing, transformer
 from cse.model.backbone import plain_copy
 from cse.model.dense import ACTIVATIONS
 from cse.model.pooling import TanhMlp
@@ -41,7 +41,7 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"
-_CODE = (prompted_transformer, attention, dropout, families, transformer)
+_CODE = (prompted_transformer, attention, dropout, families, packing, transformer)
 _OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
 _REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
 _MODULES = "sentence_transformers.models"  # the name that every version since 2 knows

@@ -13,7 +13,6 @@ from torch import nn
 from transformers import AttentionInterface
 
 from cse.model.dropout import dropout as cheap_dropout
-from cse.model.packing import Packed
 
 PREFIX_ATTENTION = "cse_prefix"
 
@@ -27,7 +26,7 @@ def prefix_attention(
     query_BHLK: torch.Tensor,
     key_BHLK: torch.Tensor,
     value_BHLK: torch.Tensor,
-    attention_mask: torch.Tensor | Packed | None,
+    attention_mask: Any,
     *,
     dropout: float = 0.0,
     scaling: float | None = None,
@@ -48,11 +47,9 @@ def prefix_attention(
     Returns:
         The outputs ``(B, L, H, K)``, and None for the weights.
     """
-    if isinstance(attention_mask, Packed):
-        from cse.model.packed_attention import attend
-
+    if not isinstance(attention_mask, torch.Tensor | None):
         scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
-        return attend(query_BHLK, key_BHLK, value_BHLK, prefix, attention_mask, dropout=dropout, scaling=scale), None
+        return attention_mask.attend(query_BHLK, key_BHLK, value_BHLK, prefix, dropout=dropout, scaling=scale), None
     if prefix is not None:
         prefix_key, prefix_value = prefix
         rows = key_BHLK.shape[0]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from sysconfig import get_path
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,6 +39,11 @@ class Packed:
         flat = values_BL.flatten(0, 1)
         return flat.index_select(0, self.places_T.clamp(max=len(flat) - 1))[None]
 
+    def attend(self, *tensors: Any, dropout: float, scaling: float) -> torch.Tensor:
+        """Attend within each row, see ``packed_attention.attend``."""
+        attended: torch.Tensor = kernel().attend(*tensors, self, dropout=dropout, scaling=scaling)
+        return attended
+
     def pad(self, values_1T: torch.Tensor, rows: int) -> torch.Tensor:
         """Return ``(B, L, ...)`` of ``(1, T, ...)``, zeros for padding."""
         count = rows * self.longest
@@ -59,6 +66,11 @@ def pack_rows(mask_BL: np.ndarray, multiple: int = 1) -> list[np.ndarray]:
     more = np.minimum(ends[-1] + longest * np.arange(1, 1 + (multiple + longest - 2) // longest), total)
     filled = np.full(total - len(places), rows * longest)
     return [np.concatenate([places, filled]), np.concatenate([[0], ends, more])]
+
+
+def kernel() -> Any:
+    """Return the module of the kernel, by its name: copies of this file in exported folders do without."""
+    return import_module("cse.model.packed_attention")
 
 
 @cache

@@ -13,7 +13,7 @@ from transformers import AutoModel
 from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
 from cse.model.dropout import replace_dropout
 from cse.model.families import BY_TYPE, FULL, SLIDING, layer_types
-from cse.model.packing import LONGEST, WIDTHS, Packed, has_kernel
+from cse.model.packing import LONGEST, WIDTHS, Packed, has_kernel, kernel
 
 
 class Transformer(nn.Module):
@@ -130,11 +130,8 @@ class Transformer(nn.Module):
         config = self.model.config
         whole = set(layer_types(config)) == {FULL} and not self.family.is_causal(config) and not self.family.relative
         fits = longest <= LONGEST and self.head_size in WIDTHS and self.heads == config.num_attention_heads
-        if not (device.type == "cuda" and whole and fits and has_kernel()):
-            return False
-        from cse.model.packed_attention import is_right
-
-        return is_right(device, self.head_size)
+        usable = device.type == "cuda" and whole and fits and has_kernel()
+        return usable and bool(kernel().is_right(device, self.head_size))
 
     def _layers(self, device: torch.device) -> tuple[list[Any], AbstractContextManager[Any]]:
         """Return the layers to run and the context to run them in.
