@@ -257,7 +257,7 @@ def test_every_key_can_be_set_in_a_file_that_dvc_rewrote():
     tree["prompt"]["length"], tree["evaluation"]["measures"] = 9, ["sts", "space"]
     tree["augment"]["repeat_words"] = 0.2  # -S +augment.repeat_words=0.2
     text = dumps_yaml(tree)
-    assert "columns: " in text and "- space\n" in text
+    assert "columns:\n" in text and "- space\n" in text
     before = YAML(typ="safe", pure=True).load(text)
     for key, _ in walk_keys():
         expected = deepcopy(before)
