@@ -21,7 +21,7 @@ SERVER = frozenset({
 TRAINING = frozenset({
     "Stemmer", "datasets", "datasketch", "dvc", "fsspec", "gto", "httpx", "huggingface_hub",
     "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna",
-    "prefect", "py3langid", "pyarrow", "ray", "rich", "scipy", "sentencex", "sklearn", "torch",
+    "prefect", "py3langid", "pyarrow", "ray", "regex", "rich", "scipy", "sentencex", "sklearn", "torch",
     "trafilatura", "transformers",
 })
 INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})

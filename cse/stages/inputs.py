@@ -49,7 +49,9 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
     if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):
-        facts["the teacher of its collection"] = teachers_content(Path(collection.teacher_folder))
+        facts["the teacher of its collection"] = teachers_content(
+            Path(collection.teacher_folder), "objective.collection.teacher_folder"
+        )
     return facts
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -18,13 +19,13 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import linear_layers
-from cse.runtime.bank import Bank
+from cse.runtime.bank import BANK, Bank
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.seal import sealed
 from tests.export.banks import make_adapted
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
-from tests.runtime.conftest import edit
 
 # what is trained in the backbone, and beside it
 KINDS = {
@@ -125,7 +126,8 @@ def test_a_bank_refuses_updates_of_layers_that_it_does_not_take(made, tiny_folde
     with pytest.raises(CseError, match=r"domain it: layer attention.self.key has .* takes those of query, value alone"):
         make_domain(lora_of(tiny_folders["bert"], "query", "key"), "it", bank=Bank(place).manifest)
     other = shutil.copytree(place, tmp_path / "other")  # of as many numbers, but of other layers
-    edit(other, adapters=["query", "key"])
+    tree = json.loads((other / BANK).read_text()) | {"adapters": ["query", "key"]}
+    (other / BANK).write_text(json.dumps(sealed(tree)))
     with pytest.raises(CseError, match=r"bank with adapters \(query, value\), and this one takes query, key; add"):
         add_domain(other, Bank(place).domain("lora"))
 

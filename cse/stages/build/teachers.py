@@ -32,20 +32,20 @@ def teachers_from(folder: Path, encoder: SentenceEncoder, *, longest: int) -> li
     return [_load(place, encoder, min(longest, encoder.max_length)) for place in _places(folder)]
 
 
-def teachers_content(folder: Path) -> str:
-    """Return a hash of everything read from the models in a folder."""
-    return fingerprint({"teachers": [_content(place) for place in _places(folder)]})
+def teachers_content(folder: Path, key: str = _KEY) -> str:
+    """Return a hash of everything read from the models in a folder, which the setting ``key`` names."""
+    return fingerprint({"teachers": [_content(place, key) for place in _places(folder, key)]})
 
 
-def _places(folder: Path) -> list[Path]:
+def _places(folder: Path, key: str = _KEY) -> list[Path]:
     if _is_model(folder):
         return [folder]
     inside = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(".")]
     for path in inside:
         if not _is_model(path):
-            raise CseError(f"{_KEY}: {path} is no checkpoint or model; put only folders of models there")
+            raise CseError(f"{key}: {path} is no checkpoint or model; put only folders of models there")
     if not inside:
-        raise CseError(f"{_KEY}: no model in {folder}; put a checkpoint or model there, or several in folders of it")
+        raise CseError(f"{key}: no model in {folder}; put a checkpoint or model there, or several in folders of it")
     return inside
 
 
@@ -53,8 +53,8 @@ def _is_model(folder: Path) -> bool:
     return is_checkpoint(folder) or (folder / "config.json").is_file()
 
 
-def _content(place: Path) -> str:
-    with in_terms_of(f"{_KEY}: "):
+def _content(place: Path, key: str) -> str:
+    with in_terms_of(f"{key}: "):
         return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
 
 

@@ -321,5 +321,8 @@ def test_the_shared_tasks():
         "labelled texts: 77 labels, 10,003 reference and 3,080 test rows",
         "retrieval: 52 queries, 3,204 documents, 796 judgements in qrels/test.tsv, "
         "12 queries without a relevant document left out",
+        "retrieval: 76 queries, 1,460 documents, 3,114 judgements in qrels/test.tsv, "
+        "36 queries without a relevant document left out",
         "retrieval: 225 queries, 1,398 documents, 1,836 judgements in qrels/test.tsv",
+        "retrieval: 29 queries, 1,033 documents, 682 judgements in qrels/test.tsv",
     ]
