@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,17 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
+from onnx.helper import make_empty_tensor_value_info, make_node, make_tensor_value_info
 from onnx.numpy_helper import from_array, to_array
 
-CALIBRATED = 256  # texts that the ranges of activations are read from
+from cse.runtime.providers import BEYOND
+
+CALIBRATED = 256  # own texts that the ranges of activations are read from
+_MARGIN = float(__import__("os").environ.get("MARGIN", "0.1"))  # of a range, added at both ends
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of the difficulty that may move from activations to weights
 _LEAST = 1e-2  # of the largest channel: a channel that was silent so far may speak later
 _TINY = 1e-30
+_MASK, _LEVELLED = "attention_mask", "_levelled"
 
 _Given = Mapping[str, NDArray[Any]]
 
@@ -30,6 +35,7 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
     is found here, so that a vector does not depend on the texts beside it. Channels of activations are levelled first
     (SmoothQuant, Xiao et al. 2023, equations 3 and 4), by the share that rounds best. Weights take 7 of their 8 bits:
     without VNNI, a processor adds two products in 16 bits. Attention, norms, softmax and pooling sums stay in float32.
+    A second output, ``BEYOND`` (batch), is 1 for a text that is clipped, else 0.
 
     Args:
         given: its inputs for some texts, each alone: what padding computes would widen the ranges.
@@ -38,7 +44,7 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
 
     class Texts(CalibrationDataReader):
         def __init__(self) -> None:
-            self.left = iter(given)
+            self.left = iter(given[:1])  # ranges are known; it asks for a text all the same
 
         def get_next(self) -> _Given | None:
             return next(self.left, None)
@@ -52,7 +58,9 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
             watched, levelled, made = (Path(place) / name / path.name for name in ("watched", "levelled", "made"))
             made.parent.mkdir()
             model = onnx.load(path)
-            _level(model, _watch(model, given, watched))
+            seen = _watch(model, given, watched)
+            tokens = _by_token(model, seen)
+            ranges = _level(model, seen)
             _save(model, levelled)
             quantize_static(
                 levelled,
@@ -68,8 +76,13 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
                     "MatMulConstBOnly": True,
                     "OpTypesToExcludeOutputQuantization": ["MatMul"],
                     "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
+                    "TensorQuantOverrides": ranges,
                 },
             )
+            model = onnx.load(made, load_external_data=False)
+            if tokens:
+                _count_beyond(model, tokens)
+            onnx.save(model, made)
             for file in made.parent.iterdir():
                 file.chmod(path.stat().st_mode)  # onnx lets only its owner read a file of weights
                 file.replace(path.with_name(file.name))
@@ -100,7 +113,7 @@ def _watch(model: onnx.ModelProto, given: Sequence[_Given], path: Path) -> dict[
     """Run a graph, and return what its products are given, by name."""
     names = sorted({node.input[0] for node, _ in _products(model)})
     count = len(model.graph.output)
-    model.graph.output.extend(onnx.helper.make_empty_tensor_value_info(name) for name in names)
+    model.graph.output.extend(make_empty_tensor_value_info(name) for name in names)
     _save(model, path)
     del model.graph.output[count:]
     session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
@@ -113,11 +126,24 @@ def _watch(model: onnx.ModelProto, given: Sequence[_Given], path: Path) -> dict[
     return {name: _Seen(each[:, 0].min(axis=0), each[:, 1].max(axis=0), each[:, 2]) for name, each in stacked.items()}
 
 
-def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> None:
+def _by_token(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
+    """Return the activations that have a row for each token of each text, and for nothing else."""
+    shapes = {
+        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
+        for value in (*model.graph.value_info, *model.graph.input)
+    }
+    return [name for name in names if shapes.get(name, [])[:-1] == shapes.get(_MASK)]
+
+
+def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, list[dict[str, NDArray[np.float32]]]]:
     """Divide channels of activations by factors that multiply the rows of their weights; the output stays the same.
 
     Weights that are read more than once (ALBERT's layers), and all that they are multiplied with, share their factors.
+
+    Returns:
+        The range of each levelled tensor, as onnxruntime takes it.
     """
+    ranges = {}
     products = _products(model)
     group = {name: name for name in seen}  # activations by name; one of each group stands for it
     first: dict[str, str] = {}
@@ -135,13 +161,51 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> None:
     for node, _ in products:
         readers.setdefault(node.input[0], []).append(node)
     for name, nodes in readers.items():
-        by, levelled = f"{name}_factors", f"{name}_levelled"
+        by, levelled = f"{name}_factors", f"{name}{_LEVELLED}"
+        low, high = (edge / factors[group[name]] for edge in (seen[name].low, seen[name].high))
+        low, high = min(low.min(), np.float32(0)), max(high.max(), np.float32(0))
+        more = np.float32(_MARGIN) * (high - low)
+        ranges[levelled] = [{"rmin": low - more, "rmax": high + more}]
         model.graph.initializer.append(from_array(1 / factors[group[name]], by))
         ends = {node.output[0] for node in nodes}
         place = next(index for index, node in enumerate(model.graph.node) if node.output[0] in ends)
         model.graph.node.insert(place, onnx.helper.make_node("Mul", [name, by], [levelled], name=levelled))
         for node in nodes:
             node.input[0] = levelled
+    return ranges
+
+
+def _count_beyond(model: onnx.ModelProto, names: Sequence[str]) -> None:
+    """Add an output that says of which texts an integer is the lowest or the highest that there is.
+
+    It reads the integers that products read anyway (1 % of the time); those of padding do not count.
+    """
+    graph, levelled = model.graph, {f"{name}{_LEVELLED}" for name in names}
+    codes = [node.output[0] for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in levelled]
+    edges = {"Max": ("high", 255), "Min": ("low", 0)}
+    graph.initializer.append(from_array(np.array([-1]), "last_axis"))
+    for kind, (edge, code) in edges.items():
+        found = [f"{name}_{edge}" for name in codes]
+        graph.initializer.append(from_array(np.uint8(code), f"{edge}_code"))
+        graph.node.extend(
+            [
+                *(
+                    make_node(f"Reduce{kind}", [name, "last_axis"], [to], keepdims=0)
+                    for name, to in zip(codes, found, strict=True)
+                ),
+                make_node(kind, found, [edge]),
+                make_node("Equal", [edge, f"{edge}_code"], [f"is_{edge}"]),
+            ]
+        )
+    graph.node.extend(
+        [
+            make_node("Or", ["is_high", "is_low"], ["is_beyond"]),
+            make_node("Cast", ["is_beyond"], ["beyond_or_padding"], to=onnx.TensorProto.INT64),
+            make_node("Mul", ["beyond_or_padding", _MASK], ["beyond_by_token"]),
+            make_node("ReduceMax", ["beyond_by_token", "last_axis"], [BEYOND], keepdims=0),
+        ]
+    )
+    graph.output.append(make_tensor_value_info(BEYOND, onnx.TensorProto.INT64, [None]))
 
 
 def _factors(seen: Sequence[_Seen], weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

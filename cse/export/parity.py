@@ -87,7 +87,7 @@ def _compare(
         "provider": onnx.provider,
     }
     if precision == "int8":
-        facts |= _check_rounded(expected, found, alone)
+        facts |= check_rounded(expected, found, alone)
     else:
         size = np.abs(errors).max(axis=1) if precision == "fp32" else np.linalg.norm(errors, axis=1)
         key, most = ("tolerance", tolerance) if precision == "fp32" else ("precision", HALF)
@@ -106,7 +106,9 @@ def _compare(
     return facts
 
 
-def _check_rounded(expected: np.ndarray, found: np.ndarray, alone: np.ndarray) -> dict[str, float]:
+def check_rounded(
+    expected: np.ndarray, found: np.ndarray, alone: np.ndarray, of: str = "your texts"
+) -> dict[str, float]:
     """Return the mean cosine of int8 vectors (n, d) with torch's, and how far nearest neighbours keep their lead.
 
     The lead is how much nearer the nearest other text is than texts are on average. Taken for the neighbour that the
@@ -125,8 +127,8 @@ def _check_rounded(expected: np.ndarray, found: np.ndarray, alone: np.ndarray) -
         kept = float(chosen.sum() / max(lead.sum(), np.finfo(np.float32).tiny))
     if not (cosine >= ROUNDED and kept >= NEIGHBOURS):
         raise CseError(
-            f"export.precision: int8 keeps a mean cosine of {cosine:.3f} with torch (at least {ROUNDED}) and "
-            f"{kept:.2f} of its nearest neighbours' lead (at least {NEIGHBOURS}); export in fp32 or fp16; nothing was "
+            f"export.precision: int8 keeps of {of} a mean cosine of {cosine:.3f} with torch (at least {ROUNDED}) and "
+            f"{kept:.2f} of the nearest neighbours' lead (at least {NEIGHBOURS}); export in fp32 or fp16; nothing was "
             "published"
         )
     return {"mean_cosine": round(cosine, 4), "neighbours": round(kept, 4)}

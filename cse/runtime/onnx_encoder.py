@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from cse.runtime.uses import QUERY, check_dimensions, refuse_uses, text_of
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
 CPU_BATCH_TOKENS, CPU_PADDING, _CPU_ROWS = 384, 8, 64
 _GIVEN = ("input_ids", "attention_mask")
+_log = logging.getLogger("cse")
 
 
 class OnnxEncoder(Compatible):
@@ -71,6 +72,8 @@ class OnnxEncoder(Compatible):
         widths: numbers of dimensions that vectors may be cut to; a bank has none.
         provider: the attached provider, ``cpu``, ``cuda`` or ``openvino``.
         provider_note: one line on which provider attached and why.
+        beyond_ranges: number of texts so far that were clipped to the ranges that int8 was calibrated on.
+        on_beyond: is called with the number of each batch's, where there are any.
 
     Raises:
         CseError: the bundle or bank is damaged or does not load, its manifest does not match its graph or tokenizer, or
@@ -104,7 +107,7 @@ class OnnxEncoder(Compatible):
             raise CseError(f"{self.path}: in int8, which onnxruntime runs as fast: use provider cpu, or export in fp32")
         attached = open_graph(self.path / MODEL, provider, self.threads, tf32=tf32)
         self.provider, self.provider_note = attached.provider, attached.note
-        logging.getLogger("cse").info("%s: %s", self.path, self.provider_note)
+        _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
         self._kept_as = kept_as(self.manifest) if self.provider != "openvino" else ""  # kept ones are in float32
         self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
@@ -119,6 +122,8 @@ class OnnxEncoder(Compatible):
         self._tokenizers = Tokenizers(tokenizer)
         self._one_core: Graph | None = None
         self._opening = threading.Lock()
+        self.beyond_ranges = 0
+        self.on_beyond: Callable[[int], None] = lambda count: None
 
     @in_their_words
     def encode(
@@ -324,15 +329,26 @@ class OnnxEncoder(Compatible):
         return keeping.embed(self._kept_as, self.dimension, ids, mask, compute)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Run the graph on a batch and return its output (b, d)."""
+        """Run the graph on a batch and return its vectors (b, d)."""
         try:
-            return graph.run(self._complete(given))
+            vectors, *beyond = graph.run(self._complete(given))
         except Exception as error:  # the exceptions of a runtime share no base class
             rows, length = given["input_ids"].shape
             raise CseError(
                 f"{self.path / MODEL}: failed on {rows} rows of {length} tokens: {error_line(error)[:200]}; give a "
                 f"smaller batch_size, or export again if {self._manifest.name} (max_length {self.max_length}) is wrong"
             ) from None
+        if count := sum(int(flags.sum()) for flags in beyond):
+            with self._opening:
+                first, self.beyond_ranges = not self.beyond_ranges, self.beyond_ranges + count
+            if first:
+                _log.warning(
+                    "%s: a text is beyond the ranges that int8 was calibrated on, so its vector is less exact; "
+                    "beyond_ranges counts such texts: if they are many, train on such texts, or export in fp32",
+                    self.path,
+                )
+            self.on_beyond(count)
+        return vectors
 
     def _check_graph(self) -> None:
         """Refuse a graph that does not match the manifest."""

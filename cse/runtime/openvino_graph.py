@@ -10,7 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError, error_line
@@ -68,13 +67,13 @@ class OpenvinoGraph:
         ]
         self._idle: deque[Any] = deque()
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Return the output (b, d) for inputs by name."""
+    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return the vectors (b, d) for inputs by name."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
         try:
-            return request.infer(dict(given), share_inputs=True)[0]
+            return [request.infer(dict(given), share_inputs=True)[0]]
         finally:
             self._idle.append(request)

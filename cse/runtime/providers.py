@@ -21,6 +21,7 @@ from cse.choices import Provider
 from cse.errors import CseError, error_line, nearest
 from cse.runtime.openvino_graph import OpenvinoGraph
 
+BEYOND = "beyond_ranges"  # output of a graph in int8: 1 for each text (b) that has numbers beyond its ranges
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _FATAL, _WARNING = 4, 2
 # onnxruntime 1.31's fused Add + LayerNormalization is several times slower on CPU than the two nodes
@@ -48,21 +49,21 @@ class OnnxruntimeGraph:
 
     @property
     def shape(self) -> Sequence[int | str]:
-        """Shape of its output; a size that may vary is a name."""
+        """Shape of the vectors; a size that may vary is a name."""
         return self.session.get_outputs()[0].shape
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[np.float32]:
-        """Return the output for inputs by name."""
-        output = self.session.get_outputs()[0].name
+    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return vectors (b, d) for inputs by name, and in int8 ``BEYOND`` (b)."""
         if self.device is None:
-            return self.session.run([output], dict(given))[0]
+            return self.session.run(None, dict(given))
         binding = self.session.io_binding()
         for name, array in given.items():
             value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
             binding.bind_ortvalue_input(name, value)
-        binding.bind_output(output, self.device)
+        for output in self.session.get_outputs():
+            binding.bind_output(output.name, self.device)
         self.session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()[0]
+        return binding.copy_outputs_to_cpu()
 
 
 Graph = OnnxruntimeGraph | OpenvinoGraph

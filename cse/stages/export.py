@@ -20,7 +20,8 @@ from cse.evaluation.tasks.labels import class_means
 from cse.evaluation.tasks.score import score_dev
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
-from cse.export.parity import check_parity
+from cse.export.mix import mixed_texts
+from cse.export.parity import check_parity, check_rounded
 from cse.files import write_json
 from cse.model.checkpoint_config import identity_of
 from cse.model.named import is_checkpoint
@@ -55,9 +56,13 @@ def export_stage(
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     calibration: list[str] = []
     if options.precision == "int8":
-        training = training_sentences(data, _TRAINING) or sentences
-        calibration = training[:: -(-len(training) // CALIBRATED)]
-        click.echo(f"reading the ranges of activations from {len(calibration)} training sentences", err=True)
+        own = sentences_for_ranges(data, judged=sentences)
+        calibration = own + mixed_texts(judged=False)
+        click.echo(
+            f"reading the ranges of activations from {len(own)} texts of yours that are not compared below, and "
+            f"{len(calibration) - len(own)} unlike them",
+            err=True,
+        )
     with write_bundle(
         encoder,
         bundle,
@@ -70,6 +75,8 @@ def export_stage(
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
         onnx = OnnxEncoder(draft.folder, provider=options.provider)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
+        if options.precision == "int8":
+            draft.parity |= check_mixed(encoder, onnx)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
@@ -78,6 +85,23 @@ def export_stage(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
     )
+
+
+def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]:
+    """Judge an int8 bundle on numbers, codes, other scripts and the like that it was not calibrated on, and say how.
+
+    Returns:
+        ``mixed_cosine``, ``mixed_neighbours``, and ``mixed_beyond_ranges``: the share of texts beyond its ranges.
+    """
+    texts, before = mixed_texts(judged=True), onnx.beyond_ranges
+    expected, found = (model.encode(texts, normalize=True) for model in (encoder, onnx))
+    beyond = round((onnx.beyond_ranges - before) / len(texts), 3)
+    facts = check_rounded(expected, found, found[:0], of="numbers, codes, other scripts and single words")
+    click.echo(
+        f"numbers, codes, other scripts, single words: mean cosine with torch {facts['mean_cosine']:.3f}, "
+        f"{100 * beyond:.1f} % of texts beyond the ranges"
+    )
+    return {f"mixed_{key}": value for key, value in {**facts, "beyond_ranges": beyond}.items()}
 
 
 def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Task], most: float) -> dict[str, float]:
@@ -126,17 +150,27 @@ def training_sentences(data: PreparedData, count: int) -> list[str]:
     return list(texts)[::step][:count]
 
 
+def sentences_for_ranges(data: PreparedData, judged: Sequence[str]) -> list[str]:
+    """Return some hundreds of training sentences, or of the own tasks' texts, without those that judge a bundle."""
+    left = set(judged)
+    found = [text for text in training_sentences(data, _TRAINING) or _own_texts(data) if text not in left]
+    return found[:: max(-(-len(found) // CALIBRATED), 1)]
+
+
 def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` evaluation sentences; if there are none, training sentences or the own tasks' texts."""
-    found = dict.fromkeys(text for task in _similarity_tasks(data) for text in all_texts(task))
+    """Return up to ``count`` evaluation sentences; without any, of half the training sentences or own tasks' texts."""
+    found = list(dict.fromkeys(text for task in _similarity_tasks(data) for text in all_texts(task)))
     if not found:
-        found = dict.fromkeys(training_sentences(data, count))
-    if not found:
-        found = dict.fromkeys(text for task in open_tasks(data, OWN) for text in all_texts(task))
+        found = training_sentences(data, max(_TRAINING, 2 * count)) or _own_texts(data)
+        found = found[1::2] or found  # the others are there for the ranges of int8
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
     step = max(len(found) // count, 1)  # spread over all tasks, not only the first
-    return list(found)[::step][:count]
+    return found[::step][:count]
+
+
+def _own_texts(data: PreparedData) -> list[str]:
+    return list(dict.fromkeys(text for task in open_tasks(data, OWN) for text in all_texts(task)))
 
 
 def _similarity_tasks(data: PreparedData) -> list[ScoredPairs]:

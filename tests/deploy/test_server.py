@@ -599,6 +599,10 @@ def test_info_and_metrics(server, small_bundle):
     text = httpx.get(f"{server.url}/metrics").text
     assert 'cse_requests_total{route="/v1/embeddings",status="200"}' in text
     assert f'cse_model_info{{model="small",version="{info["version"]}"}} 1.0' in text
+    beyond = 'cse_beyond_ranges_texts_total{model="small"}'
+    before = server.metric(beyond)
+    server.post("/v1/embeddings", {"model": "small", "input": ["the cat", "a zebra", "the cat sat on", "zebra"]})
+    assert server.metric(beyond) == before + 2
 
 
 def test_a_request_id_is_kept_if_it_is_plain(server):

@@ -18,6 +18,7 @@ from cse.export.bundle import write_bundle
 from cse.export.int8 import quantize
 from cse.runtime.bundle import MODEL, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.providers import BEYOND
 from cse.stages.export import check_score
 from tests.parts import new_prompt, sentence_encoder
 
@@ -97,6 +98,36 @@ def test_a_loud_channel_does_not_drown_the_others(tmp_path):
     exact = ((x * loud) @ weights * loud) @ weights
     others = np.arange(16) != 5
     assert np.abs(found - exact)[:, others].max() < 0.05 * np.abs(exact)[:, others].max()
+
+
+def test_texts_beyond_the_ranges_are_counted_and_padding_is_not(tmp_path):
+    """Words 1 to 39 are plain, the others five times as loud, and padding, 0, is louder than any."""
+    random = np.random.default_rng(0)
+    words = random.normal(size=(50, 16)).astype(np.float32) * np.repeat([100, 1, 5], [1, 39, 10])[:, None]
+    constants = {"words": words, **{name: random.normal(size=(16, 16)) for name in ("first", "second")}}
+    nodes = [
+        helper.make_node("Gather", ["words", "input_ids"], ["a"]),
+        helper.make_node("MatMul", ["a", "first"], ["b"]),
+        helper.make_node("Tanh", ["b"], ["c"]),
+        helper.make_node("MatMul", ["c", "second"], ["y"]),
+    ]
+    float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
+    given = [helper.make_tensor_value_info(name, int64, ["b", "l"]) for name in ("input_ids", "attention_mask")]
+    *inner, end = (helper.make_tensor_value_info(name, float32, ["b", "l", 16]) for name in "abcy")
+    weights = [from_array(value.astype(np.float32), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "words", given, [end], weights, value_info=inner)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / MODEL)
+    quantize(
+        tmp_path / MODEL, [{"input_ids": row, "attention_mask": row**0} for row in np.arange(1, 40)[:, None, None]]
+    )
+    options = ort.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "fused.onnx")
+    session = ort.InferenceSession(tmp_path / MODEL, options, providers=["CPUExecutionProvider"])
+    ids = np.array([[1, 2, 3], [4, 45, 5], [6, 0, 0], [0, 0, 0]])
+    mask = np.array([[1, 1, 1], [1, 1, 1], [1, 0, 0], [0, 0, 0]])
+    assert session.run([BEYOND], {"input_ids": ids, "attention_mask": mask})[0].tolist() == [0, 1, 0, 0]
+    fused = [node.op_type for node in onnx.load(tmp_path / "fused.onnx").graph.node]
+    assert fused.count("MatMulIntegerToFloat") == 2, "products are of integers still"
 
 
 class Fixed:

@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.providers import BEYOND
 from cse.runtime.seal import sealed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
@@ -50,16 +51,23 @@ def write_model(path):
         helper.make_node("Cast", ["column"], ["weights"], to=TensorProto.FLOAT),
         helper.make_node("ReduceSum", ["weights", "one"], ["count"], keepdims=0),
         helper.make_node("Div", ["total", "count"], ["sentence_embedding"]),
+        helper.make_node("Equal", ["input_ids", "unknown"], ["beyond"]),  # as if calibrated on the known words
+        helper.make_node("Cast", ["beyond"], ["beyond_by_token"], to=TensorProto.INT64),
+        helper.make_node("ReduceMax", ["beyond_by_token", "last"], [BEYOND], keepdims=0),
     ]
     graph = helper.make_graph(
         nodes,
         "tiny",
         [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")],
-        [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", DIMENSION])],
+        [
+            helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", DIMENSION]),
+            helper.make_tensor_value_info(BEYOND, TensorProto.INT64, ["b"]),
+        ],
         [
             numpy_helper.from_array(table, "table"),
             numpy_helper.from_array(np.float32(0), "zero"),
             numpy_helper.from_array(np.array([1]), "one"),
+            numpy_helper.from_array(np.array(WORDS.index("[UNK]")), "unknown"),
             numpy_helper.from_array(np.array([-1]), "last"),
         ],
     )

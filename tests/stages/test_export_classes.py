@@ -12,9 +12,10 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.tasks.labels import class_mean_hits
+from cse.export.mix import mixed_texts
 from cse.runtime.bundle import CLASSES, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.export import export_stage
+from cse.stages.export import export_stage, sentences_for_parity, sentences_for_ranges
 from tests.pages.blocks import run_by
 from tests.stages.test_dev_task import labelled
 
@@ -69,6 +70,19 @@ def test_they_are_sealed_with_the_bundle_and_the_page_routes_by_them(exported, t
     (folder / CLASSES).write_text((folder / CLASSES).read_text().replace("four", "five"))
     with pytest.raises(CseError, match=r"classes\.json"):
         verify(folder)
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
+    prepared = PreparedData(shutil.copytree(data["sentences"], tmp_path / "prepared"))
+    write_tasks(prepared.folder, dev=None, test=open_tasks(prepared, TEST) if scored else [], own=[])
+    judged = sentences_for_parity(prepared, 1000)
+    ranges = sentences_for_ranges(prepared, judged)
+    assert len(judged) > 5 < len(ranges)
+    mixed = [mixed_texts(judged=side) for side in (True, False)]
+    for one, other in ((judged, ranges), mixed):
+        assert not {*one} & {*other}
+        assert all(len({*texts}) == len(texts) for texts in (one, other))
 
 
 def test_a_bundle_of_text_without_labels_has_none(models, data, settings, tmp_path):

@@ -1,0 +1,97 @@
+"""Texts unlike anyone's own: a model in int8 must expect them, for users send them."""
+
+# ruff: noqa: RUF001
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from string import ascii_uppercase, punctuation
+
+_EACH = 10  # texts of each kind
+# two lines of a language: the first calibrates, the second judges
+_SENTENCES = """
+The invoice was sent to the wrong address last week.
+Nobody told us that the office closes at noon on Fridays.
+How do I reset the password of my account?
+Why does the app stop when I rotate the screen?
+Die Lieferung kommt erst nächste Woche, weil ein Teil fehlt.
+Können Sie mir bitte sagen, wann der Zug nach Köln abfährt?
+Der Vertrag verlängert sich, wenn er nicht rechtzeitig gekündigt wird.
+Im Straßenverkehr gilt gegenseitige Rücksicht als oberstes Gebot.
+Le magasin est fermé le dimanche, sauf pendant les fêtes.
+Je n'ai pas encore reçu la réponse à ma question d'hier.
+¿Dónde puedo cambiar la contraseña de mi cuenta?
+El niño juega en el jardín mientras su abuela prepara la cena.
+O preço não inclui as taxas de entrega nem o seguro.
+Amanhã vamos à praia se não chover de manhã.
+La riunione è stata spostata a giovedì pomeriggio.
+Mi può dire perché il pagamento è stato rifiutato?
+Zamówienie zostało wysłane wczoraj, ale jeszcze nie dotarło.
+Książka, którą mi pożyczyłeś, bardzo mi się podobała.
+Siparişim nerede ve ne zaman gelecek?
+Öğretmen öğrencilere yeni ödevi açıkladı.
+Xin cho tôi biết khi nào cửa hàng mở cửa.
+Chúng tôi đã đi bộ dọc theo bờ sông vào buổi tối.
+Заказ был отправлен вчера, но ещё не доставлен.
+Сколько стоит билет до Москвы на завтра?
+Книга лежить на столі біля вікна.
+Завтра ми поїдемо до бабусі в село.
+Πού μπορώ να αλλάξω τον κωδικό μου;
+Το τρένο έφυγε με δέκα λεπτά καθυστέρηση.
+متى يفتح المتجر أبوابه في يوم الجمعة؟
+وصلت الرسالة بعد ثلاثة أيام من إرسالها.
+החנות סגורה בשבת ובחגים.
+מתי יוצאת הרכבת האחרונה לחיפה?
+दुकान रविवार को बंद रहती है।
+मेरा पैकेट अभी तक क्यों नहीं आया?
+ร้านเปิดทุกวันยกเว้นวันอาทิตย์
+ฉันจะเปลี่ยนรหัสผ่านได้อย่างไร
+请问我的订单什么时候可以送到?
+他昨天晚上在图书馆看了三个小时的书。
+パスワードを忘れた場合はどうすればいいですか。
+昨日は雨が降っていたので、家で本を読みました。
+주문한 상품이 아직 도착하지 않았습니다.
+내일 아침에 회의가 있어서 일찍 일어나야 해요.
+""".strip().split("\n")
+
+
+def mixed_texts(*, judged: bool) -> list[str]:
+    """Return numbers, codes, other scripts, SHOUTING, single words, marks, very short and long texts.
+
+    Args:
+        judged: whether to return those that a model is judged on; the others, of the same kinds, calibrate it.
+    """
+    random, sentences = Random(int(judged)), _SENTENCES[judged::2]
+    words = [word for sentence in sentences for word in sentence.split()]
+
+    def number(digits: int) -> int:
+        return random.randrange(10 ** random.randint(1, digits))
+
+    def some(alphabet: str, most: int) -> str:
+        return "".join(random.choices(alphabet, k=random.randint(1, most)))
+
+    def code() -> str:
+        return f"{some(ascii_uppercase, 4)}-{number(5)}{random.choice('/._-')}{some(ascii_uppercase, 2)}{number(3)}"
+
+    kinds: list[Callable[[], str]] = [
+        lambda: str(number(12)),
+        lambda: f"{random.choice('€$£')} {random.uniform(0, 10 ** random.randint(1, 7)):,.2f}",
+        lambda: f"{random.uniform(-50, 150):.{random.randint(0, 4)}f} {random.choice(['%', '°C', 'kg', 'ms', 'mm'])}",
+        lambda: f"{random.randint(1, 28):02}{random.choice('./-')}{random.randint(1, 12):02}.{number(4)}",
+        lambda: f"{random.randint(1990, 2040)}-{random.randint(1, 12):02}-{random.randint(1, 28):02}T{number(2)}:00Z",
+        lambda: f"+{number(2)} ({number(4)}) {number(8)}",
+        lambda: " ".join(str(number(4)) for _ in range(random.randint(3, 60))),
+        code,
+        lambda: " ".join(code() for _ in range(random.randint(2, 20))),
+        lambda: f"{random.getrandbits(random.choice([32, 128, 256])):x}",
+        lambda: f"https://{some('aeinrst', 9)}.com/{some('abcdef/', 20)}?id={number(9)}&q={random.choice(words)}",
+        lambda: f"/usr/{some('aeinrst', 6)}/lib{some('aeinrst', 8)}-{number(2)}.{number(2)}.{number(2)}.so",
+        lambda: f"if ({some('aeinrst', 5)}_{some('xyz', 2)}[{number(2)}] != {number(3)}) {{ return {code()!r}; }}",
+        lambda: random.choice(sentences).upper(),
+        lambda: random.choice(words),
+        lambda: some(punctuation + "…–“”•→✓😀", 12),
+        lambda: " ".join(random.choices(words, k=random.choice([2, 3, 100, 300]))),
+    ]
+    made = [kind() for kind in kinds for _ in range(_EACH)]
+    return list(dict.fromkeys([*sentences, *made]))
