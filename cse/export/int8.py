@@ -19,13 +19,14 @@ from onnx.numpy_helper import from_array, to_array
 from cse.runtime.providers import BEYOND
 
 CALIBRATED = 256  # own texts that the ranges of activations are read from
-_MARGIN = float(__import__("os").environ.get("MARGIN", "0.1"))  # of a range, added at both ends
+_MOST = 0.5  # of a range: how far beyond it a number is clipped without harm, as some number of most texts is
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of the difficulty that may move from activations to weights
 _LEAST = 1e-2  # of the largest channel: a channel that was silent so far may speak later
 _TINY = 1e-30
 _MASK, _LEVELLED = "attention_mask", "_levelled"
 
 _Given = Mapping[str, NDArray[Any]]
+_Range = tuple[np.float32, np.float32]
 
 
 def quantize(path: Path, given: Sequence[_Given]) -> None:
@@ -59,7 +60,7 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
             made.parent.mkdir()
             model = onnx.load(path)
             seen = _watch(model, given, watched)
-            tokens = _by_token(model, seen)
+            tokens = [f"{name}{_LEVELLED}" for name in _by_token(model, seen)]
             ranges = _level(model, seen)
             _save(model, levelled)
             quantize_static(
@@ -76,13 +77,15 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
                     "MatMulConstBOnly": True,
                     "OpTypesToExcludeOutputQuantization": ["MatMul"],
                     "QDQOpTypePerChannelSupportToAxis": {"MatMul": 1},
-                    "TensorQuantOverrides": ranges,
+                    "TensorQuantOverrides": {
+                        name: [{"rmin": low, "rmax": high}] for name, (low, high) in ranges.items()
+                    },
                 },
             )
-            model = onnx.load(made, load_external_data=False)
-            if tokens:
-                _count_beyond(model, tokens)
-            onnx.save(model, made)
+            if counted := {name: ranges[name] for name in tokens}:
+                model = onnx.load(made, load_external_data=False)
+                _count_beyond(model, counted)
+                onnx.save(model, made)
             for file in made.parent.iterdir():
                 file.chmod(path.stat().st_mode)  # onnx lets only its owner read a file of weights
                 file.replace(path.with_name(file.name))
@@ -127,23 +130,25 @@ def _watch(model: onnx.ModelProto, given: Sequence[_Given], path: Path) -> dict[
 
 
 def _by_token(model: onnx.ModelProto, names: Iterable[str]) -> list[str]:
-    """Return the activations that have a row for each token of each text, and for nothing else."""
+    """Return the activations (batch, tokens, channels) that have a row for each token, prompts among them or not."""
     shapes = {
         value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
         for value in (*model.graph.value_info, *model.graph.input)
     }
-    return [name for name in names if shapes.get(name, [])[:-1] == shapes.get(_MASK)]
+    rows = {name: shapes[name][1] for name in names if len(shapes.get(name, [])) == 3}
+    usual = max(rows.values(), key=[*rows.values()].count, default=None)
+    return [name for name, count in rows.items() if count == usual and shapes[name][0] == shapes[_MASK][0]]
 
 
-def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, list[dict[str, NDArray[np.float32]]]]:
+def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, _Range]:
     """Divide channels of activations by factors that multiply the rows of their weights; the output stays the same.
 
     Weights that are read more than once (ALBERT's layers), and all that they are multiplied with, share their factors.
 
     Returns:
-        The range of each levelled tensor, as onnxruntime takes it.
+        The lowest and the highest number of each levelled tensor.
     """
-    ranges = {}
+    ranges: dict[str, _Range] = {}
     products = _products(model)
     group = {name: name for name in seen}  # activations by name; one of each group stands for it
     first: dict[str, str] = {}
@@ -164,8 +169,7 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, list[
         by, levelled = f"{name}_factors", f"{name}{_LEVELLED}"
         low, high = (edge / factors[group[name]] for edge in (seen[name].low, seen[name].high))
         low, high = min(low.min(), np.float32(0)), max(high.max(), np.float32(0))
-        more = np.float32(_MARGIN) * (high - low)
-        ranges[levelled] = [{"rmin": low - more, "rmax": high + more}]
+        ranges[levelled] = low, high
         model.graph.initializer.append(from_array(1 / factors[group[name]], by))
         ends = {node.output[0] for node in nodes}
         place = next(index for index, node in enumerate(model.graph.node) if node.output[0] in ends)
@@ -175,36 +179,33 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, list[
     return ranges
 
 
-def _count_beyond(model: onnx.ModelProto, names: Sequence[str]) -> None:
-    """Add an output that says of which texts an integer is the lowest or the highest that there is.
+def _count_beyond(model: onnx.ModelProto, ranges: Mapping[str, _Range]) -> None:
+    """Add an output that says of which texts a number is far beyond the range of its tensor, by name.
 
-    It reads the integers that products read anyway (1 % of the time); those of padding do not count.
+    Padding, which is behind a text, does not count. Products stay of integers, and it takes 1 % of the time.
     """
-    graph, levelled = model.graph, {f"{name}{_LEVELLED}" for name in names}
-    codes = [node.output[0] for node in graph.node if node.op_type == "QuantizeLinear" and node.input[0] in levelled]
-    edges = {"Max": ("high", 255), "Min": ("low", 0)}
-    graph.initializer.append(from_array(np.array([-1]), "last_axis"))
-    for kind, (edge, code) in edges.items():
-        found = [f"{name}_{edge}" for name in codes]
-        graph.initializer.append(from_array(np.uint8(code), f"{edge}_code"))
-        graph.node.extend(
-            [
-                *(
-                    make_node(f"Reduce{kind}", [name, "last_axis"], [to], keepdims=0)
-                    for name, to in zip(codes, found, strict=True)
-                ),
-                make_node(kind, found, [edge]),
-                make_node("Equal", [edge, f"{edge}_code"], [f"is_{edge}"]),
-            ]
-        )
-    graph.node.extend(
-        [
-            make_node("Or", ["is_high", "is_low"], ["is_beyond"]),
-            make_node("Cast", ["is_beyond"], ["beyond_or_padding"], to=onnx.TensorProto.INT64),
-            make_node("Mul", ["beyond_or_padding", _MASK], ["beyond_by_token"]),
-            make_node("ReduceMax", ["beyond_by_token", "last_axis"], [BEYOND], keepdims=0),
-        ]
+    graph, edges, more = model.graph, np.array([*ranges.values()], np.float32), np.float32(_MOST)
+    lowest, highest = edges[:, 0] - more * np.ptp(edges, axis=1), edges[:, 1] + more * np.ptp(edges, axis=1)
+    constants = {"last": np.array([-1]), "none": np.array([0]), "one": np.array(1), "low": lowest, "high": highest}
+    graph.initializer.extend(from_array(value, f"{BEYOND}_{name}") for name, value in constants.items())
+    last, none, one, low, high = (f"{BEYOND}_{name}" for name in constants)
+
+    def add(kind: str, *given: str, name: str = "", **options: int) -> str:
+        name = name or f"{BEYOND}_{len(graph.node)}"
+        graph.node.append(make_node(kind, given, [name], **options))
+        return name
+
+    beyond = add(
+        "Or",
+        *(
+            add(compare, add("Concat", *(add(kind, one_of, last, keepdims=1) for one_of in ranges), axis=-1), limit)
+            for kind, compare, limit in (("ReduceMin", "Less", low), ("ReduceMax", "Greater", high))
+        ),
     )
+    by_token = add("ReduceMax", add("Cast", beyond, to=onnx.TensorProto.INT64), last, keepdims=0)
+    prompts = add("Sub", add("Shape", by_token, start=1), add("Shape", _MASK, start=1))
+    mask = add("Pad", _MASK, add("Concat", none, prompts, none, none, axis=0), one)
+    add("ReduceMax", add("Mul", by_token, mask), last, name=BEYOND, keepdims=0)
     graph.output.append(make_tensor_value_info(BEYOND, onnx.TensorProto.INT64, [None]))
 
 

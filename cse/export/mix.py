@@ -13,6 +13,14 @@ _EACH = 10  # texts of each kind
 _SENTENCES = """
 The invoice was sent to the wrong address last week.
 Nobody told us that the office closes at noon on Fridays.
+The old bridge, which was built in 1887 (and rebuilt twice), is closed to cars, but a ferry still runs in summer.
+In 2009 the band was signed by a small label; their second album, "Northern Lights", is known as the best of the three.
+She was born in a village near the coast, where her father was a fisherman, and moved to the city at the age of nine.
+It is the largest lake in the region - 42 km long and up to 7 km wide - and is fed by rivers that rise in the hills.
+A woman in a red coat is standing beside two children who are feeding the ducks in the park.
+An old man with a hat plays the accordion while people are walking past the shops.
+The committee, however, has not decided whether the new rules will apply to those who are already members.
+He said that there would be no show that night, as most of the players had fallen ill on the way.
 How do I reset the password of my account?
 Why does the app stop when I rotate the screen?
 Die Lieferung kommt erst nächste Woche, weil ein Teil fehlt.

@@ -343,8 +343,8 @@ class OnnxEncoder(Compatible):
                 first, self.beyond_ranges = not self.beyond_ranges, self.beyond_ranges + count
             if first:
                 _log.warning(
-                    "%s: a text is beyond the ranges that int8 was calibrated on, so its vector is less exact; "
-                    "beyond_ranges counts such texts: if they are many, train on such texts, or export in fp32",
+                    "%s: a text is far beyond the ranges that int8 was calibrated on, so its vector is less exact; "
+                    "beyond_ranges counts such texts: if they are many, export in fp32, or with such training texts",
                     self.path,
                 )
             self.on_beyond(count)

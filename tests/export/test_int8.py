@@ -100,26 +100,28 @@ def test_a_loud_channel_does_not_drown_the_others(tmp_path):
     assert np.abs(found - exact)[:, others].max() < 0.05 * np.abs(exact)[:, others].max()
 
 
-def test_texts_beyond_the_ranges_are_counted_and_padding_is_not(tmp_path):
+@pytest.mark.parametrize("prompts", [0, 2])
+def test_texts_beyond_the_ranges_are_counted_and_padding_is_not(tmp_path, prompts):
     """Words 1 to 39 are plain, the others five times as loud, and padding, 0, is louder than any."""
     random = np.random.default_rng(0)
     words = random.normal(size=(50, 16)).astype(np.float32) * np.repeat([100, 1, 5], [1, 39, 10])[:, None]
     constants = {"words": words, **{name: random.normal(size=(16, 16)) for name in ("first", "second")}}
     nodes = [
-        helper.make_node("Gather", ["words", "input_ids"], ["a"]),
+        helper.make_node("Gather", ["words", "input_ids"], ["of_words"]),
+        helper.make_node("Pad", ["of_words", "prompts"], ["a"]),
         helper.make_node("MatMul", ["a", "first"], ["b"]),
         helper.make_node("Tanh", ["b"], ["c"]),
         helper.make_node("MatMul", ["c", "second"], ["y"]),
     ]
     float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
     given = [helper.make_tensor_value_info(name, int64, ["b", "l"]) for name in ("input_ids", "attention_mask")]
-    *inner, end = (helper.make_tensor_value_info(name, float32, ["b", "l", 16]) for name in "abcy")
+    *inner, end = (helper.make_tensor_value_info(name, float32, ["b", f"l + {prompts}", 16]) for name in "abcy")
     weights = [from_array(value.astype(np.float32), name) for name, value in constants.items()]
+    weights.append(from_array(np.array([0, prompts, 0, 0, 0, 0]), "prompts"))
     graph = helper.make_graph(nodes, "words", given, [end], weights, value_info=inner)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / MODEL)
-    quantize(
-        tmp_path / MODEL, [{"input_ids": row, "attention_mask": row**0} for row in np.arange(1, 40)[:, None, None]]
-    )
+    plain = np.arange(1, 40)[:, None, None]
+    quantize(tmp_path / MODEL, [{"input_ids": word, "attention_mask": word**0} for word in plain])
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(tmp_path / "fused.onnx")
     session = ort.InferenceSession(tmp_path / MODEL, options, providers=["CPUExecutionProvider"])
