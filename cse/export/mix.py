@@ -21,6 +21,22 @@ A woman in a red coat is standing beside two children who are feeding the ducks 
 An old man with a hat plays the accordion while people are walking past the shops.
 The committee, however, has not decided whether the new rules will apply to those who are already members.
 He said that there would be no show that night, as most of the players had fallen ill on the way.
+The film is a comedy about two brothers who are forced to share a house; it was shown in 41 countries, won a prize, \
+and is still one of the most watched of its kind, although critics did not like it.
+Born in Leeds, he was first a teacher (he taught music, then history) and is now a writer whose books are read by \
+children all over the world, as well as by their parents.
+Most of these birds are small and brown, but the male of one species is bright blue. They feed on seeds, insects and \
+fruit, and are found in forests, on farms and, more and more, in cities.
+The war had ended by the time that the ship, the last of her class, was launched; she was used as a hospital, was sold \
+to a museum in 1952, and is today a hotel.
+Two dogs run through the snow, one of them with a stick in its mouth, while a boy in a green jacket is laughing at \
+them from the top of a small hill.
+There is a man on a ladder; below him, several people are looking up, and a girl with a yellow bag is taking a \
+photograph of all of them.
+I think that they will not come, since it is raining and none of them has a car, but you can ask her if she would like \
+to go with us to the show on Friday.
+It's true that we've seen better games this season; what I'm saying is that the team, under the new coach, plays as if \
+it were enjoying itself, and that isn't nothing.
 How do I reset the password of my account?
 Why does the app stop when I rotate the screen?
 Die Lieferung kommt erst nächste Woche, weil ein Teil fehlt.

@@ -91,7 +91,7 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
     """Judge an int8 bundle on numbers, codes, other scripts and the like that it was not calibrated on, and say how.
 
     Returns:
-        ``mixed_cosine``, ``mixed_neighbours``, and ``mixed_beyond_ranges``: the share of texts beyond its ranges.
+        ``mixed_mean_cosine``, ``mixed_neighbours``, ``mixed_beyond_ranges``: the share of texts beyond its ranges.
     """
     texts, before = mixed_texts(judged=True), onnx.beyond_ranges
     expected, found = (model.encode(texts, normalize=True) for model in (encoder, onnx))
