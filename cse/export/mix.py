@@ -118,4 +118,5 @@ def mixed_texts(*, judged: bool) -> list[str]:
         lambda: " ".join(random.choices(words, k=random.choice([2, 3, 100, 300]))),
     ]
     made = [kind() for kind in kinds for _ in range(_EACH)]
-    return list(dict.fromkeys([*sentences, *made]))
+    others = set(mixed_texts(judged=False) if judged else ())
+    return [text for text in dict.fromkeys([*sentences, *made]) if text not in others]
