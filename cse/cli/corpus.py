@@ -143,8 +143,9 @@ def index_command(folder: str, kind: Kind, update: str | None, verify: bool) -> 
     from cse.scale.corpus.index import update_table
     from cse.scale.corpus.output import open_vectors
 
-    replaced, added = update_table(folder, open_vectors(update))
-    click.echo(f"{folder}: {replaced:,} rows replaced, {added:,} added", err=True)
+    replaced, added, removed = update_table(folder, open_vectors(update))
+    gone = f", {removed:,} removed, whose text says nothing now" if removed else ""
+    click.echo(f"{folder}: {replaced:,} rows replaced, {added:,} added{gone}", err=True)
 
 
 @click.command(

@@ -390,6 +390,19 @@ def test_an_update_replaces_rows_by_id_and_adds_the_others(cse, embed, bundle, k
     np.testing.assert_allclose([hit["cosine"] for hit in answer["hits"]], [1, vector[0] @ vector[1]], atol=1e-5)
 
 
+def test_a_row_without_text_now_is_removed(cse, embed):
+    folder = embed([{**row, "id": name} for name, row in zip(("it's", "b", "c"), ROWS, strict=False)], "vectors", *KEPT)
+    cse("index", folder)
+    changes = embed([{**ROWS[0], "id": "it's", "text": " "}, {**ROWS[1], "id": "d"}, {**ROWS[0], "id": "e", "text": "-"}],
+                    "changes", *KEPT)  # fmt: skip
+    told = cse("index", folder, "--update", changes).err
+    assert told == f"{folder}: 0 rows replaced, 1 added, 1 removed, whose text says nothing now\n"
+    (answer,) = answers(cse, folder, "-k", 9, "--mode", "vectors", queries=["zebra"])
+    assert sorted(hit["id"] for hit in answer["hits"]) == ["b", "c", "d"]
+    twice = embed([{**ROWS[0], "id": "b"}, {**ROWS[0], "id": "b", "text": ""}], "twice", *KEPT)
+    assert "id 'b' occurs twice" in cse("index", folder, "--update", twice).refused()
+
+
 def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa: F811
     before = answers(cse, vectors)
 
