@@ -98,8 +98,8 @@ class _Pickler(pickle._Pickler):
     """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
 
     A tensor is written as its values, torch's own form has addresses in it, or as ``traits`` has it; of a path that
-    there is one, of a backbone's files none; a tokenizer without its copies, which the first text makes; a model's configuration without the folder
-    that it came from; and a function inside another as what it closes over.
+    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model's
+    configuration without the folder that it came from; and a function inside another as what it closes over.
     """
 
     def __init__(self, stream: io.BytesIO, traits: dict[Any, Any]) -> None:
