@@ -9,7 +9,7 @@ import torch
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.objective import ObjectiveSettings
 from cse.stages.build.losses import Parts, losses_from
-from cse.training.batch import Batch, encode_batch
+from cse.training.batch import Batch
 from cse.training.losses import Losses
 from cse.training.terms.momentum_queue import MomentumQueue
 from cse.training.terms.nt_xent import NtXent
@@ -17,6 +17,7 @@ from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS
+from tests.training.encoding import encode_batch
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:

@@ -21,7 +21,7 @@ from cse.objectives.collection import NO_DOCUMENT
 from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.supervised_contrastive import supervised_contrastive
 from cse.stages.build.teachers import bare_teacher
-from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.batch import NO_AUGMENTATION
 from cse.training.collection import Targets
 from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
@@ -40,6 +40,7 @@ from cse.training.terms.self_guided import SelfGuided
 from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.training.encoding import encode_batch
 from tests.training.helpers import contrast, make_rows, momentum_queue, replaced_tokens_term
 
 SYSTEMS = (
