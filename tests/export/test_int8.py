@@ -45,6 +45,7 @@ def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_
     assert read_manifest(tmp_path / "int8").precision == "int8"
     graphs = {name: onnx.load(tmp_path / name / MODEL).graph for name in ("fp32", "int8")}
     kinds = {name: [node.op_type for node in graph.node] for name, graph in graphs.items()}
+    assert [value.name for value in graphs["int8"].output] == ["sentence_embedding", BEYOND]
     layers = encoder.backbone.layers
     assert kinds["fp32"].count("MatMul") == kinds["int8"].count("MatMul") == 6 * layers
     for kind in ("Attention", "LayerNormalization"):
