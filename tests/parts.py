@@ -24,7 +24,7 @@ def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> 
 
 
 def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
-    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02, "reparametrize_width": 512} | options))
+    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | options))
 
 
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
@@ -32,8 +32,7 @@ def new_template(text: str, backbone, *, trained: bool = False, end_with_period:
 
 
 def new_flow(vectors, **options: Any) -> Flow:
-    usual = {"learning_rate": 1e-3, "batch_size": 32, "epochs": 1, "seed": 42}
-    return fit_flow(vectors, **(usual | options))
+    return fit_flow(vectors, **({"seed": 42} | options))
 
 
 def new_plan(**changes: Any) -> Plan:

@@ -146,12 +146,11 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
             settings.view,
             file=settings.hub_file,
             revision=settings.hub_revision,
-            split=settings.hub_split,
             columns=settings.columns,
             encoding=settings.encoding,
             score_range=(lowest, highest),
             tell=tell,
         )
-        return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
+        return f"{settings.hub_id}/{settings.hub_file}", rows
     path = find_data_file(Path(settings.train_path), "data.train_path")
     return path.name, read_rows(path, settings.view, settings.columns, settings.encoding, (lowest, highest), tell)

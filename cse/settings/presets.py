@@ -107,8 +107,7 @@ def data_in_words(values: Mapping[str, Any]) -> str:
         case "sample":
             return "generated sample text"
         case "hub":
-            file = values.get("data.hub_file") or values.get("data.hub_split", "train")
-            return f"{values['data.hub_id']}/{file} from the hub"
+            return f"{values['data.hub_id']}/{values['data.hub_file']} from the hub"
         case _:
             return f"the file in {values.get('data.train_path', 'data.train_path')}"
 

@@ -58,7 +58,7 @@ class Settings(SettingsGroup):
 
 def impossible(settings: Settings) -> list[str]:
     """Return combinations that cannot work on any rows, each as ``key: problem and fix``."""
-    checks = (_unknown_terms, _prompt_problems, _read_out_problems, _term_problems, _mix_problems)
+    checks = (_unknown_terms, _prompt_problems, _read_out_problems, _term_problems)
     return [problem for check in checks for applies, problem in check(settings) if applies]
 
 
@@ -149,10 +149,6 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
             f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null",
         ),
         (
-            augment.shuffle_special and not augment.shuffle_tokens,
-            "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true",
-        ),
-        (
             augment.attention_dropout is not None and not augment.dropout,
             "augment.attention_dropout: has no effect without augment.dropout; set that to true",
         ),
@@ -209,8 +205,7 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
     found: list[tuple[bool, str]] = []
-    main, *views = _views(settings)
-    for source, view in zip(settings.data.more, views, strict=True):
+    for source, view in zip(settings.data.more, _views(settings)[1:], strict=True):
         objective, key = settings.objective.of_further(source.terms), f"data.more.{source.name}"
         terms = _terms(settings, objective)
         found += [
@@ -234,24 +229,8 @@ def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
                 settings.template.second is not None and view != "sentences",
                 f"{key}: holds {view}, but template.second needs sentences; remove one of the two",
             ),
-            (
-                settings.train.mix == "rows" and view != main,
-                f"train.mix: rows of one batch have one view, but {key} holds {view} and the main source {main}; set "
-                "train.mix: batches",
-            ),
         ]
     return found
-
-
-def _mix_problems(settings: Settings) -> list[tuple[bool, str]]:
-    return [
-        (
-            settings.train.mix == "rows" and source.terms is not None,
-            f"train.mix: rows of all sources share a batch, so data.more.{source.name}.terms cannot hold; set "
-            "train.mix: batches, or terms: null",
-        )
-        for source in settings.data.more
-    ]
 
 
 def _term_problems(settings: Settings) -> list[tuple[bool, str]]:

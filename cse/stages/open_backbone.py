@@ -23,7 +23,7 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
     if is_word_file(Path(backbone.name)):
         words = words_of(_every_text(data))
         bar = sys.stderr.isatty()
-        return load_words(find_words(backbone.name), words, dimension=backbone.word_dimension, progress=bar)
+        return load_words(find_words(backbone.name), words, progress=bar)
     return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
 
 

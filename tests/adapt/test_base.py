@@ -46,13 +46,6 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
 
 
-def test_null_is_a_value_too(place):
-    PARAMS_FILE.write_text("data: {hub_file: null}\ntrain: {max_steps: null}\n")  # the other one's default is null
-    assert base_settings(PARAMS_FILE, {})[1].endswith(
-        "not taken from params.yaml: data.hub_file None (-s sets a value)"
-    )
-
-
 def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
     settings, told = base_settings(PARAMS_FILE, {})
     assert (settings, told) == (Settings(), None)

@@ -32,7 +32,7 @@ def settings_of(name):
 
 # All that decides which rows a hub's file gives.
 AS_PUBLISHED = {
-    "data.columns": None, "data.encoding": "utf-8", "data.hub_revision": "main", "data.hub_split": "train",
+    "data.columns": None, "data.encoding": "utf-8", "data.hub_revision": "main",
     "data.max_rows": None, "data.max_words": 1000, "data.drop_duplicates": False, "data.drop_evaluation_overlap": False,
 }  # fmt: skip
 # Trained on sentences of the STS tasks, which no hub has as one file: without it, `prepare` says what is missing.
@@ -124,11 +124,11 @@ def params(tmp_path):
 
 
 def test_a_preset_that_keeps_the_data_keeps_what_its_rows_are_made_from(params):
-    own = {"data.view": "categories", "data.pairs_per_text": 2, "data.columns": None}
+    own = {"data.view": "categories", "data.max_rows": 2, "data.columns": None}
     write_values(params, own | {"objective.energy_hinge.weight": 0.0}, where="params")
     apply_preset("simcse-unsup-bert-base", params, keep_data=True)
     settings = load_settings(params)
-    assert (settings.data.view, settings.data.pairs_per_text, settings.data.rows) == ("categories", 2, "pairs")
+    assert (settings.data.view, settings.data.max_rows, settings.data.rows) == ("categories", 2, "pairs")
     with pytest.raises(CseError, match=r"needs hard negatives, but data.view is 'categories'.* or mine.negatives: 1$"):
         apply_preset("promcse-eh-bert-base", params, keep_data=True)
 
@@ -280,8 +280,8 @@ def test_a_preset_sets_keys_that_the_file_lacks_and_adds_no_defaults(tmp_path):
     added = flatten(YAML(typ="safe", pure=True).load(path)).keys() - flatten(parse_yaml_for_update(params_text(), ""))
     set_by_one = {key for name in names for key in load_preset(name).settings}
     assert {"augment.mask_span", "prompt.cls"} <= added <= set_by_one
-    assert write_values(path, {"train.beta1": Settings().train.beta1}) == {}
-    assert "beta1" not in path.read_text(encoding="utf-8")
+    assert write_values(path, {"train.beta2": Settings().train.beta2}) == {}
+    assert "beta2" not in path.read_text(encoding="utf-8")
 
 
 def test_file_mode_and_links_survive(tmp_path):

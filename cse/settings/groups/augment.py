@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from cse.settings.groups.group import SettingsGroup, Share
@@ -15,11 +13,6 @@ class AugmentSettings(SettingsGroup):
     repeat_words: Share = Field(
         0.0, description="Maximum share of word pieces to repeat in the second copy (ESimCSE); 0: none."
     )
-    repeat_rule: Literal["paper", "released"] = Field(
-        "paper",
-        description="Upper bound on the number of repeated pieces: `paper`: that share of the pieces, but at least 2; "
-        "`released`: fewer than that share and fewer than 10, counting special tokens in the length (released code).",
-    )
     mask_span: int = Field(
         0,
         ge=0,
@@ -27,9 +20,6 @@ class AugmentSettings(SettingsGroup):
         description="Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none.",
     )
     shuffle_tokens: bool = Field(False, description="Shuffle the token positions of the first copy (ConSERT).")
-    shuffle_special: bool = Field(
-        False, description="`shuffle_tokens`: shuffle special tokens too, as ConSERT's released code does."
-    )
     cut_features: Share = Field(
         0.0, description="Share of embedding features to zero in the second copy (ConSERT); 0: none."
     )

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Positive, SettingsGroup
+from cse.settings.groups.group import SettingsGroup
 
 
 class BackboneSettings(SettingsGroup):
@@ -31,7 +31,4 @@ class BackboneSettings(SettingsGroup):
         None,
         description="Task texts by role, which go before a text, for instance `{query: 'query: '}`; null: those that "
         "the model's folder declares.",
-    )
-    word_dimension: Positive | None = Field(
-        None, description="Required width of the word vectors; null: the width of the file's first line."
     )

@@ -25,9 +25,7 @@ class SourceSettings(SettingsGroup):
     path: str = Field(description="As `data.train_path`; `dvc repro` watches `data/raw/more`.")
     view: View = Field(description="As `data.view`.")
     pairs: Pairs = Field(["title_body", "neighbours"], description="As `data.pairs`.")
-    weight: float = Field(
-        1.0, gt=0.0, description="Batches of it for each batch of the main source (rows, with `train.mix: rows`)."
-    )
+    weight: float = Field(1.0, gt=0.0, description="Batches of it for each batch of the main source.")
     columns: list[str] | None = Field(None, description="As `data.columns`.")
     max_rows: Positive | None = Field(None, description="As `data.max_rows`.")
     terms: dict[str, NonNegative] | None = Field(
@@ -68,9 +66,6 @@ class DataSettings(SettingsGroup):
     language: str = Field(
         "en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$", description="`documents`: language code, to find sentence ends."
     )
-    pairs_per_text: Positive = Field(
-        1, description="`categories`: pairs that each text is the first of, where its label has as many other texts."
-    )
     train_path: str = Field(
         "data/raw/train",
         description="`files`: a txt, csv, tsv, jsonl, json or parquet file, or a folder with one such file; for "
@@ -109,11 +104,8 @@ class DataSettings(SettingsGroup):
         description="Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`.",
     )
     hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
-    hub_file: str | None = Field(
-        "nli_for_simcse.csv", description="`hub`: file in the data set repository; null: read `hub_split` instead."
-    )
+    hub_file: str = Field("nli_for_simcse.csv", description="`hub`: file in the data set repository.")
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
-    hub_split: str = Field("train", description="`hub`: split to read when `hub_file` is null.")
     hold_out: float = Field(
         0.0,
         ge=0.0,

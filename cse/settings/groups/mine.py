@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from cse.settings.groups.group import Positive, SettingsGroup
+from cse.settings.groups.group import SettingsGroup
 
 
 class MineSettings(SettingsGroup):
@@ -28,15 +28,6 @@ class MineSettings(SettingsGroup):
         le=1.0,
         description="A text whose cosine to the anchor is above this share of the positive's is taken for a false "
         "negative and skipped (NV-Retriever's TopK-PercPos).",
-    )
-    skip_nearest: int = Field(
-        0, ge=0, description="Nearest texts of other groups to skip before the margin is looked at."
-    )
-    per_text: Positive | None = Field(
-        None, description="How often one text may serve as hard negative; null: as often as it is the nearest."
-    )
-    exact_rows: Positive = Field(
-        200_000, description="Distinct texts up to which the search is exact; above, faiss searches approximately."
     )
 
     @property

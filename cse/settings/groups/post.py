@@ -36,7 +36,3 @@ class PostSettings(SettingsGroup):
     max_length: int = Field(
         64, ge=3, le=100_000, description="Maximum tokens per sentence when fitting, special tokens included."
     )
-    learning_rate: float = Field(1e-3, gt=0.0, description="`flow`: Adam's learning rate.")
-    batch_size: int = Field(32, ge=2, description="`flow`: sentences per step.")
-    epochs: Positive = Field(1, description="`flow`: passes over the sentences.")
-    seed: int = Field(42, ge=0, description="`linear`, `query_map`, `flow`: seed for initialisation and data order.")

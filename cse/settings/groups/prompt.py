@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from cse.choices import Side
-from cse.settings.groups.group import NonNegative, Positive, SettingsGroup, Share
+from cse.settings.groups.group import NonNegative, SettingsGroup, Share
 
 
 class PromptSettings(SettingsGroup):
@@ -36,10 +36,6 @@ class PromptSettings(SettingsGroup):
         description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint.",
     )
     init_std: NonNegative = Field(0.02, description="`init: random`: standard deviation of the noise.")
-    init_text: str = Field(
-        "This sentence can be summarised in one word that carries its whole meaning:",
-        description="`init: text`: the text, repeated or cut to the prompt's length.",
-    )
     init_checkpoint: str = Field(
         "data/raw/prompt",
         description="`init: checkpoint`: folder of a checkpoint with the same kind of prompt on the same backbone, for "
@@ -48,7 +44,6 @@ class PromptSettings(SettingsGroup):
     reparametrize: Literal["none", "mlp", "lstm"] = Field(
         "none", description="Train the prompt directly or through a network that is discarded afterwards (P-tuning)."
     )
-    reparametrize_width: Positive = Field(512, le=65_536, description="Hidden width of the reparametrisation network.")
     side: Side = Field(
         "both",
         description="Whose vectors the prompts make: `both`, queries' and documents', or `query`: those of role "

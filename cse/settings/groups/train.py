@@ -29,7 +29,6 @@ class TrainSettings(SettingsGroup):
     optimizer: Literal["adamw", "rmsprop"] = Field(
         "adamw", description="Optimiser: `adamw`, or `rmsprop` for Contrastive Tension."
     )
-    beta1: Share = Field(0.9, description="AdamW's decay rate for the first moment.")
     beta2: Share = Field(0.999, description="AdamW's decay rate for the second moment.")
     schedule: Literal["linear", "constant", "staircase"] = Field(
         "linear",
@@ -48,11 +47,6 @@ class TrainSettings(SettingsGroup):
         description="No two rows of a batch have the same label, document or text; batches get smaller where a label "
         "has many rows.",
     )
-    mix: Literal["batches", "rows"] = Field(
-        "batches",
-        description="How the sources in `data.more` share the steps: every batch from one source, or `rows` of all in "
-        "each batch (one view, without `terms`).",
-    )
     max_length: int = Field(
         32,
         ge=3,
@@ -66,13 +60,6 @@ class TrainSettings(SettingsGroup):
     )
     warmup_share: Share = Field(0.0, description="Share of the steps over which the learning rate warms up from 0.")
     weight_decay: NonNegative = Field(0.0, description="AdamW's decoupled weight decay.")
-    average: float = Field(
-        0.0,
-        ge=0.0,
-        lt=1.0,
-        description="Share that a moving average of the weights keeps at each step; the average is what is scored and "
-        "saved. 0: no average.",
-    )
     start_share: float = Field(
         0.0,
         ge=0.0,
@@ -80,7 +67,6 @@ class TrainSettings(SettingsGroup):
         description="Share of the initial weights in those that are scored and saved (WiSE-FT); 0: the trained "
         "weights alone.",
     )
-    clip_norm: float = Field(1.0, gt=0.0, description="Clip the global gradient norm to this value.")
     precision: Literal["auto", "bf16", "fp32"] = Field(
         "auto", description="Precision of matrix products in training; `auto`: bf16 if the hardware supports it."
     )

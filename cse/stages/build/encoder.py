@@ -98,11 +98,10 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) ->
         init_std=prompt.init_std,
         shared=prompt.layers == "shared",
         reparametrize=prompt.reparametrize,
-        reparametrize_width=prompt.reparametrize_width,
         new_layers=new_layers,
     )
     if prompt.init == "text":
-        start_from_text(made, backbone, prompt.init_text)
+        start_from_text(made, backbone)
     elif prompt.init == "checkpoint":
         start_from_checkpoint(made, backbone, Path(prompt.init_checkpoint))
     return made
