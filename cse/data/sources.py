@@ -23,6 +23,7 @@ from cse.data.store import source_file, write_rows
 from cse.errors import CseError
 from cse.settings.groups.data import DataSettings
 
+SAMPLE_ROWS = 3000
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
@@ -133,7 +134,7 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
     if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
         return own_rows(settings)
     if settings.source == "sample":
-        generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
+        generated = sample_rows(settings.view, SAMPLE_ROWS, settings.seed)
         labelled = settings.view == LABELLED
         return "sample", (
             Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)

@@ -15,7 +15,7 @@ from cse.model.prompts import INPUT, Prompt
 
 _KEY = "prompt.init_checkpoint"
 TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
-_AT_RANDOM = "prompt.init: a prompt with prompt.reparametrize starts at random; reset one of the two"
+_AT_RANDOM = "prompt.init: a prompt that trains through a network starts at random"
 
 
 @torch.no_grad()

@@ -122,8 +122,6 @@ def build_space(settings: Settings) -> Space:
         entries = [*ready["over"], *_those_that_apply(ready.get("where", ()), settings)]
         dimensions = [parse_dimension(entry) for entry in entries]
         name, search = wanted.space, str(ready["search"])
-    if wanted.search != "auto":
-        search = wanted.search
     space = Space(name, search, tuple(dimensions))
     _check(space, settings)
     return space
@@ -184,17 +182,6 @@ def _check(space: Space, settings: Settings) -> None:
     doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
     if doubled:
         raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
-    ranges = [part for part in space.dimensions if not part.values]
-    if space.search == "grid" and ranges:
-        raise CseError(
-            f"tune.search: a grid needs lists, not the range of {ranges[0].key}; list its values or use optuna"
-        )
-    if space.search == "two_step" and (len(space.dimensions) > 1 or len(space.dimensions[0].ends) < 2 or ranges):
-        raise CseError("tune.search: two_step needs a list of values of exactly one key")
-    if space.search == "two_step" and _is_whole(space.keys[0]):
-        raise CseError(
-            f"tune.search: two_step uses steps of {_STEP}, but {space.keys[0]} takes whole numbers; list them"
-        )
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
         if _corrupts_anew(dimension.key, settings):

@@ -113,11 +113,6 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
             "prompt.init_checkpoint: name the folder of the checkpoint to start from",
         ),
         (
-            prompt.reparametrize != "none" and prompt.init != "random",
-            "prompt.init: a reparametrised prompt is initialised at random; set prompt.init: random or "
-            "prompt.reparametrize: none",
-        ),
-        (
             settings.post.kind == "query_map" and prompt.side != "query",
             "post.kind: query_map maps queries alone; set prompt.side: query",
         ),

@@ -57,7 +57,7 @@ def _corrupt(
 
     data = PreparedData(prepared)
     files = find_backbone(backbone_settings.name, backbone_settings.revision)
-    backbone = load_backbone(files, family=backbone_settings.family)
+    backbone = load_backbone(files)
     bar = sys.stderr.isatty()
     table = tokenise(
         data.train,

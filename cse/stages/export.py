@@ -32,6 +32,7 @@ from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+_COMPARED = 256  # sentences of the parity check
 _TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
 
@@ -50,7 +51,7 @@ def export_stage(
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
     data = PreparedData(prepared)
-    sentences = sentences_for_parity(data, settings.export.sentences)
+    sentences = sentences_for_parity(data)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     calibration: list[str] = []
@@ -68,7 +69,7 @@ def export_stage(
         texts=calibration,
     ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
-        onnx = OnnxEncoder(draft.folder, provider=options.provider)
+        onnx = OnnxEncoder(draft.folder)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision != "fp32":
             draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
@@ -126,17 +127,17 @@ def training_sentences(data: PreparedData, count: int) -> list[str]:
     return list(texts)[::step][:count]
 
 
-def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` evaluation sentences; if there are none, training sentences or the own tasks' texts."""
+def sentences_for_parity(data: PreparedData) -> list[str]:
+    """Return evaluation sentences; if there are none, training sentences or the own tasks' texts."""
     found = dict.fromkeys(text for task in _similarity_tasks(data) for text in all_texts(task))
     if not found:
-        found = dict.fromkeys(training_sentences(data, count))
+        found = dict.fromkeys(training_sentences(data, _COMPARED))
     if not found:
         found = dict.fromkeys(text for task in open_tasks(data, OWN) for text in all_texts(task))
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
-    step = max(len(found) // count, 1)  # spread over all tasks, not only the first
-    return list(found)[::step][:count]
+    step = max(len(found) // _COMPARED, 1)  # spread over all tasks, not only the first
+    return list(found)[::step][:_COMPARED]
 
 
 def _similarity_tasks(data: PreparedData) -> list[ScoredPairs]:

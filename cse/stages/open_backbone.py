@@ -29,13 +29,13 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
 
 def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
     """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
-    opened = load_backbone(files, pooler.kind, backbone.family)
+    opened = load_backbone(files, pooler.kind)
     return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
 def bare_of(backbone: BackboneSettings) -> BareBackbone:
     """Return what a model of these settings is compared with: its backbone, revision, length and task texts."""
-    return BareBackbone(**backbone.model_dump(exclude={"family"}))
+    return BareBackbone(**backbone.model_dump())
 
 
 def _every_text(data: PreparedData) -> Iterator[str]:

@@ -14,7 +14,7 @@ data: {task_path: another/task, view: pairs}
 prompt: {length: 40}
 train: {epochs: 3, dev_measure: MAP, precision: fp32, device: cpu}
 objective: {energy_hinge: {weight: 0.0}}
-export: {sentences: 20}
+export: {score_loss: 2.0}
 """
 
 
@@ -31,7 +31,7 @@ def test_what_another_run_left_is_told_and_not_taken(place):
         usual.prompt, usual.train.epochs, usual.train.dev_measure,
     )  # fmt: skip
     assert settings.data.task_path == usual.data.task_path
-    assert (settings.backbone.name, settings.export.sentences) == ("there", 20)
+    assert (settings.backbone.name, settings.export.score_loss) == ("there", 2.0)
     assert (settings.train.precision, settings.train.device) == ("fp32", "cpu")
     assert told == (
         "an adaptation starts from the defaults; not taken from params.yaml: data.task_path another/task, "

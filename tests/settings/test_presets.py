@@ -112,7 +112,7 @@ data:
     train_path: "my data/rows.csv"   # quoted
     columns: [a, b, c]
     max_rows: ~
-export: {sentences: 3, tolerance: 1e-4}
+export: {score_loss: 3.0, tolerance: 1e-4}
 """
 
 
@@ -149,7 +149,7 @@ def test_use_keeps_comments_order_and_the_users_keys(params):
         "    learning_rate: 5.0e-5",
     ]
     assert lines[start : start + 6] == MINE.splitlines()[10:16]
-    assert "export: {sentences: 3, tolerance: 1e-4}" in lines
+    assert "export: {score_loss: 3.0, tolerance: 1e-4}" in lines
     assert changed["train.epochs"] == (7, 3)
     assert not set(changed) & {*MACHINE_KEYS, "data.view"}
 
@@ -172,7 +172,7 @@ def test_what_describes_the_machine_stays(params):
     own = {
         "train.device": "cuda", "train.precision": "bf16", "train.workers": 4, "train.mini_batch_size": 32,
         "train.row_groups": 2, "train.save_seconds": 500.0, "evaluation.device": "cpu", "evaluation.batch_size": 8,
-        "export.provider": "cpu", "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
+        "export.score_loss": 1.0, "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
     }  # fmt: skip
     assert set(MACHINE_KEYS) <= set(own)
     write_values(params, own)
@@ -235,7 +235,7 @@ def test_shared_anchors_are_refused_rather_than_changed(params):
         "train: {}\n",
         "train: {epochs: 2}\n",
         "objective: {nt_xent: {weight: 2.0}, energy_hinge: {}}\n",
-        "objective:\n  nt_xent:\n    temperature: 0.1\n  # the other term\nexport:\n  sentences: 3",
+        "objective:\n  nt_xent:\n    temperature: 0.1\n  # the other term\nexport:\n  score_loss: 3.0",
         "train:\r\n  epochs: 3\r\ndata:\r\n  max_rows: 3\r\n",
         "train:\n  early_stop:   # never\n  seed: 7\n",
     ],

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from cse.settings.groups.group import SettingsGroup
@@ -18,9 +16,6 @@ class BackboneSettings(SettingsGroup):
         "text file of word vectors (GloVe).",
     )
     revision: str = Field("main", description="Hub branch, tag or commit; ignored for a local folder.")
-    family: Literal["bert", "roberta"] | None = Field(
-        None, description="Required model family, set by presets; any other family is an error. null: any."
-    )
     max_length: int | None = Field(
         None,
         ge=3,

@@ -145,7 +145,6 @@ class DataSettings(SettingsGroup):
         "data/raw/more/nli.csv, view: triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them "
         "alone.",
     )
-    sample_rows: Positive = Field(3000, le=10_000_000, description="`sample`: number of rows to generate.")
     seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
 
     @property

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 from pydantic import Field
 
 from cse.choices import Precision
-from cse.settings.groups.group import Positive, SettingsGroup
+from cse.settings.groups.group import SettingsGroup
 
 
 class ExportSettings(SettingsGroup):
     """The ONNX bundle."""
 
-    provider: Literal["auto", "cpu", "cuda"] = Field(
-        "auto", description="Where to run the parity check; `cuda` fails if the GPU does not attach."
-    )
     tolerance: float = Field(
         1e-5, gt=0.0, description="`fp32`: maximum allowed difference between ONNX and torch embeddings."
     )
@@ -30,4 +25,3 @@ class ExportSettings(SettingsGroup):
         "bundle may lose to torch; without scored pairs, points of your own task's main measure, or two of its items.",
     )
     normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
-    sentences: Positive = Field(256, description="Evaluation sentences used in the parity check.")

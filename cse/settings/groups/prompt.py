@@ -31,18 +31,16 @@ class PromptSettings(SettingsGroup):
         description="Number token positions from k, as the released checkpoints do; null: only where positions are "
         "learned, not where they are rotary.",
     )
-    init: Literal["random", "text", "checkpoint"] = Field(
+    init: Literal["random", "text", "checkpoint", "mlp", "lstm"] = Field(
         "random",
-        description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint.",
+        description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint; or "
+        "train it through an MLP or LSTM that is discarded afterwards (P-tuning).",
     )
     init_std: NonNegative = Field(0.02, description="`init: random`: standard deviation of the noise.")
     init_checkpoint: str = Field(
         "data/raw/prompt",
         description="`init: checkpoint`: folder of a checkpoint with the same kind of prompt on the same backbone, for "
         "instance from MLM training; the pipeline retrains when it changes.",
-    )
-    reparametrize: Literal["none", "mlp", "lstm"] = Field(
-        "none", description="Train the prompt directly or through a network that is discarded afterwards (P-tuning)."
     )
     side: Side = Field(
         "both",

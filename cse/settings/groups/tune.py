@@ -21,17 +21,14 @@ class TuneSettings(SettingsGroup):
         description="Your own space, in place of `space`: entries `KEY=[VALUE, ...]` or `KEY=LOW..HIGH`, followed by "
         "`log` for a logarithmic scale.",
     )
-    search: Literal["auto", "optuna", "grid", "two_step"] = Field(
-        "auto",
-        description="Search method: `optuna` (TPE), `grid`, or `two_step` (a coarse, then a finer grid over one key); "
-        "`auto`: the built-in space's own, or for `over` a grid if it has only lists, else Optuna.",
-    )
     trials: Positive = Field(
         12, le=100_000, description="`optuna`: number of trials; a grid always tries every combination."
     )
-    stop_early: bool = Field(True, description="`optuna`: stop trials that fall behind (ASHA).")
     evaluations: Positive = Field(
-        4, le=1000, description="`stop_early`: evenly spaced evaluations per trial; this overrides `train.eval_every`."
+        4,
+        le=1000,
+        description="`optuna`: evenly spaced evaluations per trial, in place of `train.eval_every`; trials that fall "
+        "behind stop there (ASHA). 1: every trial runs to its end, evaluated by `train.eval_every`.",
     )
     concurrent: Positive | None = Field(None, description="Maximum concurrent trials; null: as many as fit.")
     cpus_per_trial: Positive = Field(1, le=1024, description="CPUs per trial; also its number of threads.")
@@ -40,4 +37,3 @@ class TuneSettings(SettingsGroup):
         description="GPUs per trial; a fraction lets several trials share one GPU (0.25: four trials). null: one GPU "
         "if there is one.",
     )
-    seed: int = Field(42, ge=0, description="Seed for the search.")

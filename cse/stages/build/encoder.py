@@ -97,7 +97,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) ->
         dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
         init_std=prompt.init_std,
         shared=prompt.layers == "shared",
-        reparametrize=prompt.reparametrize,
+        reparametrize=prompt.init if prompt.init in ("mlp", "lstm") else "none",
         new_layers=new_layers,
     )
     if prompt.init == "text":

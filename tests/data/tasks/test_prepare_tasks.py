@@ -87,7 +87,7 @@ def test_a_default_path_may_be_missing(tmp_path, monkeypatch):
     write_lines(tmp_path / "train.txt", ROWS)
     chosen = DataSettings(source="files", view="sentences", train_path="train.txt")
     assert "tasks" not in prepare(chosen, tmp_path / "out")
-    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", sample_rows=50), tmp_path / "out")
+    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", max_rows=50), tmp_path / "out")
 
 
 # ---- dev ----------------------------------------------------------------------------------------------------------
