@@ -39,7 +39,7 @@ from cse.runtime.uses import role_for
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.data import DataSettings
 from cse.settings.load import check_settings
-from cse.settings.terms.collection import CollectionSettings
+from cse.settings.objective import CollectionSettings
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
 from cse.training.collection import QueryPairs, Targets, pairs_of, teach

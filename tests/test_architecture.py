@@ -25,7 +25,7 @@ from cse.stages.common import training_code
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
 # modules that find those of a package by their names and do not import them
-FINDERS = {"cse.settings.groups.objective": "cse.settings.terms", "cse.stages.build.losses": "cse.objectives"}
+FINDERS = {"cse.stages.build.losses": "cse.objectives"}
 WHOLE_TREE = "cse.settings.tree"  # checks the values of all groups and changes none
 STAGE_COMMAND = re.compile(r"python\S* -m (cse\.(?:stages|bench)\.\w+)")
 
@@ -284,7 +284,8 @@ def settings_of(module: str) -> list[str]:
     """The modules of the groups of settings that a stage reads."""
     if not module.startswith(("cse.stages.", "cse.bench.")):
         return []
-    return [f"cse.settings.groups.{group}" for group in declared_groups(file_of(module))]
+    places = [(f"cse.settings.{group}", f"cse.settings.groups.{group}") for group in declared_groups(file_of(module))]
+    return [next(place for place in found if file_of(place).is_file()) for found in places]
 
 
 def launchers_of(module: str) -> list[str]:

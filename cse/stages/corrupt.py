@@ -16,7 +16,7 @@ from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.groups.backbone import BackboneSettings
 from cse.settings.groups.train import TrainSettings
-from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
+from cse.settings.objective import ReplacedTokensSettings
 from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
 
 GROUPS = ("backbone", "objective", "train")

@@ -23,7 +23,7 @@ from cse.model.mlm_head import MlmHead, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.encoder import check_copies, encoder_from
 from cse.stages.build.losses import Parts, losses_from
 from cse.stages.build.plan import plan_from

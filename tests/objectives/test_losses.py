@@ -12,7 +12,7 @@ import torch
 from cse.objectives.cosine import cosines
 from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.nt_xent import nt_xent, nt_xent_two_views
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.losses import TERMS
 from cse.training.group import ALONE
 from tests.training.helpers import contrast, losses_of

@@ -14,7 +14,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
-from cse.settings.terms.collection import CollectionSettings
+from cse.settings.objective import CollectionSettings
 from cse.stages.build.collection import collection_from
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.post import put_behind

@@ -7,7 +7,7 @@ import pyarrow as pa
 import torch
 
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.losses import Parts, losses_from
 from cse.training.batch import Batch, encode_batch
 from cse.training.losses import Losses

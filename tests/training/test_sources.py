@@ -15,7 +15,7 @@ from cse.model.mlm_head import load_mlm_head
 from cse.objectives.cosine import cosines
 from cse.objectives.energy_hinge import energy_hinge
 from cse.objectives.nt_xent import nt_xent
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.losses import Parts, losses_from
 from cse.training.group import ALONE
 from cse.training.loop import train

@@ -15,7 +15,7 @@ from cse.data.store import STAND_INS, PreparedData
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
-from cse.settings.terms.collection import CollectionSettings
+from cse.settings.objective import CollectionSettings
 from cse.training.collection import QueryPairs, Targets, document_vectors, pairs_of, teach, unit_vectors
 
 _FOLDER = "objective.collection.teacher_folder"

@@ -13,14 +13,16 @@ import torch
 from cse.data.store import PreparedData
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.terms import TermSettings
-from cse.settings.terms.collection import CollectionSettings
-from cse.settings.terms.distillation import DistillationSettings
-from cse.settings.terms.label_proxies import LabelProxiesSettings
-from cse.settings.terms.masked_lm import MaskedLmSettings
-from cse.settings.terms.nt_xent import NtXentSettings
-from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
+from cse.settings.objective import (
+    CollectionSettings,
+    DistillationSettings,
+    LabelProxiesSettings,
+    LossSettings,
+    MaskedLmSettings,
+    NtXentSettings,
+    ObjectiveSettings,
+    ReplacedTokensSettings,
+)
 from cse.stages.build.collection import collection_from
 from cse.stages.build.replaced_tokens import source_from
 from cse.stages.build.teachers import bare_teacher, teachers_from
@@ -76,7 +78,7 @@ def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mappin
     return Losses({name: _term(name, settings, parts) for name, settings in objective.terms().items()}, own)
 
 
-def _term(name: str, settings: TermSettings, parts: Parts) -> Term:
+def _term(name: str, settings: LossSettings, parts: Parts) -> Term:
     """Build a term: by its row of ``TERMS``, or else by the equation ``cse.objectives.NAME.NAME``.
 
     That is one of the views, or, if the term reads labels, of embeddings and labels.

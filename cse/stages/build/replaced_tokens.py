@@ -12,7 +12,7 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.model.generator import UNIGRAM, Generator, UnigramGenerator, load_generator
-from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
+from cse.settings.objective import ReplacedTokensSettings
 from cse.stages.common import CORRUPTION_FILE
 from cse.training.corruption import Corruption, Source, Vocabulary, on_the_fly, prepared
 from cse.training.tokens import TokenTable
