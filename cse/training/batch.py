@@ -142,6 +142,23 @@ class Batch:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
         return self.layout.join(self.group, parts)
 
+    def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
+        """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
+        noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None
+
+        def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
+            made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+            return TokenBatch([], None, made.pooled_BD, made.noise_BD)
+
+        found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in self.slices]
+        found = [(piece, own) for piece, own in found if len(own)] or found[:1]
+        staged = on_device([own for _, own in found], self.projected_XD.device)
+        parts = [
+            piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
+            for (piece, _), own_B in zip(found, staged, strict=True)
+        ]
+        return project_in_order(encoder, self.anchors, self.group, parts)
+
 
 def project_in_order(
     encoder: SentenceEncoder, layout: GroupLayout, group: Group, parts: Sequence[TokenBatch]
@@ -343,21 +360,3 @@ def _encode_slice(
     before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
     return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
-
-
-def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
-    """Return an encoder's embeddings of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
-    noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
-
-    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
-        made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
-        return TokenBatch([], None, made.pooled_BD, made.noise_BD)
-
-    found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
-    found = [(piece, own) for piece, own in found if len(own)] or found[:1]
-    staged = on_device([own for _, own in found], batch.projected_XD.device)
-    parts = [
-        piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
-        for (piece, _), own_B in zip(found, staged, strict=True)
-    ]
-    return project_in_order(encoder, batch.anchors, batch.group, parts)
