@@ -12,17 +12,20 @@ the token in its column), so it does not depend on the batch in which a sentence
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from cse.losses.shared import Batch, Loss, Slice, in_float32
-from cse.model.backbone import Backbone
-from cse.model.mlm_head import MlmHead
 from cse.model.on_device import on_device
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import MaskedLmSettings
+
+if TYPE_CHECKING:
+    from cse.model.backbone import Backbone
+    from cse.model.mlm_head import MlmHead
+    from cse.model.sentence_encoder import SentenceEncoder
 
 _SELECT, _TREAT, _RANDOM = range(3)  # streams of random numbers
 

@@ -14,20 +14,16 @@ batch is cut into slices. The sentence's embedding stands in the place of ``[CLS
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cse.losses.shared import Batch, Loss, Rows, Slice, in_float32
+from cse.losses.shared import Batch, Loss, Slice, Source, in_float32
 from cse.model.backbone import Backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import ReplacedTokensSettings
-
-# rows of a slice, the device of the result, and the epoch -> corrupted ids
-Source = Callable[[Rows, torch.device, int], torch.Tensor]
 
 
 @in_float32

@@ -5,17 +5,19 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cse.model.attention import Prefix
-from cse.model.passes import TokenBatch
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import LossSettings
+
+if TYPE_CHECKING:  # equations, and what stage `corrupt` takes from here, need no encoder
+    from cse.model.attention import Prefix
+    from cse.model.passes import TokenBatch
+    from cse.model.sentence_encoder import SentenceEncoder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -71,6 +73,10 @@ class Rows(Protocol):
     def starts(self) -> np.ndarray: ...
     @property
     def index_BL(self) -> np.ndarray: ...
+
+
+# rows of a slice, the device of the result, and the epoch -> corrupted ids
+Source = Callable[[Rows, torch.device, int], torch.Tensor]
 
 
 class Slice(Protocol):

@@ -24,7 +24,7 @@ from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
 if TYPE_CHECKING:  # torch is loaded only where something is corrupted
     import torch
 
-    from cse.losses.replaced_tokens import Source
+    from cse.losses.shared import Source
     from cse.model.backbone import Backbone
     from cse.model.generator import Generator
     from cse.training.tokens import TokenTable

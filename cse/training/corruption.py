@@ -18,8 +18,7 @@ from tqdm.auto import tqdm
 from cse.errors import CseError
 from cse.files import write_array
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
-from cse.losses.replaced_tokens import Source
-from cse.losses.shared import Rows
+from cse.losses.shared import Rows, Source
 from cse.model.generator import Generator
 from cse.model.on_device import on_device, pinned
 from cse.settings.objective import ReplacedTokensSettings
