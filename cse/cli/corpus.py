@@ -54,7 +54,9 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
 @encoding_option
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes; default: one per core or GPU, and this one alone for a single shard. 0: this process, no Ray.",
 )
 @click.option(
     "--batch-size",
@@ -143,8 +145,9 @@ def index_command(folder: str, kind: Kind, update: str | None, verify: bool) -> 
     from cse.scale.corpus.index import update_table
     from cse.scale.corpus.output import open_vectors
 
-    replaced, added = update_table(folder, open_vectors(update))
-    click.echo(f"{folder}: {replaced:,} rows replaced, {added:,} added", err=True)
+    replaced, added, removed = update_table(folder, open_vectors(update))
+    gone = f", {removed:,} removed, whose text says nothing now" if removed else ""
+    click.echo(f"{folder}: {replaced:,} rows replaced, {added:,} added{gone}", err=True)
 
 
 @click.command(

@@ -219,9 +219,14 @@ def stage_batch(
     source: int = 0,
     alike: bool = False,
 ) -> Staged:
-    """Pad all views of a batch; the arguments are those of ``encode_batch``.
+    """Pad all views of a batch; in ``encode_staged`` every copy of a sentence gets its own dropout.
 
-    ``alike`` batches are of few shapes, for ``Captured``, and in bf16 their rows are packed if the encoder ``packs``.
+    Args:
+        rng: draws the token-id augmentation, the same for all workers.
+        step: updates before this one.
+        epoch: passes over the rows before this one.
+        group: workers that share the batch; each encodes its share of the slices.
+        alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
     change = augmentation.change_ids(rng)
     if alike:
@@ -257,9 +262,7 @@ def encode_staged(
     bf16: bool,
     twice: bool = False,
 ) -> Batch:
-    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; see ``encode_batch``, and ``Slice`` for
-    ``twice``.
-    """
+    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; ``twice`` is that of ``Slice``."""
     order, anchor_order, *moved = tensors
     labels_B = moved[4 * len(staged.own)] if staged.labelled else None
     packed = None
@@ -293,39 +296,6 @@ def encode_staged(
         staged.real_tokens,
         staged.source,
     )
-
-
-def encode_batch(
-    encoder: SentenceEncoder,
-    table: TokenTable,
-    rows: np.ndarray,
-    *,
-    cut: Cut,
-    augmentation: Augmentation,
-    rng: np.random.Generator,
-    step: int,
-    epoch: int,
-    device: torch.device,
-    bf16: bool,
-    group: Group = ALONE,
-    source: int = 0,
-) -> Batch:
-    """Encode all views of a batch together; every copy of a sentence gets its own dropout.
-
-    Args:
-        rng: draws the token-id augmentation, the same for all workers.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
-        bf16: whether matrix products run in bfloat16.
-        group: workers that share the batch; each encodes its share of the slices.
-    """
-    staged = stage_batch(
-        encoder, table, rows, cut=cut, augmentation=augmentation, rng=rng, step=step, epoch=epoch, device=device,
-        bf16=bf16, group=group, source=source,
-    )  # fmt: skip
-    tensors = on_device(staged.arrays, device)
-    twice = cut.mini_batch_size is not None
-    return encode_staged(encoder, staged, tensors, augmentation=augmentation, bf16=bf16, twice=twice)
 
 
 def _encode_slice(

@@ -180,6 +180,7 @@ def test_no_sentence_needs_no_pass(banked):
         ("bert input cls", "input-layer prompt"),
         ("bert hidden_state block1", "pooler mean_first_last"),
         ("bert template mask lora", "low-rank updates"),
+        ("roberta template denoised", "a template puts words around the sentence"),
         ("roberta flow mlp", r"post-processing \(flow\)"),
         ("bert cls prompt cnn", "pooler cnn"),
     ],

@@ -18,15 +18,15 @@ TEXTS = sentences(35)
 
 
 def test_from_bucket_to_bucket(bucket, bundle, tmp_path):  # noqa: F811
-    here, out = write_parquet(tmp_path / "a.parquet", {"text": TEXTS}, 8), "out"
+    here, out = write_parquet(tmp_path / "a.parquet", {"id": [*range(35)], "text": TEXTS}, 8), "out"
     bucket.upload_file(str(here), "texts", "in/a.parquet")
 
     def embed():
-        return embed_corpus("s3://texts/in", f"s3://texts/{out}", str(bundle), choices(), workers=0)
+        return embed_corpus("s3://texts/in", f"s3://texts/{out}", str(bundle), choices(id_column="id"), workers=0)
 
     done = embed()
     assert (done.rows, done.found, done.shards) == (35, 0, 4)
-    embed_corpus(str(here), str(tmp_path / "local"), str(bundle), choices(), workers=0)
+    embed_corpus(str(here), str(tmp_path / "local"), str(bundle), choices(id_column="id"), workers=0)
     for shard in shards(tmp_path / "local"):
         stored = bucket.get_object(Bucket="texts", Key=f"{out}/{shard.name}")["Body"].read()
         assert stored == shard.read_bytes()
@@ -41,10 +41,13 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path):  # noqa: F811
     for mode in MODES:
         (hits,) = open_table(url).search([TEXTS[10]], queries, 1, mode)
         assert sorted(hits[0].values["text"].split()) == sorted(TEXTS[10].split())
-    with pytest.raises(CseError, match="its ids are row numbers"):
-        update_table(url, open_vectors(str(tmp_path / "local")))
-    assert len(open_table(url)) == 35
-    embed_corpus(str(here), url, str(bundle), choices(), workers=0, again=True)
+    later = write_parquet(tmp_path / "b.parquet", {"id": [34, 35], "text": ["the tram is late", "no"]}, 8)
+    embed_corpus(str(later), str(tmp_path / "later"), str(bundle), choices(id_column="id"), workers=0)
+    update_table(url, open_vectors(str(tmp_path / "later")))
+    assert len(open_table(url)) == 36
+    (hits,) = open_table(url).search(["tram"], None, 1, "words")
+    assert (hits[0].id, hits[0].values["text"]) == (34, "the tram is late")
+    embed_corpus(str(here), url, str(bundle), choices(id_column="id"), workers=0, again=True)
     with pytest.raises(CseError, match="no index here"):
         open_table(url)
 

@@ -390,6 +390,21 @@ def test_an_update_replaces_rows_by_id_and_adds_the_others(cse, embed, bundle, k
     np.testing.assert_allclose([hit["cosine"] for hit in answer["hits"]], [1, vector[0] @ vector[1]], atol=1e-5)
 
 
+def test_a_row_without_text_now_is_removed(cse, embed):  # noqa: F811
+    folder = embed(
+        [{**row, "id": name} for name, row in zip(("it's", "b", "c"), ROWS[:3], strict=True)], "vectors", *KEPT
+    )
+    cse("index", folder)
+    texts = {"it's": " ", "d": "a dog", "e": "-"}
+    changes = embed([{**ROWS[0], "id": id_, "text": text} for id_, text in texts.items()], "changes", *KEPT)
+    told = cse("index", folder, "--update", changes).err
+    assert told == f"{folder}: 0 rows replaced, 1 added, 1 removed, whose text says nothing now\n"
+    (answer,) = answers(cse, folder, "-k", 9, "--mode", "vectors", queries=["zebra"])
+    assert sorted(hit["id"] for hit in answer["hits"]) == ["b", "c", "d"]
+    twice = embed([{**ROWS[0], "id": "b"}, {**ROWS[0], "id": "b", "text": ""}], "twice", *KEPT)
+    assert "id 'b' occurs twice" in cse("index", folder, "--update", twice).refused()
+
+
 def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa: F811
     before = answers(cse, vectors)
 

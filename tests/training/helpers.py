@@ -12,11 +12,12 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
 from cse.stages.build.losses import losses_from
-from cse.training.batch import Batch, encode_batch
+from cse.training.batch import Batch
 from cse.training.losses import Losses
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS
+from tests.training.encoding import encode_batch
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:

@@ -30,12 +30,13 @@ from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.stages.build.losses import bare_teacher
-from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.batch import NO_AUGMENTATION
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.training.encoding import encode_batch
 from tests.training.helpers import contrast, make_rows, momentum_queue, replaced_tokens_term
 
 SYSTEMS = (

@@ -25,7 +25,7 @@ from cse.scale.corpus.database import (
     table_files,
 )
 from cse.scale.corpus.output import VectorStore, only_writer
-from cse.scale.corpus.shard import EMBEDDING, shard_tables
+from cse.scale.corpus.shard import EMBEDDING, left_out, shard_tables
 from cse.scale.corpus.table import READY, SearchTable, open_table
 from cse.scale.storage import Folder
 from cse.search.words import tokens
@@ -67,14 +67,14 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
     return open_table(vectors.folder.url)
 
 
-def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
-    """Replace the rows of an index whose ids a folder of vectors has, and add the others.
+def update_table(url: str, changes: VectorStore) -> tuple[int, int, int]:
+    """Replace the rows of an index whose ids a folder of vectors has, add the others, take away those without text now.
 
     Args:
         changes: vectors of the same model, with the same columns.
 
     Returns:
-        How many rows were replaced, and how many added.
+        How many rows were replaced, added and removed.
     """
     import pyarrow as pa
 
@@ -103,8 +103,12 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int]:
         table = database.open_table(TABLE)
         merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
         done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
+        before, silent = table.count_rows(), left_out(changes)
+        for start in range(0, len(silent), 1000):
+            table.delete(f"id IN ({', '.join(map(_literal, silent[start : start + 1000]))})")
+        removed = before - table.count_rows()
         _publish(table, folder, known, others)
-    return done.num_updated_rows, done.num_inserted_rows
+    return done.num_updated_rows, done.num_inserted_rows, removed
 
 
 @contextmanager
@@ -158,6 +162,10 @@ def _chained(first: Any, rest: Iterator[Any]) -> Iterator[Any]:
     yield from rest
 
 
+def _literal(id_: int | str) -> str:
+    return str(id_) if isinstance(id_, int) else "'" + id_.replace("'", "''") + "'"
+
+
 def _shown(schema: Any) -> str:
     return listed(f"{field.name} ({field.type})" for field in schema)
 
@@ -167,7 +175,7 @@ def _refuse_twice(vectors: VectorStore) -> None:
     import pyarrow.compute as pc
 
     ids = pa.concat_tables(shard_tables(vectors, ["id"]))["id"]
-    counts = pc.value_counts(ids)
+    counts = pc.value_counts(pa.chunked_array([*ids.chunks, pa.array(left_out(vectors), ids.type)]))
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
         raise CseError(

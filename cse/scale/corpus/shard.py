@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,6 +18,7 @@ from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
 
 EMBEDDING = "embedding"
+LEFT_OUT = b"left_out"
 STORED = ("id", "text", EMBEDDING, WORDS, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
 
 
@@ -25,7 +27,8 @@ def shard_bytes(
 ) -> memoryview:
     """Return a parquet file: ``id``, ``text`` if it is stored, kept columns, ``embedding`` (n, d) as fixed-size lists.
 
-    Vectors are not compressed: zstd saves a tenth and slows down every reader.
+    Vectors are not compressed: zstd saves a tenth and slows down every reader. Ids of rows that were left out are kept
+    beside the columns: an update takes these rows from an index.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -38,7 +41,7 @@ def shard_bytes(
     columns[EMBEDDING] = _lists(vectors)
     sink = pa.BufferOutputStream()
     pq.write_table(
-        pa.table(columns),
+        pa.table(columns, metadata={LEFT_OUT: json.dumps(rows.left_out)} if rows.left_out else None),
         sink,
         use_dictionary=False,
         write_statistics=["id"],
@@ -73,6 +76,12 @@ def shard_tables(store: VectorStore, columns: Sequence[str] | None = None) -> It
             block = column.flatten().to_numpy(zero_copy_only=False).reshape(-1, store.dimension)
             table = table.set_column(place, EMBEDDING, _lists(unit_rows(block)))
         yield table
+
+
+def left_out(store: VectorStore) -> list[Any]:
+    """Return the ids of the rows whose texts said nothing."""
+    metadata = (read_shard(store, piece, ["id"]).schema.metadata or {} for piece in store.plan.pieces())
+    return [id_ for found in metadata for id_ in json.loads(found.get(LEFT_OUT, b"[]"))]
 
 
 def _lists(vectors: NDArray[np.float32]) -> Any:
