@@ -26,12 +26,9 @@ def contrastive_tension(first_BD: torch.Tensor, second_BD: torch.Tensor, *, grou
     Args:
         first_BD: embeddings from the first copy, group after group; only the anchor, a group's first row, is used.
         second_BD: embeddings of the same sentences from the second copy, the candidates.
-        group: rows per group, including the positive (8 in the paper).
+        group: rows per group, including the positive (8 in the paper); it divides the rows.
     """
-    rows = len(first_BD)
-    if rows == 0 or rows % group != 0:
-        raise ValueError(f"contrastive tension: {rows} rows do not divide into groups of {group}; drop the remainder")
-    candidate_BND = second_BD.reshape(rows // group, group, -1)
+    candidate_BND = second_BD.reshape(len(first_BD) // group, group, -1)
     logits_BN = torch.einsum("bd,bnd->bn", first_BD[::group], candidate_BND)
     labels_BN = torch.zeros_like(logits_BN)
     labels_BN[:, 0] = 1.0

@@ -57,10 +57,3 @@ def test_length_of_vectors_counts(embeddings):
 def test_large_scores_stay_finite(embeddings):
     first, second = (1e3 * tensor for tensor in embeddings)
     assert torch.isfinite(contrastive_tension(first, second, group=GROUP))
-
-
-@pytest.mark.parametrize("rows", [0, 1, GROUP + 1])
-def test_rows_must_be_whole_groups(embeddings, rows):
-    first, second = embeddings
-    with pytest.raises(ValueError, match=f"{rows} rows do not divide into groups of {GROUP}"):
-        contrastive_tension(first[:rows], second[:rows], group=GROUP)
