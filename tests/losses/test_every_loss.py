@@ -1,4 +1,4 @@
-"""Every loss computes in float32 or better, whatever it is given and whatever autocast says."""
+"""Every loss: its gradient is the numeric one, and it computes in float32 or better, whatever autocast says."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import torch
 from cse.losses.collection import collection_cross_entropy
 from cse.losses.contrastive_tension import contrastive_tension
 from cse.losses.distillation import similarity_divergence
+from cse.losses.energy_hinge import energy_hinge
 from cse.losses.label_proxies import label_proxies
 from cse.losses.masked_lm import masked_lm
+from cse.losses.matryoshka import matryoshka
 from cse.losses.mutual_information import local_global_information
 from cse.losses.nli_softmax import nli_softmax, pair_features
-from cse.losses.nt_xent import nt_xent_two_views
+from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.replaced_tokens import replaced_tokens
 from cse.losses.self_guided import self_guided, squared_distance
-from cse.losses.shared import in_float32
+from cse.losses.shared import cosines, in_float32
 from cse.losses.supervised_contrastive import supervised_contrastive
 
 GENERATOR = torch.Generator().manual_seed(11)
@@ -25,6 +27,15 @@ LABELS = torch.arange(8) % 3
 
 # each takes two (8, 16) tensors of any precision
 LOSSES = {
+    "nt_xent": lambda a, b: nt_xent(
+        cosines(a, b),
+        cosines(a, b.flip(0)),
+        temperature=0.05,
+        hard_negative_weight=0.7,
+        queue_AQ=cosines(a, b[:3] - a[:3]),
+    ),
+    "energy_hinge": lambda a, b: energy_hinge(a, a + b, b, margin=1.0),
+    "matryoshka": lambda a, b: matryoshka(a, b, a - b, widths=[8, 3], temperature=0.05, hard_negative_weight=0.0),
     "masked_lm": lambda a, b: masked_lm(a * b, LABELS),
     "replaced_tokens": lambda a, b: replaced_tokens(
         (a * b).view(8, 8, 2), torch.ones(8, 8), torch.ones(8, 8), normalize="tokens"
@@ -40,9 +51,17 @@ LOSSES = {
     "collection": lambda a, b: collection_cross_entropy(
         a, b, LABELS[:, None], torch.ones(8, 1), 3 + LABELS, temperature=0.05
     ),
-    "similarity_divergence": lambda a, b: similarity_divergence(a, b.detach(), rows=4, temperature=0.05),
+    "similarity_divergence": lambda a, b: similarity_divergence(a, b, rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
 }
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gradient_equals_finite_differences(name):
+    inputs = FIRST.double().requires_grad_(), SECOND.double().requires_grad_()
+    assert torch.autograd.gradcheck(LOSSES[name], inputs)
+    (slope, *_) = torch.autograd.grad(LOSSES[name](*inputs), inputs, allow_unused=True)
+    assert slope.abs().max() > 1e-6
 
 
 @pytest.mark.parametrize("name", LOSSES)
