@@ -54,7 +54,9 @@ If killed or stopped, run the same command again to resume. docs/corpus.md descr
 @encoding_option
 @click.option("--shard-rows", type=click.IntRange(min=1), default=8192, show_default=True, help="Most rows per file.")
 @click.option(
-    "--workers", type=click.IntRange(min=0), help="Processes; default: one per core or GPU. 0: one process, no Ray."
+    "--workers",
+    type=click.IntRange(min=0),
+    help="Processes; default: one per core or GPU, and this one alone for a single shard. 0: this process, no Ray.",
 )
 @click.option(
     "--batch-size",

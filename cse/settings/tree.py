@@ -16,7 +16,6 @@ from cse.settings.groups.evaluation import EvaluationSettings
 from cse.settings.groups.export import ExportSettings
 from cse.settings.groups.group import SettingsGroup
 from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.objective import ObjectiveSettings
 from cse.settings.groups.pooler import PoolerSettings
 from cse.settings.groups.post import PostSettings
 from cse.settings.groups.promotion import PromotionSettings
@@ -24,7 +23,7 @@ from cse.settings.groups.prompt import PromptSettings
 from cse.settings.groups.template import TemplateSettings
 from cse.settings.groups.train import TrainSettings
 from cse.settings.groups.tune import TuneSettings
-from cse.settings.terms import TermSettings
+from cse.settings.objective import LossSettings, ObjectiveSettings
 
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 
@@ -68,7 +67,7 @@ def impossible_rows(settings: Settings) -> list[str]:
     return [problem for applies, problem in found if applies]
 
 
-def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, TermSettings]:
+def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, LossSettings]:
     return {} if settings.train.parameters == "none" else objective.terms()
 
 

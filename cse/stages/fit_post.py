@@ -16,8 +16,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import check_side
 from cse.runtime.uses import QUERY
 from cse.settings.groups.post import PostSettings
-from cse.settings.terms.collection import CollectionSettings
-from cse.stages.build.collection import collection_from
+from cse.settings.objective import CollectionSettings
+from cse.stages.build.losses import collection_from
 from cse.stages.fit_discriminant import decide_shrinkage, fit_labelled, labelled_texts
 from cse.stages.fit_linear import fit_linear
 from cse.stages.fit_query_map import fit_query_map

@@ -11,7 +11,7 @@ from cse.data.store import GROUP, PreparedData
 from cse.files import fingerprint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.plan import second_text_from
 from cse.stages.uses import texts_before
 from cse.training.batches import group_numbers, row_keys

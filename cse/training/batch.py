@@ -138,6 +138,23 @@ class Batch:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
         return self.layout.join(self.group, parts)
 
+    def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
+        """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
+        noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None
+
+        def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
+            made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+            return TokenBatch([], None, made.pooled_BD, made.noise_BD)
+
+        found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in self.slices]
+        found = [(piece, own) for piece, own in found if len(own)] or found[:1]
+        staged = on_device([own for _, own in found], self.projected_XD.device)
+        parts = [
+            piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
+            for (piece, _), own_B in zip(found, staged, strict=True)
+        ]
+        return project_in_order(encoder, self.anchors, self.group, parts)
+
 
 def project_in_order(
     encoder: SentenceEncoder, layout: GroupLayout, group: Group, parts: Sequence[TokenBatch]
@@ -198,9 +215,14 @@ def stage_batch(
     source: int = 0,
     alike: bool = False,
 ) -> Staged:
-    """Pad all views of a batch; the arguments are those of ``encode_batch``.
+    """Pad all views of a batch; in ``encode_staged`` every copy of a sentence gets its own dropout.
 
-    ``alike`` batches are of few shapes, for ``Captured``, and in bf16 their rows are packed if the encoder ``packs``.
+    Args:
+        rng: draws the token-id augmentation, the same for all workers.
+        step: updates before this one.
+        epoch: passes over the rows before this one.
+        group: workers that share the batch; each encodes its share of the slices.
+        alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
     change = augmentation.change_ids(rng)
     if alike:
@@ -236,9 +258,7 @@ def encode_staged(
     bf16: bool,
     twice: bool = False,
 ) -> Batch:
-    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; see ``encode_batch``, and ``Slice`` for
-    ``twice``.
-    """
+    """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; ``twice`` is that of ``Slice``."""
     order, anchor_order, *moved = tensors
     labels_B = moved[4 * len(staged.own)] if staged.labelled else None
     packed = None
@@ -274,39 +294,6 @@ def encode_staged(
     )
 
 
-def encode_batch(
-    encoder: SentenceEncoder,
-    table: TokenTable,
-    rows: np.ndarray,
-    *,
-    cut: Cut,
-    augmentation: Augmentation,
-    rng: np.random.Generator,
-    step: int,
-    epoch: int,
-    device: torch.device,
-    bf16: bool,
-    group: Group = ALONE,
-    source: int = 0,
-) -> Batch:
-    """Encode all views of a batch together; every copy of a sentence gets its own dropout.
-
-    Args:
-        rng: draws the token-id augmentation, the same for all workers.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
-        bf16: whether matrix products run in bfloat16.
-        group: workers that share the batch; each encodes its share of the slices.
-    """
-    staged = stage_batch(
-        encoder, table, rows, cut=cut, augmentation=augmentation, rng=rng, step=step, epoch=epoch, device=device,
-        bf16=bf16, group=group, source=source,
-    )  # fmt: skip
-    tensors = on_device(staged.arrays, device)
-    twice = cut.mini_batch_size is not None
-    return encode_staged(encoder, staged, tensors, augmentation=augmentation, bf16=bf16, twice=twice)
-
-
 def _encode_slice(
     encoder: SentenceEncoder,
     part: PaddedRows,
@@ -339,21 +326,3 @@ def _encode_slice(
     before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
     return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
-
-
-def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
-    """Return an encoder's embeddings of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
-    noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
-
-    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
-        made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
-        return TokenBatch([], None, made.pooled_BD, made.noise_BD)
-
-    found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
-    found = [(piece, own) for piece, own in found if len(own)] or found[:1]
-    staged = on_device([own for _, own in found], batch.projected_XD.device)
-    parts = [
-        piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
-        for (piece, _), own_B in zip(found, staged, strict=True)
-    ]
-    return project_in_order(encoder, batch.anchors, batch.group, parts)

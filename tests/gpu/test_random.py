@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION, Cut, encode_batch
+from cse.training.batch import NO_AUGMENTATION, Cut
 from cse.training.replay import RandomState
 from tests.gpu.base import needs_gpu
+from tests.training.encoding import encode_batch
 from tests.training.systems import SYSTEMS, make_system
 from tests.training.test_replay import ROWS, assert_same, step
 

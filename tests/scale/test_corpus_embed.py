@@ -113,6 +113,23 @@ def search_refused(folder) -> str:
     return str(error.value)
 
 
+def test_a_single_shard_needs_no_ray(cse, bundle, corpus, tmp_path, monkeypatch):  # noqa: F811
+    def no_ray(*_):
+        raise CseError("Ray is wanted")
+
+    monkeypatch.setattr("cse.scale.corpus.embed.running_ray", no_ray)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def embed(*options):
+        return cse("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--provider", "cpu", *options)
+
+    assert "Ray is wanted" in embed("--shard-rows", 10).refused()
+    assert "Ray is wanted" in embed("--again", "--workers", 1).refused()
+    assert embed("--again").err.endswith("48 vectors of 8 dimensions in 1 shard\n")
+    monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
+    assert "Ray is wanted" in embed("--again").refused()
+
+
 def test_a_full_disk_leaves_whole_shards(run, corpus, tmp_path):
     run(corpus, tmp_path / "straight")
     with full_disk(1000):  # the plan fits, a shard does not

@@ -105,8 +105,9 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, bucket, tiny_folders, tm
     def stored() -> list[str]:
         return [one["Key"] for one in bucket.list_objects_v2(Bucket="texts").get("Contents", [])]
 
-    wait_for(lambda: any(name.endswith("/state.pt") for name in stored()))
-    wait_for(lambda: any(name.endswith("snapshot.json") for name in stored()))
+    wait_for(lambda: training.poll() is not None or any(name.endswith("/state.pt") for name in stored()), 400)
+    wait_for(lambda: training.poll() is not None or any(name.endswith("snapshot.json") for name in stored()))
+    assert training.poll() is None, screen.read_text()
     assert "workers that share each batch: 2" in screen.read_text()
     (run,) = {name.split("/")[1] for name in stored()}
     assert all((tmp_path / disk / f"cse-rows-{run}/prepared/train.arrow").is_file() for disk in ("first", "second"))

@@ -10,10 +10,11 @@ import torch
 
 from cse.settings.groups.augment import AugmentSettings
 from cse.stages.build.plan import second_text_from
-from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.batch import NO_AUGMENTATION
 from cse.training.slices import Cut
 from cse.training.tokens import tokenise
 from tests.parts import new_plan, new_template, sentence_encoder
+from tests.training.encoding import encode_batch
 from tests.training.helpers import embed_rows, make_rows, make_table
 
 ROWS = np.arange(12)

@@ -399,7 +399,7 @@ def make_composition(backbone, rows: int = 40):
     torch.manual_seed(11)
     prompt = new_prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
     encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
-    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", learning_rate=1e-3)
+    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", copy_learning_rate=1e-3)
     queue = momentum_queue(encoder, size=20, momentum=0.9)
     return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION, encode_batch
+from cse.training.batch import NO_AUGMENTATION
 from cse.training.replay import RandomState
 from cse.training.slices import Cut
 from tests.tiny import make_backbone_folder
+from tests.training.encoding import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])

@@ -25,6 +25,7 @@ from cse.scale.corpus.progress import CorpusProgress, own_stderr
 from cse.scale.corpus.shard import STORED
 from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
+from cse.scale.session import ADDRESS
 from cse.scale.storage import Folder
 
 
@@ -66,7 +67,8 @@ def embed_corpus(
         out: output folder; path or URL.
         model: folder of a bundle, or a bank's domain (``BANK:NAME``); with a domain column, a bank.
         choices: options that change a shard; ``provider`` may be ``auto``.
-        workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU.
+        workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU, or 0 where one shard is
+            missing and no cluster is named.
         again: delete the output of earlier runs first.
 
     Raises:
@@ -83,6 +85,8 @@ def embed_corpus(
     with only_writer(folder), own_stderr() as stream:
         plan, names = open_plan(folder, files, choices, chosen, again=again)
         missing = [piece for piece in plan.pieces() if piece.shard not in names]
+        if workers is None and len(missing) == 1 and ADDRESS not in os.environ:
+            workers = 0  # to start Ray takes longer
         found = plan.rows - sum(piece.rows for piece in missing)
         progress = CorpusProgress(plan.rows, found, stream)
         truncated, blank = 0, list[Any]()

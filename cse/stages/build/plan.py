@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cse.losses.masked_lm import Vocabulary
 from cse.model.backbone import Backbone
 from cse.settings.groups.augment import AugmentSettings
 from cse.settings.groups.train import TrainSettings
 from cse.training.augment import mask_span
 from cse.training.batch import Augmentation
-from cse.training.corruption import Vocabulary
 from cse.training.loop import Plan
 from cse.training.slices import Cut
 

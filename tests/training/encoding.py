@@ -1,0 +1,32 @@
+"""A batch staged and encoded as the loop does it, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from cse.model.on_device import on_device
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.training.batch import Augmentation, Batch, Cut, encode_staged, stage_batch
+from cse.training.tokens import TokenTable
+
+
+def encode_batch(
+    encoder: SentenceEncoder,
+    table: TokenTable,
+    rows: np.ndarray,
+    *,
+    cut: Cut,
+    augmentation: Augmentation,
+    device: torch.device,
+    bf16: bool,
+    **options: Any,
+) -> Batch:
+    """Encode all views of a batch; the options are those of ``stage_batch``."""
+    staged = stage_batch(
+        encoder, table, rows, cut=cut, augmentation=augmentation, device=device, bf16=bf16, **options
+    )  # fmt: skip
+    tensors, twice = on_device(staged.arrays, device), cut.mini_batch_size is not None
+    return encode_staged(encoder, staged, tensors, augmentation=augmentation, bf16=bf16, twice=twice)
