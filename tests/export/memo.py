@@ -25,7 +25,7 @@ import onnx
 import torch
 from onnx import numpy_helper
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
 from cse.model.backbone_files import BackboneFiles
 from cse.runtime.tokens import Tokenizers
@@ -98,8 +98,8 @@ class _Pickler(pickle._Pickler):
     """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
 
     A tensor is written as its values, torch's own form has addresses in it, or as ``traits`` has it; of a path that
-    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model's
-    configuration without the folder that it came from; and a function inside another as what it closes over.
+    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model and
+    its configuration without the folder that they came from; and a function inside another as what it closes over.
     """
 
     def __init__(self, stream: io.BytesIO, traits: dict[Any, Any]) -> None:
@@ -118,8 +118,8 @@ class _Pickler(pickle._Pickler):
             return type(thing), ()
         if isinstance(thing, BackboneFiles):  # its weights are told one by one
             return tuple, ()
-        if isinstance(thing, PretrainedConfig):
-            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k != "_name_or_path"}),)
+        if isinstance(thing, PretrainedConfig | PreTrainedModel):
+            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if not k.endswith("name_or_path")}),)
         if isinstance(thing, Tokenizers):
             return Tokenizers, (thing._tokenizer,)
         if isinstance(thing, FunctionType) and "<locals>" in thing.__qualname__:
