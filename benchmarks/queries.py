@@ -37,10 +37,10 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.data import DataSettings
-from cse.settings.groups.group import LARGEST
+from cse.settings.data import DataSettings
+from cse.settings.group import LARGEST
 from cse.settings.load import check_settings
+from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage

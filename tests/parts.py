@@ -12,8 +12,7 @@ from cse.model.post import Flow, fit_flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.stages.build.plan import plan_from
 from cse.training.loop import Plan
 from cse.training.slices import Cut

@@ -255,8 +255,8 @@ def read_stages(dvc_file: Path) -> dict[str, dict]:
 def modules_of_stage(graph, module: str) -> set[str]:
     """All modules of the project that run with a stage: what it imports, and the packages around that.
 
-    Of the settings only the groups that the stage reads: a new key of another group is no reason to train again. The
-    root package is left out; it only hands out names on first use (tested above).
+    Of the settings only the files of the groups that the stage reads. The root package is left out; it only hands out
+    names on first use (tested above).
     """
     assert module in graph.modules, f"{module}: no such module"
     found, todo = set(), [module, *settings_of(module)]
@@ -276,8 +276,7 @@ def settings_of(module: str) -> list[str]:
     """The modules of the groups of settings that a stage reads."""
     if not module.startswith(("cse.stages.", "cse.bench.")):
         return []
-    places = [(f"cse.settings.{group}", f"cse.settings.groups.{group}") for group in declared_groups(file_of(module))]
-    return [next(place for place in found if file_of(place).is_file()) for found in places]
+    return [type(getattr(Settings(), group)).__module__ for group in declared_groups(file_of(module))]
 
 
 def launchers_of(module: str) -> list[str]:

@@ -14,7 +14,7 @@ from cse.data.near_duplicates import NEAR_DUPLICATE, NEAR_EVALUATION, NearDuplic
 from cse.data.passages import document_rows
 from cse.data.shape import Row
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 DOCUMENTS, CATEGORIES = "documents", "categories"
 ALONE = "alone_in_label"

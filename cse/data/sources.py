@@ -21,7 +21,7 @@ from cse.data.sample import sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 SAMPLE_ROWS = 3000
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from cse.settings.groups.group import NonNegative, Positive, SettingsGroup, Share, Temperature
+from cse.settings.group import NonNegative, Positive, SettingsGroup, Share, Temperature
 
 
 class LossSettings(SettingsGroup):

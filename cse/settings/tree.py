@@ -8,22 +8,12 @@ from __future__ import annotations
 from pydantic import ValidationInfo, model_validator
 
 from cse.errors import nearest
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.bank import BankSettings
-from cse.settings.groups.data import DataSettings
-from cse.settings.groups.evaluation import EvaluationSettings
-from cse.settings.groups.export import ExportSettings
-from cse.settings.groups.group import SettingsGroup
-from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.post import PostSettings
-from cse.settings.groups.promotion import PromotionSettings
-from cse.settings.groups.prompt import PromptSettings
-from cse.settings.groups.template import TemplateSettings
-from cse.settings.groups.train import TrainSettings
-from cse.settings.groups.tune import TuneSettings
+from cse.settings.data import DataSettings, MineSettings
+from cse.settings.group import SettingsGroup
+from cse.settings.model import BackboneSettings, PoolerSettings, PostSettings, PromptSettings, TemplateSettings
 from cse.settings.objective import LossSettings, ObjectiveSettings
+from cse.settings.outcome import BankSettings, EvaluationSettings, ExportSettings, PromotionSettings, TuneSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 

@@ -10,8 +10,8 @@ import click
 from cse.data.store import GROUP, PreparedData
 from cse.errors import CseError
 from cse.settings import Settings
-from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.stages.sources import TrainingSource
 from cse.training.batches import most_frequent
 from cse.training.tokens import TokenTable

@@ -16,9 +16,9 @@ import click
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.model import BackboneSettings
 from cse.settings.objective import ReplacedTokensSettings
+from cse.settings.train import TrainSettings
 from cse.stages.common import CORRUPTED, CORRUPTION_FILE, PREPARED, run_stage
 
 if TYPE_CHECKING:  # torch is loaded only where something is corrupted

@@ -15,7 +15,7 @@ from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_fl
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import check_side
 from cse.runtime.uses import QUERY
-from cse.settings.groups.post import PostSettings
+from cse.settings.model import PostSettings
 from cse.settings.objective import CollectionSettings
 from cse.stages.build.losses import collection_from
 from cse.stages.fit_discriminant import decide_shrinkage, fit_labelled, labelled_texts

@@ -18,10 +18,9 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.data import MineSettings
+from cse.settings.model import BackboneSettings, PoolerSettings
+from cse.settings.train import TrainSettings
 from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
 from cse.stages.mined import CONTENT, mining_facts
 

@@ -14,8 +14,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.bare import BareBackbone
 from cse.model.named import is_word_file
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.pooler import PoolerSettings
+from cse.settings.model import BackboneSettings, PoolerSettings
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:

@@ -23,7 +23,7 @@ from cse.cli.main import cli
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from tests.cli.workspace import contents, full_disk
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows

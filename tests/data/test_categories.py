@@ -10,7 +10,7 @@ import pytest
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 CARDS = (
     "text,category\n"

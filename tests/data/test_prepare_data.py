@@ -10,7 +10,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.settings.tree import Settings
 from cse.stages import prepare as stage
 

@@ -15,8 +15,8 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import DistillationSettings
+from cse.settings.train import TrainSettings
 from cse.stages.build.losses import teachers_of
 from cse.stages.train import train_stage
 from tests.parts import new_prompt, new_template, sentence_encoder

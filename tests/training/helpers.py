@@ -9,8 +9,8 @@ import torch
 from cse.losses.nt_xent import MomentumQueue, NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
+from cse.settings.train import TrainSettings
 from cse.stages.build.losses import losses_from
 from cse.training.batch import Batch
 from cse.training.losses import Losses

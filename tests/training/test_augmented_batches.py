@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.settings.groups.augment import AugmentSettings
+from cse.settings.train import AugmentSettings
 from cse.stages.build.plan import second_text_from
 from cse.training.batch import NO_AUGMENTATION
 from cse.training.slices import Cut

@@ -16,8 +16,8 @@ from cse.losses.shared import cosines
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.stages.build.losses import losses_from
 from cse.training.group import ALONE
 from cse.training.loop import train

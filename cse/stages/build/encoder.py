@@ -14,11 +14,8 @@ from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.model.template import Template, make_template
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.prompt import PromptSettings
-from cse.settings.groups.template import TemplateSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.model import PoolerSettings, PromptSettings, TemplateSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 
 
 def encoder_from(

@@ -36,8 +36,8 @@ from cse.model.mlm_head import MlmHead
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.uses import role_for
-from cse.settings.groups.train import TrainSettings
 from cse.settings.objective import CollectionSettings, DistillationSettings, ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.stages.common import CORRUPTED
 from cse.stages.corrupt import source_of_corrupted
 from cse.training.collection import QueryPairs, document_vectors, pairs_of, teach, unit_vectors

@@ -8,8 +8,7 @@ import numpy as np
 
 from cse.losses.masked_lm import Vocabulary
 from cse.model.backbone import Backbone
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import mask_span
 from cse.training.batch import Augmentation
 from cse.training.loop import Plan

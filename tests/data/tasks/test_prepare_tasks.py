@@ -11,7 +11,7 @@ from cse.data.tasks.kinds import kind_of
 from cse.data.tasks.store import OWN, TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
 from tests.data.tasks.files import write_beir, write_labelled, write_lines
 
