@@ -28,12 +28,7 @@ _STEP = 0.001  # step of D2CSE's second search
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key and the values it may take.
-
-    Attributes:
-        values: listed values; empty for a range.
-        log: whether to search the range on a logarithmic scale.
-    """
+    """One key and the values it may take: listed ones, or else a range."""
 
     key: str
     values: tuple[Any, ...] = ()
@@ -65,16 +60,10 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space.
+    """A search space."""
 
-    Attributes:
-        name: name of a built-in space, or ``own``.
-        search: ``grid`` (every combination), ``optuna`` or ``two_step``.
-        dimensions: searched dimensions, in order.
-    """
-
-    name: str
-    search: str
+    name: str  # of a built-in space, or `own`
+    search: str  # `grid`, `optuna` or `two_step`
     dimensions: tuple[Dimension, ...]
 
     @property
@@ -89,11 +78,7 @@ class Space:
         ]
 
     def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap.
-
-        Args:
-            scores: dev score by value of the first step.
-        """
+        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap."""
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
         count = round((high - low) / _STEP)
         values = tuple(round(low + step * _STEP, 6) for step in range(1, count))

@@ -98,10 +98,6 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
             "prompt.length: a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none",
         ),
         (
-            prompt.init == "checkpoint" and not prompt.init_checkpoint,
-            "prompt.init_checkpoint: name the folder of the checkpoint to start from",
-        ),
-        (
             settings.post.kind == "query_map" and prompt.side != "query",
             "post.kind: query_map maps queries alone; set prompt.side: query",
         ),
