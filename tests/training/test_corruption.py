@@ -153,7 +153,7 @@ def masked_logits(folder, part, vocabulary, how, epoch):
     """What transformers makes of the same masked rows, and which tokens were masked."""
     index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
     ids, chosen = mask_tokens(
-        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
+        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
     )
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
