@@ -25,12 +25,15 @@ import onnx
 import torch
 from onnx import numpy_helper
 from torch import nn
-from transformers import PretrainedConfig
+from transformers import PretrainedConfig, PreTrainedModel
 
+from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles
 from cse.runtime.tokens import Tokenizers
 
 Export = Callable[[nn.Module, dict[str, Any], Path], None]
+# what a model, its configuration or a backbone says of itself, and no pass reads
+UNSEEN = ("name_or_path", "_name_or_path", "declared", "pooling")
 PLACES = "places.json"  # of weights in a graph that other weights can be put into
 
 
@@ -98,8 +101,8 @@ class _Pickler(pickle._Pickler):
     """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
 
     A tensor is written as its values, torch's own form has addresses in it, or as ``traits`` has it; of a path that
-    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model's
-    configuration without the folder that it came from; and a function inside another as what it closes over.
+    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model and
+    its configuration without what no pass reads; and a function inside another as what it closes over.
     """
 
     def __init__(self, stream: io.BytesIO, traits: dict[Any, Any]) -> None:
@@ -118,8 +121,8 @@ class _Pickler(pickle._Pickler):
             return type(thing), ()
         if isinstance(thing, BackboneFiles):  # its weights are told one by one
             return tuple, ()
-        if isinstance(thing, PretrainedConfig):
-            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k != "_name_or_path"}),)
+        if isinstance(thing, PretrainedConfig | PreTrainedModel | Backbone):
+            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k not in UNSEEN}),)
         if isinstance(thing, Tokenizers):
             return Tokenizers, (thing._tokenizer,)
         if isinstance(thing, FunctionType) and "<locals>" in thing.__qualname__:
