@@ -153,7 +153,7 @@ def masked_logits(folder, part, vocabulary, how, epoch):
     """What transformers makes of the same masked rows, and which tokens were masked."""
     index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
     ids, chosen = mask_tokens(
-        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=how.seed, epoch=epoch
+        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
     )
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -202,7 +202,7 @@ def test_a_sampled_token_inverts_the_distribution_function(parts, folders, famil
     share = np.exp(logits - logits.max(-1, keepdims=True))
     upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
     index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
-    draw = uniform(how.seed, 0, part.views, index, 3)
+    draw = uniform(SEED, 0, part.views, index, 3)
     expected = (upto <= draw[..., None]).sum(-1)
     taken = part.mask_BL == 1
     taken[:, 0] = False

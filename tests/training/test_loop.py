@@ -229,7 +229,9 @@ def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_pat
 @pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
 def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
     encoder, _, table = make_problem(bert)
-    losses = Losses({"nt_xent": contrast(encoder, temperature=temperature)})
+    term = contrast(encoder)
+    term.settings = term.settings.model_copy(update={"temperature": temperature})  # below what settings allow
+    losses = Losses({"nt_xent": term})
     with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
 

@@ -409,7 +409,7 @@ def one_view(backbone, rows=40):
 
 def test_contrastive_tension_equals_dot_products_by_hand(bert):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full").eval()
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(group=4))
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     with torch.no_grad():
         for weight in term.second.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
@@ -432,7 +432,7 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
 
 def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full")
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(group=4))
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
     assert all(torch.equal(first[name], weight) for name, weight in second.items())
     fit(
@@ -454,7 +454,7 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
 @pytest.mark.parametrize("rows", [3, 8])
 def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full", mlp="train_only", projector="batch_norm")
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(group=4))
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     for model in (encoder, term.second):
         model.eval()
     with torch.no_grad():
@@ -473,7 +473,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
     bare = SentenceEncoder(copy.deepcopy(encoder.backbone))
-    term = Distillation(encoder, of.DistillationSettings(temperature=0.1), [bare_teacher(encoder)])
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.1), [bare_teacher(encoder)])
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
     batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)
     teacher = torch.zeros_like(batch.projected_XD)
@@ -488,7 +488,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 def test_a_bare_encoder_is_at_its_teacher(bert):
     """Full fine-tuning starts there; a prompt starts beside it."""
     encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
-    term = Distillation(encoder, of.DistillationSettings(temperature=0.05), [bare_teacher(encoder)])
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.05), [bare_teacher(encoder)])
     assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 
@@ -498,7 +498,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     prompted = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.5), pooler="mean")
     teachers = [prompted, make_encoder(bert, prompt=False, pooler="cls")]
     encoder = make_encoder(bert, pooler="mean").eval()
-    term = Distillation(encoder, of.DistillationSettings(temperature=0.2), teachers)
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.2), teachers)
     with torch.no_grad():
         batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
         found = term(batch).item()
@@ -530,7 +530,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
 
 def test_self_guided_equals_numpy(backbone):
     encoder = make_encoder(backbone, prompt=False, trained="full").eval()
-    term = SelfGuided(encoder, of.SelfGuidedSettings(temperature=0.1, projection=20, regularizer=0.0))
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.0))
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.mul_(1.05)  # the clone stays behind
@@ -561,14 +561,16 @@ def test_self_guided_equals_numpy(backbone):
 def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     encoder = make_encoder(bert, prompt=False, trained="full").eval()
     torch.manual_seed(0)
-    term = SelfGuided(encoder, of.SelfGuidedSettings(temperature=0.1, projection=20, regularizer=100.0))
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=100.0))
 
     def pull():
         with torch.no_grad():
             batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
             values = []
             for regularizer in (0.0, 100.0):
-                term.settings = of.SelfGuidedSettings(temperature=0.1, projection=20, regularizer=regularizer)
+                term.settings = of.SelfGuidedSettings(
+                    weight=1.0, temperature=0.1, projection=20, regularizer=regularizer
+                )
                 values.append(term(batch).item())
         return values[1] - values[0]
 
@@ -584,7 +586,7 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 
 def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, trained="full")
-    term = SelfGuided(encoder, of.SelfGuidedSettings(temperature=0.1, projection=20, regularizer=0.1))
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.1))
     losses = Losses({"self_guided": term})
     before, start = copies(term.state_dict()), copies(encoder.state_dict())
     fit(encoder, losses, one_view(bert), tmp_path, learning_rate=1e-3)
