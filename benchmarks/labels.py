@@ -43,7 +43,7 @@ from cse.evaluation.tasks.labels import class_mean_hits, probe_hits, same_label_
 from cse.files import fingerprint
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.model import BackboneSettings
 
 NAME = "labels"
 BARE, OURS, SETFIT = "the bare backbone", "cse adapt", "SetFit"

@@ -33,16 +33,18 @@ from cse.data.tasks.beir import read_beir
 from cse.data.tasks.kinds import Retrieval
 from cse.evaluation.comparison import Outcomes, compare_average
 from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS, score_queries
+from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
+from cse.settings.group import LARGEST
 from cse.settings.load import check_settings
-from cse.settings.terms.collection import CollectionSettings
+from cse.settings.model import BackboneSettings
+from cse.settings.objective import CollectionSettings
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
-from cse.training.collection import QueryPairs, Targets, pairs_of, teach
+from cse.training.collection import QueryPairs, pairs_of, teach
 
 NAME = "queries"
 BARE = "the bare backbone"
@@ -144,8 +146,7 @@ def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> 
 def learn(bare: Remembering, pairs: QueryPairs, settings: CollectionSettings) -> tuple[Vectors, Vectors, Targets]:
     """Return the vectors of queries and documents, and the teacher's shares."""
     queries, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
-    options = settings.model_dump(include={"words", "candidates", "own_share"})
-    return queries, documents, teach(pairs, queries, documents, temperature=settings.teacher_temperature, **options)
+    return queries, documents, teach(pairs, queries, documents, settings)
 
 
 def trained_map(
@@ -197,7 +198,7 @@ def prompts(searched: Searched, seed: int) -> Vectors:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run everything and return the figures."""
-    bare, usual = Remembering(options.backbone), CollectionSettings()
+    bare, usual = Remembering(options.backbone), CollectionSettings(most_documents=LARGEST)  # a step ranks all
     found: dict[str, dict[str, list[Scores]]] = {}
     for folder in options.folders:
         searched = Searched(folder, read_beir(folder, folder.name), bare)

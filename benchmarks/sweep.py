@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     rates = learning_rates(options.trials)
     with tempfile.TemporaryDirectory(prefix="sweep-") as name:
         place = Path(name)
-        clone = prepared_clone(place / "clone", {"data.sample_rows": options.rows, "train.device": options.device})
+        clone = prepared_clone(place / "clone", {"data.max_rows": options.rows, "train.device": options.device})
         print(f"{options.trials} trainings one after the other", file=sys.stderr, flush=True)
         plain = one_by_one(clone, rates, place / "trainings")
         print(f"cse tune with {options.trials} trials", file=sys.stderr, flush=True)

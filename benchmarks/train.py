@@ -40,7 +40,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
 from cse.stages.build.encoder import encoder_from
-from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.losses import losses_from
 from cse.stages.build.plan import plan_from
 from cse.training.loop import train as train_loop
 from cse.training.observers import Observer, StepRecord
@@ -88,10 +88,9 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
     table = tokenise(rows, view, [model.tokenizer], max_length=plan.max_length, pad_id=model.pad_id)
     bf16 = choose_bf16(plan.precision, device)
     with tempfile.TemporaryDirectory() as folder:
-        parts = Parts(encoder, None, table, plan.max_length, plan.seed, 1, Path(folder), (), device, bf16)
         train_loop(
             encoder,
-            losses_from(settings.objective, parts),
+            losses_from(settings.objective, encoder, plan, table),
             table,
             plan_from(plan, settings.augment, model, bf16=bf16),
             dev=None,

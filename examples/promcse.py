@@ -31,10 +31,10 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AttentionInterface, AutoModel
 
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.nt_xent import nt_xent
+from cse.losses.shared import cosines
 from cse.model.dropout import dropout, replace_dropout  # torch's, but for cheaper random numbers on a CPU
-from cse.objectives.cosine import cosines
-from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.nt_xent import nt_xent
 
 PROMPT_LENGTH, INIT_STD = 12, 0.02
 TEMPERATURE, MARGIN, HINGE_WEIGHT = 0.05, 0.2, 10.0

@@ -26,7 +26,7 @@ from prefect.states import Completed, Failed
 
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.common import SCRATCH, run_safely
 from cse.tune.outcome import read_sweep
 from flows.artifacts import Summary, publish, read_scores, read_shortfall

@@ -12,8 +12,7 @@ from cse.model.post import Flow, fit_flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.stages.build.plan import plan_from
 from cse.training.loop import Plan
 from cse.training.slices import Cut
@@ -24,7 +23,7 @@ def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> 
 
 
 def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
-    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02, "reparametrize_width": 512} | options))
+    return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | options))
 
 
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
@@ -32,8 +31,7 @@ def new_template(text: str, backbone, *, trained: bool = False, end_with_period:
 
 
 def new_flow(vectors, **options: Any) -> Flow:
-    usual = {"learning_rate": 1e-3, "batch_size": 32, "epochs": 1, "seed": 42}
-    return fit_flow(vectors, **(usual | options))
+    return fit_flow(vectors, **({"seed": 42} | options))
 
 
 def new_plan(**changes: Any) -> Plan:

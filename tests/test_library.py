@@ -74,7 +74,7 @@ def test_encoding_with_a_checkpoint_loads_neither_training_nor_evaluation(tiny_f
     loaded = set(done.stdout.split())
     assert np.load(tmp_path / "vectors.npy").shape == (2, 32)
     assert {"torch", "cse.model.sentence_encoder"} <= loaded
-    assert loaded.isdisjoint({"pandas", "sklearn", "datasets", "cse.evaluation", "cse.objectives", "cse.training.loop"})
+    assert loaded.isdisjoint({"pandas", "sklearn", "datasets", "cse.evaluation", "cse.losses", "cse.training.loop"})
 
 
 def test_unknown_name_is_an_attribute_error():

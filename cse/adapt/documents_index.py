@@ -16,7 +16,7 @@ from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.uses import role_for
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 _IDS = ("_id", "id")
 

@@ -16,7 +16,7 @@ from cse.data.tasks.beir import read_beir, write_beir
 from cse.data.tasks.kinds import Retrieval
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 JUDGED = "judged"  # folder, and name of the source
 _PAIRS = "pairs.jsonl"

@@ -7,7 +7,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from cse.bench.data import DataFolders
-from cse.data.store import TRAIN_FILE, join_rows, open_rows, source_file
+from cse.data.store import TRAIN_FILE, open_rows, source_file
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
 
@@ -20,8 +20,7 @@ def steps_of(settings: Settings, data: DataFolders) -> int:
         steps = math.ceil(len(open_rows(file)) / train.batch_size) * train.epochs
     else:
         files = ((file, 1.0), *((data.prepared / source_file(source.name), source.weight) for source in more))
-        joined = train.mix == "rows" and bool(more)
-        steps = mixed_steps(files, joined, train.distinct_batches, train.batch_size, train.epochs, train.seed)
+        steps = mixed_steps(files, train.distinct_batches, train.batch_size, train.epochs, train.seed)
     return min(steps, train.max_steps or steps)
 
 
@@ -36,9 +35,7 @@ def spacing(steps: int, times: int) -> int:
 
 
 @lru_cache(maxsize=64)
-def mixed_steps(
-    files: tuple[tuple[Path, float], ...], joined: bool, distinct: bool, batch_size: int, epochs: int, seed: int
-) -> int:
+def mixed_steps(files: tuple[tuple[Path, float], ...], distinct: bool, batch_size: int, epochs: int, seed: int) -> int:
     """Return the updates of a training whose batches depend on the rows.
 
     Args:
@@ -51,10 +48,5 @@ def mixed_steps(
     from cse.training.mixture import Mixture
 
     sources = [(open_rows(file), weight) for file, weight in files]
-    if joined:
-        whole = join_rows([rows for rows, _ in sources])
-        parts = tuple((len(rows), weight) for rows, weight in sources)
-        tables = [Rows(len(whole), row_keys(whole) if distinct else None, parts=parts)]
-    else:
-        tables = [Rows(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
+    tables = [Rows(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
     return Mixture(tables, batch_size=batch_size, epochs=epochs, seed=seed).steps

@@ -135,7 +135,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
 
 
 @cli.command(
-    epilog="\b\nExamples:\n  cse mine -s mine.negatives=1 -s mine.skip_nearest=5     hard negatives for pairs\n"
+    epilog="\b\nExamples:\n  cse mine -s mine.negatives=1 -s mine.margin=0.9     hard negatives for pairs\n"
     "  cse mine -s mine.neighbours=5                            pairs from plain sentences"
 )
 @settings_options

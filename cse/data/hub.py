@@ -1,14 +1,13 @@
-"""Read rows from a data set on the Hugging Face hub, from a file of its repository or a split."""
+"""Read rows from a data set on the Hugging Face hub, a file of its repository."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from cse.data.read import find_data_file
-from cse.data.shape import JUDGED, Row, choose_columns, judge_of, read_rows, rows_of
+from cse.data.shape import Row, read_rows
 from cse.errors import CseError, OfflineError
 
 _SECONDS = 5.0
@@ -18,9 +17,8 @@ def hub_rows(
     hub_id: str,
     view: str,
     *,
-    file: str | None = None,
+    file: str,
     revision: str = "main",
-    split: str = "train",
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
     score_range: tuple[float, float] = (0.0, 5.0),
@@ -31,9 +29,8 @@ def hub_rows(
     Args:
         hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
         view: see ``read_rows``.
-        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; ``None``: use the split.
+        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``.
         revision: branch, tag or commit.
-        split: split of the data set, used without ``file``.
         columns: see ``read_rows``.
         score_range: see ``read_rows``.
         tell: see ``read_rows``.
@@ -41,10 +38,8 @@ def hub_rows(
     Raises:
         OfflineError: the hub is unreachable and the data set is not cached.
     """
-    if file is not None:
-        path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
-        return read_rows(path, view, columns, encoding, score_range, tell)
-    return _split_rows(hub_id, view, revision, split, columns, score_range, tell)
+    path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
+    return read_rows(path, view, columns, encoding, score_range, tell)
 
 
 def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
@@ -62,63 +57,32 @@ def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
         raise _explain(error, f"{hub_id}/{file}", revision) from None
 
 
-def _split_rows(
-    hub_id: str,
-    view: str,
-    revision: str,
-    split: str,
-    columns: Sequence[str] | None,
-    score_range: tuple[float, float],
-    tell: Callable[[str], object],
-) -> Iterator[Row]:
-    import datasets
-
-    try:
-        with _cache_only_when_unreachable():
-            dataset: Any = datasets.load_dataset(hub_id, split=split, revision=revision)
-    except Exception as error:
-        raise _explain(error, f"{hub_id} (split {split})", revision) from None
-    where = Path(hub_id)
-    chosen, judge = choose_columns(where, dataset.column_names, view, columns), None
-    if chosen.label and view in JUDGED:
-        judge = judge_of(enumerate(dataset[chosen.label], start=1), chosen, hub_id, score_range)
-        tell(judge.told)
-    records = enumerate(dataset.select_columns(chosen.names), start=1)
-    return rows_of(
-        where, ((number, [record[name] for name in chosen.names]) for number, record in records), view, chosen, judge
-    )
-
-
 @contextmanager
 def _cache_only_when_unreachable() -> Iterator[None]:
     """Ping the hub once; if it does not answer, use only the cache instead of retrying for half a minute."""
-    import datasets.config
     import httpx
     from huggingface_hub import constants
 
-    was = constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE
-    if not constants.HF_HUB_OFFLINE:
+    was = constants.HF_HUB_OFFLINE
+    if not was:
         try:
             httpx.head(constants.ENDPOINT, timeout=_SECONDS)
         except httpx.TransportError:
-            constants.HF_HUB_OFFLINE = datasets.config.HF_HUB_OFFLINE = True
+            constants.HF_HUB_OFFLINE = True
     try:
         yield
     finally:
-        constants.HF_HUB_OFFLINE, datasets.config.HF_HUB_OFFLINE = was
+        constants.HF_HUB_OFFLINE = was
 
 
 def _explain(error: Exception, what: str, revision: str) -> CseError:
     """Turn an exception from the hub's libraries into a one-line error; re-raise disk errors."""
-    from datasets.exceptions import DataFilesNotFoundError, DatasetNotFoundError
     from huggingface_hub import errors as hub
 
     reached = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError)
     if isinstance(error, hub.GatedRepoError):
         return CseError(f"{what}: this data set is gated; request access on the hub and log in with `hf auth login`")
-    if isinstance(error, (*reached, DataFilesNotFoundError)) or (
-        isinstance(error, DatasetNotFoundError) and not _offline(error)
-    ):
+    if isinstance(error, reached):
         return CseError(
             f"{what}: not on the hub at revision {revision!r}; check data.hub_id, data.hub_file and data.hub_revision"
         )

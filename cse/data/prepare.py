@@ -38,7 +38,7 @@ from cse.data.tasks.read import is_beir, read_pairs, read_scored, read_task, rea
 from cse.data.tasks.store import write_tasks
 from cse.data.transfer import senteval_root
 from cse.outputs import Kind, check_folder, publish_folder
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 SAMPLE_DEV, SAMPLE_TEST = 500, 1000
 SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"

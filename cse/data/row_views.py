@@ -14,7 +14,7 @@ from cse.data.near_duplicates import NEAR_DUPLICATE, NEAR_EVALUATION, NearDuplic
 from cse.data.passages import document_rows
 from cse.data.shape import Row
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 DOCUMENTS, CATEGORIES = "documents", "categories"
 ALONE = "alone_in_label"
@@ -61,7 +61,7 @@ def arrangement(
     """
     pairs = None
     if settings.view == CATEGORIES:
-        pairs = partial(pairs_within_labels, report=report, per_text=settings.pairs_per_text, seed=settings.seed)
+        pairs = partial(pairs_within_labels, report=report, seed=settings.seed)
     return HoldOut(settings.hold_out, settings.seed, report, pairs, held_out, trained) if held_out else pairs
 
 
@@ -76,16 +76,14 @@ def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDupl
     return NearDuplicates(settings.near_duplicates, held_out if settings.drop_evaluation_overlap else ())
 
 
-def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, per_text: int, seed: int) -> Iterator[Row]:
+def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:
     """Yield pairs of texts with the same label, in the order of their first texts.
 
-    Each label's texts are shuffled into a circle, and each text is the anchor of those that follow it: as often anchor
-    as positive, and no pair twice.
+    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it.
 
     Args:
         rows: cleaned rows of one text and its label, without duplicates.
         report: counts the texts that are alone in their label.
-        per_text: pairs per anchor, where its label has as many other texts.
     """
     members: dict[str, list[Row]] = {}
     order = []
@@ -98,15 +96,14 @@ def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, per_text
             f"{report.source}: one label only ({order[0].label}); pairs within labels need at least 2, so that the "
             "texts of others serve as negatives"
         )
-    partners: dict[int | str, list[Row]] = {}
+    partner: dict[int | str, Row] = {}
     for label, found in members.items():
         circle = list(found)
         Random(f"cse pairs within labels {seed} {label}").shuffle(circle)
-        for place, row in enumerate(circle):
-            steps = range(1, min(per_text, len(circle) - 1) + 1)
-            partners[row.line] = [circle[(place + step) % len(circle)] for step in steps]
+        partner |= {row.line: circle[(place + 1) % len(circle)] for place, row in enumerate(circle)}
     for row in order:
-        if not partners[row.line]:
+        other = partner[row.line]
+        if other is row:
             report.drop(ALONE, row.line)
-        for other in partners[row.line]:
+        else:
             yield Row(row.line, (row.texts[0], other.texts[0]), group=row.label or "")

@@ -21,8 +21,9 @@ from cse.data.sample import sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
+SAMPLE_ROWS = 3000
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
@@ -133,7 +134,7 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
     if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
         return own_rows(settings)
     if settings.source == "sample":
-        generated = sample_rows(settings.view, settings.sample_rows, settings.seed)
+        generated = sample_rows(settings.view, SAMPLE_ROWS, settings.seed)
         labelled = settings.view == LABELLED
         return "sample", (
             Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
@@ -146,12 +147,11 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
             settings.view,
             file=settings.hub_file,
             revision=settings.hub_revision,
-            split=settings.hub_split,
             columns=settings.columns,
             encoding=settings.encoding,
             score_range=(lowest, highest),
             tell=tell,
         )
-        return f"{settings.hub_id}/{settings.hub_file or settings.hub_split}", rows
+        return f"{settings.hub_id}/{settings.hub_file}", rows
     path = find_data_file(Path(settings.train_path), "data.train_path")
     return path.name, read_rows(path, settings.view, settings.columns, settings.encoding, (lowest, highest), tell)

@@ -96,18 +96,6 @@ def view_of(rows: pa.Table) -> str:
     raise CseError(f"prepared rows have the columns {', '.join(names)}; run `cse prepare`")
 
 
-def join_rows(sources: Sequence[pa.Table]) -> pa.Table:
-    """Return rows of one view, source after source; where some have a group, each row of the others gets its own."""
-    grouped = any(GROUP in rows.column_names for rows in sources)
-    parts = [
-        rows
-        if GROUP in rows.column_names or not grouped
-        else rows.append_column(GROUP, pa.array([f"\0{number} {row}" for row in range(len(rows))], pa.string()))
-        for number, rows in enumerate(sources)
-    ]
-    return pa.concat_tables(parts)
-
-
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
     """Write a stream of rows, in the column order of the schema, and return their number."""
     count = 0

@@ -173,8 +173,7 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, _Rang
     for name, nodes in readers.items():
         by, levelled = f"{name}_factors", f"{name}{_LEVELLED}"
         low, high = (edge / factors[group[name]] for edge in (seen[name].low, seen[name].high))
-        low, high = min(low.min(), np.float32(0)), max(high.max(), np.float32(0))
-        ranges[levelled] = low, high
+        ranges[levelled] = low.min(initial=0), high.max(initial=0)
         model.graph.initializer.append(from_array(1 / factors[group[name]], by))
         ends = {node.output[0] for node in nodes}
         place = next(index for index, node in enumerate(model.graph.node) if node.output[0] in ends)

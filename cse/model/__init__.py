@@ -1,6 +1,6 @@
 """Backbone, prompts, pooler and the encoder that combines them.
 
-Tensor names end in their shape, here and in ``objectives``, ``training`` and ``export``:
+Tensor names end in their shape, here and in ``losses``, ``training`` and ``export``:
 
 ======  =============================================  ======  ==================================
 letter  dimension                                      letter  dimension

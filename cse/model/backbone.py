@@ -18,7 +18,6 @@ from cse.model.backbone_files import BackboneFiles, read_tokenizer
 from cse.model.declared import Declared, declared_by
 from cse.model.dense import read_dense
 from cse.model.dropout import Dropout
-from cse.model.families import BY_TYPE
 from cse.model.quiet import quietly
 from cse.model.transformer import Transformer, load_model
 
@@ -131,23 +130,14 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def load_backbone(
-    files: BackboneFiles, pooling: str | None = None, family: str | None = None, *, dense: bool = True
-) -> Backbone:
+def load_backbone(files: BackboneFiles, pooling: str | None = None, *, dense: bool = True) -> Backbone:
     """Load a backbone in float32.
 
     Args:
         files: from ``find_backbone``.
-        family: the only family to accept; None: any.
         dense: whether to load the layers behind the pooling.
     """
     config = checked_config(files)
-    found = BY_TYPE[config.model_type]
-    if family not in (None, found.name):
-        raise CseError(
-            f"backbone.family: these settings were made for the {family} family, but {files.name} is a {found.name} "
-            f"model; choose a preset for {found.name}, or set backbone.family: null to try it anyway"
-        )
     if config.pad_token_id is None:
         raise CseError(
             f"backbone.name: {files.name} names no padding token; set pad_token_id in its config.json (any token will "

@@ -29,12 +29,11 @@ class BareBackbone:
     revision: str = "main"
     max_length: int | None = None
     texts: dict[str, str] | None = None
-    word_dimension: int | None = None
 
     def load(self) -> SentenceEncoder:
         """Load it."""
         if is_word_file(Path(self.name)):
-            return SentenceEncoder(load_words(find_words(self.name), None, dimension=self.word_dimension))
+            return SentenceEncoder(load_words(find_words(self.name), None))
         backbone = load_backbone(find_backbone(self.name, self.revision))
         encoder = SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
         encoder.bare = True

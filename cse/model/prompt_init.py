@@ -14,11 +14,12 @@ from cse.model.checkpoint_config import read_config
 from cse.model.prompts import INPUT, Prompt
 
 _KEY = "prompt.init_checkpoint"
-_AT_RANDOM = "prompt.init: a prompt with prompt.reparametrize starts at random; reset one of the two"
+TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
+_AT_RANDOM = "prompt.init: a prompt that trains through a network starts at random"
 
 
 @torch.no_grad()
-def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
+def start_from_text(prompt: Prompt, backbone: Backbone, text: str = TEXT) -> None:
     """Initialise a prompt with the activations of a text in the backbone.
 
     A ``key_value`` prompt gets each layer's keys and values of the text's tokens, a ``hidden_state`` prompt the inputs
@@ -28,8 +29,6 @@ def start_from_text(prompt: Prompt, backbone: Backbone, text: str) -> None:
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
     ids = plain_copy(backbone.tokenizer).encode(text, add_special_tokens=False).ids
-    if not ids:
-        raise CseError("prompt.init_text: the text has no tokens; enter some words")
     ids_1P = torch.tensor([(ids * (prompt.length // len(ids) + 1))[: prompt.length]])
     words_1PD = backbone.words(ids_1P)
     if prompt.kind == INPUT:

@@ -78,7 +78,7 @@ class Prompt(nn.Module):
         init_std: float = 0.0,
         shared: bool = False,
         reparametrize: str = "none",
-        reparametrize_width: int = 0,
+        reparametrize_width: int = 512,
         new_layers: str = "normal",
     ) -> None:
         super().__init__()

@@ -116,11 +116,9 @@ def find_words(name: str) -> BackboneFiles:
     return BackboneFiles(name, "", Path(name), sha256(Path(name)))
 
 
-def load_words(
-    files: BackboneFiles, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
-) -> StaticWords:
+def load_words(files: BackboneFiles, wanted: Collection[str] | None, *, progress: bool = False) -> StaticWords:
     """Load word vectors, with the arguments and errors of ``read_words``."""
-    words, vectors = read_words(files.folder, wanted, dimension=dimension, progress=progress)
+    words, vectors = read_words(files.folder, wanted, progress=progress)
     return StaticWords(words, vectors, files)
 
 
@@ -133,9 +131,7 @@ def words_of(texts: Iterable[str]) -> set[str]:
     return found | {word.lower() for word in found}
 
 
-def read_words(
-    path: Path, wanted: Collection[str] | None, *, dimension: int | None = None, progress: bool = False
-) -> tuple[list[str], np.ndarray]:
+def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = False) -> tuple[list[str], np.ndarray]:
     """Read word vectors from a text file, one ``word v1 ... vD`` per line, in a single pass.
 
     A word may contain spaces (a few in GloVe 840B do): the last ``D`` fields are the vector. Skips a first line of two
@@ -143,14 +139,13 @@ def read_words(
 
     Args:
         wanted: words to keep; None keeps all.
-        dimension: required width of the vectors; None: that of the first line.
 
     Returns:
         The words, and their vectors ``(n, D)`` float32 in the same order.
     """
     keys = None if wanted is None else {word.encode() for word in wanted}
     words: dict[str, np.ndarray] = {}
-    width = dimension
+    width = None
     with (
         path.open("rb") as stream,
         tqdm(total=path.stat().st_size, desc=path.name, unit="B", unit_scale=True, disable=not progress) as bar,
@@ -160,16 +155,16 @@ def read_words(
             if not line.strip():
                 continue
             if number == 1 and _COUNT_LINE.fullmatch(line):
-                width = width or int(line.split()[1])
+                width = int(line.split()[1])
                 continue
             blanks = line.rstrip().count(b" ")
             if width is None:
                 width = blanks
             if blanks < width:
-                raise CseError(_ragged(path, number, blanks, width, dimension))
+                raise CseError(_ragged(path, number, blanks, width))
             word, *fields = line.rstrip().rsplit(b" ", width)
             if blanks > width and _are_numbers(word.split(b" ")[1:]):
-                raise CseError(_ragged(path, number, blanks, width, dimension))
+                raise CseError(_ragged(path, number, blanks, width))
             if keys is not None and word not in keys:
                 continue
             text = word.decode("utf-8", "replace")
@@ -183,12 +178,7 @@ def read_words(
     return list(words), np.stack(list(words.values()))
 
 
-def _ragged(path: Path, number: int, found: int, width: int, dimension: int | None) -> str:
-    if dimension is not None:
-        return (
-            f"{path}:{number}: {found} numbers, backbone.word_dimension says {dimension}; correct it or use a file of "
-            "that width"
-        )
+def _ragged(path: Path, number: int, found: int, width: int) -> str:
     return f"{path}:{number}: ragged row, found {found} numbers, the first line has {width}; fetch the file again"
 
 

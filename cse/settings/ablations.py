@@ -19,45 +19,28 @@ _POSITIVE = "above 0"
 
 @dataclass(frozen=True)
 class GridCell:
-    """One setting of an ablation.
-
-    Attributes:
-        value: its numeric value, for plots; None if the setting is not a number.
-    """
+    """One setting of an ablation."""
 
     label: str
-    value: float | None
+    value: float | None  # for plots; None: no number
     changes: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Grid:
-    """An ablation.
-
-    Attributes:
-        name: as in ``cse ablate NAME``.
-        about: the same in a sentence, with its source.
-        key: the setting that takes ``values``; None if the cells are categories.
-        values: the papers' numbers.
-        needs: required values in the base settings, by key.
-    """
+    """An ablation."""
 
     name: str
     title: str
     about: str
-    key: str | None
-    values: tuple[float, ...]
+    key: str | None  # takes the values; None: the cells are categories
+    values: tuple[float, ...]  # the papers' numbers
     cells: tuple[GridCell, ...]
     needs: Mapping[str, Any]
     hint: str
 
     def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
-        """Return the cells to run, after checking the base settings.
-
-        Args:
-            settings: base settings, from ``params.yaml``.
-            values: numbers to use instead of the papers'.
-        """
+        """Return the cells to run, after checking the base settings; ``values`` replace the papers'."""
         present = flatten(settings.model_dump())
         for key, wanted in self.needs.items():
             if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):

@@ -17,7 +17,7 @@ import click
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cse.settings.groups.group import LARGEST, SettingsGroup
+from cse.settings.group import LARGEST, SettingsGroup
 from cse.settings.load import load_settings
 from cse.settings.tree import Settings
 

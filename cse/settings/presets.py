@@ -37,12 +37,7 @@ VIEW = "data.view"
 
 @dataclass(frozen=True)
 class RowSelector:
-    """One row of a paper's table, as identified in ``published.json``.
-
-    Attributes:
-        paper: ``PromCSE``, ``DCPCSE`` or ``D2CSE``.
-        setting: supervision, plus the ablation in ablation tables.
-    """
+    """One row of a paper's table, as identified in ``published.json``."""
 
     paper: str
     table: int
@@ -53,15 +48,7 @@ class RowSelector:
 
 @dataclass(frozen=True)
 class Preset:
-    """A published system.
-
-    Attributes:
-        name: the argument of ``cse preset use``.
-        source: where the values come from: paper and table, README.
-        expect: score to expect, and other reported scores if papers or users disagree; may be empty.
-        notes: disagreements between sources and differences from the published run; may be empty.
-        rows: rows of the three papers that the preset reproduces, best known first; may be empty.
-    """
+    """A published system; ``presets.yaml`` says what each field holds."""
 
     name: str
     description: str
@@ -107,8 +94,7 @@ def data_in_words(values: Mapping[str, Any]) -> str:
         case "sample":
             return "generated sample text"
         case "hub":
-            file = values.get("data.hub_file") or values.get("data.hub_split", "train")
-            return f"{values['data.hub_id']}/{file} from the hub"
+            return f"{values['data.hub_id']}/{values['data.hub_file']} from the hub"
         case _:
             return f"the file in {values.get('data.train_path', 'data.train_path')}"
 
@@ -136,11 +122,7 @@ def apply_preset(
 
 
 def preset_values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
-    """Return the values of a preset by dotted key, defaults for what it leaves open of the system.
-
-    Args:
-        keep_data: as in ``apply_preset``.
-    """
+    """Return the values of a preset by dotted key, defaults for what it leaves open of the system."""
     preset = load_preset(name).settings
     chosen = {key: value for key, value in preset.items() if not (keep_data and _is_own_data(key))}
     if keep_data and view in ("documents", "categories"):  # another view could not read that source

@@ -29,19 +29,12 @@ _ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
 
 @dataclass(frozen=True)
 class PublishedScore:
-    """One printed figure.
+    """One printed figure."""
 
-    Attributes:
-        metric: metric, such as ``spearman_x100``, or ``hyperparameter``.
-        dataset: data set, or name of the hyperparameter.
-        source: the mark in the table and whose measurement it denotes.
-        note: remark on the figure; may be empty.
-    """
-
-    metric: str
-    dataset: str
+    metric: str  # `spearman_x100`, or `hyperparameter`
+    dataset: str  # or name of the hyperparameter
     value: float | bool
-    source: str
+    source: str  # the mark in the table and whose measurement it denotes
     note: str
 
     @property

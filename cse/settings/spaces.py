@@ -28,12 +28,7 @@ _STEP = 0.001  # step of D2CSE's second search
 
 @dataclass(frozen=True)
 class Dimension:
-    """One key and the values it may take.
-
-    Attributes:
-        values: listed values; empty for a range.
-        log: whether to search the range on a logarithmic scale.
-    """
+    """One key and the values it may take: listed ones, or else a range."""
 
     key: str
     values: tuple[Any, ...] = ()
@@ -65,16 +60,10 @@ class Dimension:
 
 @dataclass(frozen=True)
 class Space:
-    """A search space.
+    """A search space."""
 
-    Attributes:
-        name: name of a built-in space, or ``own``.
-        search: ``grid`` (every combination), ``optuna`` or ``two_step``.
-        dimensions: searched dimensions, in order.
-    """
-
-    name: str
-    search: str
+    name: str  # of a built-in space, or `own`
+    search: str  # `grid`, `optuna` or `two_step`
     dimensions: tuple[Dimension, ...]
 
     @property
@@ -89,11 +78,7 @@ class Space:
         ]
 
     def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap.
-
-        Args:
-            scores: dev score by value of the first step.
-        """
+        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap."""
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
         count = round((high - low) / _STEP)
         values = tuple(round(low + step * _STEP, 6) for step in range(1, count))
@@ -122,8 +107,6 @@ def build_space(settings: Settings) -> Space:
         entries = [*ready["over"], *_those_that_apply(ready.get("where", ()), settings)]
         dimensions = [parse_dimension(entry) for entry in entries]
         name, search = wanted.space, str(ready["search"])
-    if wanted.search != "auto":
-        search = wanted.search
     space = Space(name, search, tuple(dimensions))
     _check(space, settings)
     return space
@@ -184,17 +167,6 @@ def _check(space: Space, settings: Settings) -> None:
     doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
     if doubled:
         raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
-    ranges = [part for part in space.dimensions if not part.values]
-    if space.search == "grid" and ranges:
-        raise CseError(
-            f"tune.search: a grid needs lists, not the range of {ranges[0].key}; list its values or use optuna"
-        )
-    if space.search == "two_step" and (len(space.dimensions) > 1 or len(space.dimensions[0].ends) < 2 or ranges):
-        raise CseError("tune.search: two_step needs a list of values of exactly one key")
-    if space.search == "two_step" and _is_whole(space.keys[0]):
-        raise CseError(
-            f"tune.search: two_step uses steps of {_STEP}, but {space.keys[0]} takes whole numbers; list them"
-        )
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
         if _corrupts_anew(dimension.key, settings):

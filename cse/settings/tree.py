@@ -8,23 +8,12 @@ from __future__ import annotations
 from pydantic import ValidationInfo, model_validator
 
 from cse.errors import nearest
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.bank import BankSettings
-from cse.settings.groups.data import DataSettings
-from cse.settings.groups.evaluation import EvaluationSettings
-from cse.settings.groups.export import ExportSettings
-from cse.settings.groups.group import SettingsGroup
-from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.post import PostSettings
-from cse.settings.groups.promotion import PromotionSettings
-from cse.settings.groups.prompt import PromptSettings
-from cse.settings.groups.template import TemplateSettings
-from cse.settings.groups.train import TrainSettings
-from cse.settings.groups.tune import TuneSettings
-from cse.settings.terms import TermSettings
+from cse.settings.data import DataSettings, MineSettings
+from cse.settings.group import SettingsGroup
+from cse.settings.model import BackboneSettings, PoolerSettings, PostSettings, PromptSettings, TemplateSettings
+from cse.settings.objective import LossSettings, ObjectiveSettings
+from cse.settings.outcome import BankSettings, EvaluationSettings, ExportSettings, PromotionSettings, TuneSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 
@@ -58,7 +47,7 @@ class Settings(SettingsGroup):
 
 def impossible(settings: Settings) -> list[str]:
     """Return combinations that cannot work on any rows, each as ``key: problem and fix``."""
-    checks = (_unknown_terms, _prompt_problems, _read_out_problems, _term_problems, _mix_problems)
+    checks = (_unknown_terms, _prompt_problems, _read_out_problems, _term_problems)
     return [problem for check in checks for applies, problem in check(settings) if applies]
 
 
@@ -68,7 +57,7 @@ def impossible_rows(settings: Settings) -> list[str]:
     return [problem for applies, problem in found if applies]
 
 
-def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, TermSettings]:
+def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, LossSettings]:
     return {} if settings.train.parameters == "none" else objective.terms()
 
 
@@ -109,15 +98,6 @@ def _prompt_problems(settings: Settings) -> list[tuple[bool, str]]:
             "prompt.length: a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none",
         ),
         (
-            prompt.init == "checkpoint" and not prompt.init_checkpoint,
-            "prompt.init_checkpoint: name the folder of the checkpoint to start from",
-        ),
-        (
-            prompt.reparametrize != "none" and prompt.init != "random",
-            "prompt.init: a reparametrised prompt is initialised at random; set prompt.init: random or "
-            "prompt.reparametrize: none",
-        ),
-        (
             settings.post.kind == "query_map" and prompt.side != "query",
             "post.kind: query_map maps queries alone; set prompt.side: query",
         ),
@@ -147,10 +127,6 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
         (
             pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"),
             f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null",
-        ),
-        (
-            augment.shuffle_special and not augment.shuffle_tokens,
-            "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true",
         ),
         (
             augment.attention_dropout is not None and not augment.dropout,
@@ -209,8 +185,7 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
     found: list[tuple[bool, str]] = []
-    main, *views = _views(settings)
-    for source, view in zip(settings.data.more, views, strict=True):
+    for source, view in zip(settings.data.more, _views(settings)[1:], strict=True):
         objective, key = settings.objective.of_further(source.terms), f"data.more.{source.name}"
         terms = _terms(settings, objective)
         found += [
@@ -234,24 +209,8 @@ def _source_problems(settings: Settings) -> list[tuple[bool, str]]:
                 settings.template.second is not None and view != "sentences",
                 f"{key}: holds {view}, but template.second needs sentences; remove one of the two",
             ),
-            (
-                settings.train.mix == "rows" and view != main,
-                f"train.mix: rows of one batch have one view, but {key} holds {view} and the main source {main}; set "
-                "train.mix: batches",
-            ),
         ]
     return found
-
-
-def _mix_problems(settings: Settings) -> list[tuple[bool, str]]:
-    return [
-        (
-            settings.train.mix == "rows" and source.terms is not None,
-            f"train.mix: rows of all sources share a batch, so data.more.{source.name}.terms cannot hold; set "
-            "train.mix: batches, or terms: null",
-        )
-        for source in settings.data.more
-    ]
 
 
 def _term_problems(settings: Settings) -> list[tuple[bool, str]]:

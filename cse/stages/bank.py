@@ -59,7 +59,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     prepared = None if data is None else PreparedData(data)
     domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
-        sentences = SENTENCES if prepared is None else sentences_for_parity(prepared, settings.export.sentences)
+        sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
         check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
     add_domain(bank, domain, replace=replace)
     return domain
@@ -137,7 +137,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
 
 
 def _open(bank: Path, settings: Settings) -> OnnxEncoder:
-    onnx = OnnxEncoder(bank, provider=settings.export.provider)
+    onnx = OnnxEncoder(bank)
     if onnx.bank is None:
         raise CseError(f"{bank}: a bundle of one model, not a bank; make one with `cse bank create`")
     return onnx

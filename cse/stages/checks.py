@@ -10,8 +10,8 @@ import click
 from cse.data.store import GROUP, PreparedData
 from cse.errors import CseError
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.stages.sources import TrainingSource
 from cse.training.batches import most_frequent
 from cse.training.tokens import TokenTable
@@ -27,11 +27,6 @@ def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None
         if source.data.view != view:
             raise CseError(
                 f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
-            )
-        if settings.train.mix == "rows" and view != main.data.view:
-            raise CseError(
-                f"train.mix: rows of one batch have one view, but {source.key} holds {view} and {main.data.rows_file} "
-                f"{main.data.view}; set train.mix: batches"
             )
         _check_rows(source.key, source, settings.train)
 
@@ -69,7 +64,7 @@ def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None
 
 def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:
     """Say so if rows that may not meet make batches of ``what`` much smaller than asked for."""
-    if table.keys is None or table.parts:
+    if table.keys is None:
         return
     most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
     if most > usual:

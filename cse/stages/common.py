@@ -36,7 +36,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "model", "objectives", "runtime", "scale", "search", "stages", "study"),
+    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages", "study"),
     *("training", "tune"),
 )
 

@@ -33,6 +33,7 @@ from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+_COMPARED = 256  # sentences of the parity check
 _TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
 
@@ -51,7 +52,7 @@ def export_stage(
     encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
     data = PreparedData(prepared)
-    sentences = sentences_for_parity(data, settings.export.sentences)
+    sentences = sentences_for_parity(data)
     options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     calibration: list[str] = []
@@ -73,7 +74,7 @@ def export_stage(
         texts=calibration,
     ) as draft:
         click.echo(f"comparing ONNX with torch on {len(sentences)} sentences", err=True)
-        onnx = OnnxEncoder(draft.folder, provider=options.provider)
+        onnx = OnnxEncoder(draft.folder)
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision == "int8":
             draft.parity |= check_mixed(encoder, onnx)
@@ -157,16 +158,16 @@ def sentences_for_ranges(data: PreparedData, judged: Sequence[str]) -> list[str]
     return found[:: max(-(-len(found) // CALIBRATED), 1)]
 
 
-def sentences_for_parity(data: PreparedData, count: int) -> list[str]:
-    """Return up to ``count`` evaluation sentences; without any, of half the training sentences or own tasks' texts."""
+def sentences_for_parity(data: PreparedData) -> list[str]:
+    """Return evaluation sentences; without any, of half the training sentences or own tasks' texts."""
     found = list(dict.fromkeys(text for task in _similarity_tasks(data) for text in all_texts(task)))
     if not found:
-        found = training_sentences(data, max(_TRAINING, 2 * count)) or _own_texts(data)
+        found = training_sentences(data, _TRAINING) or _own_texts(data)
         found = found[1::2] or found  # the others are there for the ranges of int8
     if not found:
         raise CseError(f"{data.folder}: no sentences to compare ONNX with torch on; run `cse prepare`")
-    step = max(len(found) // count, 1)  # spread over all tasks, not only the first
-    return found[::step][:count]
+    step = max(len(found) // _COMPARED, 1)  # spread over all tasks, not only the first
+    return found[::step][:_COMPARED]
 
 
 def _own_texts(data: PreparedData) -> list[str]:

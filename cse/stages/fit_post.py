@@ -15,15 +15,16 @@ from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_fl
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import check_side
 from cse.runtime.uses import QUERY
-from cse.settings.groups.post import PostSettings
-from cse.settings.terms.collection import CollectionSettings
-from cse.stages.build.collection import collection_from
+from cse.settings.model import PostSettings
+from cse.settings.objective import CollectionSettings
+from cse.stages.build.losses import collection_from
 from cse.stages.fit_discriminant import decide_shrinkage, fit_labelled, labelled_texts
 from cse.stages.fit_linear import fit_linear
 from cse.stages.fit_query_map import fit_query_map
 from cse.training.collection import unit_vectors
 
 FIT_BATCH = 64  # sentences
+SEED = 42  # of initialisation and order
 DEFAULT_COLLECTION = CollectionSettings()
 
 
@@ -73,20 +74,13 @@ def fit_post(
         labels = [label_of[sentence] for sentence in sentences]
         shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
         if post.kind == "linear":
-            fitted: nn.Module = fit_linear(vectors, labels, shrinkage, post.dimension, post.seed, bar)
+            fitted: nn.Module = fit_linear(vectors, labels, shrinkage, post.dimension, SEED, bar)
         else:
             fitted = fit_labelled(vectors, labels, shrinkage, post.dimension)
     elif post.kind == "whitening":
         fitted = fit_whitening(vectors, post.dimension)
     else:
-        fitted = fit_flow(
-            vectors,
-            learning_rate=post.learning_rate,
-            batch_size=post.batch_size,
-            epochs=post.epochs,
-            seed=post.seed,
-            progress=bar,
-        )
+        fitted = fit_flow(vectors, seed=SEED, progress=bar)
     encoder.post = fitted.to(next(encoder.parameters()).device)
 
 
@@ -106,7 +100,7 @@ def _fit_query_map(
         made.documents,
         made.targets,
         temperature=settings.temperature,
-        seed=post.seed,
+        seed=SEED,
         times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
         progress=bar,
     ).to(next(encoder.parameters()).device)

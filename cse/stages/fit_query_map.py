@@ -7,9 +7,8 @@ import torch
 from numpy.typing import NDArray
 from tqdm import trange
 
+from cse.losses.collection import Targets, sampled_cross_entropy
 from cse.model.post.linear import QUERY_MAP, LinearMap
-from cse.objectives.collection import sampled_cross_entropy
-from cse.training.collection import Targets
 
 _BATCH = 64  # queries of a step
 _PASSES, _LEAST, _MOST = 32, 250, 3000  # steps: more passes over few stand-ins cost a search by words and vectors

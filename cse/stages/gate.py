@@ -51,16 +51,15 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
     """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``.
 
     Args:
-        settings: group ``promotion``, ``export.tolerance`` and ``export.sentences`` are used.
+        settings: group ``promotion`` and ``export.tolerance`` are used.
         promoted: the promoted bundle, or None.
     """
-    provider = settings.export.provider
     return judge_encoders(
         settings,
-        onnx=OnnxEncoder(bundle, provider=provider),
+        onnx=OnnxEncoder(bundle),
         encoder=load_checkpoint(checkpoint),
         data=PreparedData(prepared),
-        promoted=None if promoted is None else OnnxEncoder(promoted, provider=provider),
+        promoted=None if promoted is None else OnnxEncoder(promoted),
         measure=measure_in(read_config(checkpoint)["facts"]),
     )
 
@@ -87,7 +86,7 @@ def judge_encoders(
     """
     reasons, difference = [], None
     try:
-        sentences = sentences_for_parity(data, settings.export.sentences)
+        sentences = sentences_for_parity(data)
         precision: Precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
         tolerance = settings.export.tolerance
         found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)

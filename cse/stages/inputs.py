@@ -15,10 +15,10 @@ from cse.model.named import is_word_file
 from cse.model.static_words import find_words
 from cse.runtime.seal import sha256
 from cse.settings import Settings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.stages.build.replaced_tokens import check_generator
-from cse.stages.build.teachers import teachers_content
+from cse.settings.model import BackboneSettings
+from cse.stages.build.losses import teachers_content
 from cse.stages.common import training_code
+from cse.stages.corrupt import check_generator
 from cse.training.precision import choose_bf16, choose_device
 
 

@@ -52,7 +52,7 @@ def _sentences(settings: Settings, prepared: Path) -> Sequence[str]:
     """Return sentences of the prepared data, or a few of our own where nothing is prepared."""
     if not prepared.is_dir():
         return SENTENCES
-    return sentences_for_parity(PreparedData(prepared), settings.export.sentences)
+    return sentences_for_parity(PreparedData(prepared))
 
 
 def _compared(difference: float, tool: str, sentences: Sequence[str]) -> str:

@@ -18,10 +18,9 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.mine import MineSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.data import MineSettings
+from cse.settings.model import BackboneSettings, PoolerSettings
+from cse.settings.train import TrainSettings
 from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
 from cse.stages.mined import CONTENT, mining_facts
 
@@ -106,7 +105,7 @@ def _mine(
     if mine.neighbours:
         sentences = list(dict.fromkeys(texts_in(data.train, "sent0")))
         vectors = encode(sentences)
-        numbers = mutual_neighbours(vectors, mine.neighbours, mine.exact_rows)
+        numbers = mutual_neighbours(vectors, mine.neighbours)
         if not len(numbers):
             raise CseError(f"{prepared}: no two sentences are among each other's nearest; raise mine.neighbours")
         first, second = ([sentences[number] for number in column] for column in numbers.T)
@@ -122,11 +121,10 @@ def _mine(
     of_anchors, of_others = (None, None) if train.roles is None else train.roles[:2]
     others = encode(pairs.texts, of_others)
     anchors = others if of_anchors == of_others else encode(pairs.texts, of_anchors)
-    how = mining.Mining(mine.margin, mine.skip_nearest, mine.per_text, mine.exact_rows)
-    chosen = mining.mine(pairs, anchors, others, how)
+    chosen = mining.mine(pairs, anchors, others, mine.margin)
     kept = chosen != mining.NONE
     if not kept.any():
-        raise CseError(f"{prepared}: no pair keeps a hard negative; raise mine.margin or lower mine.skip_nearest")
+        raise CseError(f"{prepared}: no pair keeps a hard negative; raise mine.margin")
     triplets = mining.triplets(pairs, chosen, groups)
     write_rows(folder / TRAIN_FILE, "triplets", triplets, grouped=groups is not None)
     return facts | {

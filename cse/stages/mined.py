@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.runtime.seal import read_object, sha256
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.mine import MineSettings
+from cse.settings.data import MineSettings
+from cse.settings.model import BackboneSettings
 from cse.stages.common import MINING_FILE
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.bare import BareBackbone
 from cse.model.named import is_word_file
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
-from cse.settings.groups.backbone import BackboneSettings
-from cse.settings.groups.pooler import PoolerSettings
+from cse.settings.model import BackboneSettings, PoolerSettings
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
@@ -23,19 +22,19 @@ def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: Prep
     if is_word_file(Path(backbone.name)):
         words = words_of(_every_text(data))
         bar = sys.stderr.isatty()
-        return load_words(find_words(backbone.name), words, dimension=backbone.word_dimension, progress=bar)
+        return load_words(find_words(backbone.name), words, progress=bar)
     return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
 
 
 def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
     """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
-    opened = load_backbone(files, pooler.kind, backbone.family)
+    opened = load_backbone(files, pooler.kind)
     return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
 def bare_of(backbone: BackboneSettings) -> BareBackbone:
     """Return what a model of these settings is compared with: its backbone, revision, length and task texts."""
-    return BareBackbone(**backbone.model_dump(exclude={"family"}))
+    return BareBackbone(**backbone.model_dump())
 
 
 def _every_text(data: PreparedData) -> Iterator[str]:

@@ -17,8 +17,8 @@ from cse.model.named import is_checkpoint
 from cse.model.post import QUERY_MAP
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
-from cse.settings.groups.post import PostSettings
-from cse.settings.terms.collection import CollectionSettings
+from cse.settings.model import PostSettings
+from cse.settings.objective import CollectionSettings
 from cse.stages.fit_post import DEFAULT_COLLECTION, FIT_BATCH, check_post, fit_post
 
 

@@ -14,7 +14,7 @@ from cse.data.tasks.kinds import Task, held_out_texts
 from cse.files import is_json_with
 from cse.outputs import check_file, publish_file
 from cse.settings import Settings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.common import METRICS, PREPARED, run_stage
 
 GROUPS = ("data",)

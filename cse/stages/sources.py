@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import pyarrow as pa
-
-from cse.data.store import GROUP, PreparedData, join_rows
+from cse.data.store import GROUP, PreparedData
 from cse.files import fingerprint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.plan import second_text_from
 from cse.stages.uses import texts_before
 from cse.training.batches import group_numbers, row_keys
@@ -66,35 +64,17 @@ def own_weights(settings: Settings) -> list[dict[str, float]]:
 def tables_of(
     settings: Settings, encoder: SentenceEncoder, sources: Sequence[TrainingSource], folder: Path | None
 ) -> list[TokenTable]:
-    """Return the rows of each source as token ids; those of all in one table with ``train.mix: rows``.
+    """Return the rows of each source as token ids.
 
     Args:
         sources: from ``sources_of``.
         folder: folder where launchers share tokenised rows, which are then memory-mapped; None: not shared.
     """
-    main = sources[0]
-    if settings.train.mix == "rows" and len(sources) > 1:
-        rows, files = join_rows([source.data.train for source in sources]), [s.data.rows_file for s in sources]
-        table = _table(settings, encoder, rows, main, files, folder)
-        return [replace(table, parts=tuple((len(source.data.train), source.weight) for source in sources))]
-    return [
-        replace(
-            _table(settings, encoder, source.data.train, source, [source.data.rows_file], folder), weight=source.weight
-        )
-        for source in sources
-    ]
+    return [replace(_table(settings, encoder, source, folder), weight=source.weight) for source in sources]
 
 
-def _table(
-    settings: Settings,
-    encoder: SentenceEncoder,
-    rows: pa.Table,
-    source: TrainingSource,
-    files: Sequence[Path],
-    folder: Path | None,
-) -> TokenTable:
-    """Return rows of a source's view as token ids."""
-    view, copies = source.data.view, source.objective.copies
+def _table(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
+    rows, view, copies = source.data.train, source.data.view, source.objective.copies
     labels = source.objective.needs_labels and GROUP in rows.column_names
     before = texts_before(encoder, settings.train.roles, view)
     tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
@@ -113,7 +93,7 @@ def _table(
         )
         if settings.train.distinct_batches:
             table = replace(table, keys=row_keys(rows))
-        return replace(table, labels=group_numbers(rows, len(source.data.train))) if labels else table
+        return replace(table, labels=group_numbers(rows)) if labels else table
 
     if folder is None:
         return make()
@@ -128,4 +108,4 @@ def _table(
         facts["distinct_batches"] = True
     if labels:
         facts["labels"] = True
-    return shared_table(folder / fingerprint(facts, files), make)
+    return shared_table(folder / fingerprint(facts, [source.data.rows_file]), make)

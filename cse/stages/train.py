@@ -23,7 +23,7 @@ from cse.outputs import Kind, check_file, check_folder, publish_file, publish_fo
 from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.checks import counted
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.stages.environment import environment

@@ -23,9 +23,9 @@ from cse.model.mlm_head import MlmHead, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.settings import Settings
-from cse.settings.groups.objective import ObjectiveSettings
+from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.encoder import check_copies, encoder_from
-from cse.stages.build.losses import Parts, losses_from
+from cse.stages.build.losses import losses_from
 from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
 from cse.stages.common import MINED
@@ -107,18 +107,25 @@ class Training:
             Interrupted: a signal arrived; the state is saved.
         """
         settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
-        seed, epochs = settings.train.seed, settings.train.epochs
         for number, each in enumerate(tables if group.rank == 0 else ()):
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
             say_small(each, settings.train.batch_size, what)
         table = tables[0]
-        longest = settings.train.max_length
-        rows = [source.data for source in self.sources]
-        parts = Parts(encoder, self.head, table, longest, seed, epochs, self.corrupted, rows, self.device, self.bf16)
         try:
             return train(
                 encoder,
-                losses_from(self.objective, parts, own_weights(settings)),
+                losses_from(
+                    self.objective,
+                    encoder,
+                    settings.train,
+                    table,
+                    own=own_weights(settings),
+                    head=self.head,
+                    sources=[source.data for source in self.sources],
+                    corrupted=self.corrupted,
+                    device=self.device,
+                    bf16=self.bf16,
+                ),
                 table,
                 plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
                 more=tables[1:],

@@ -9,8 +9,8 @@ from cse.errors import CseError, in_terms_of
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.seal import short
 from cse.runtime.uses import text_of
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 
 
 def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: str) -> list[str]:

@@ -15,7 +15,7 @@ from cse.model.on_device import on_device
 from cse.model.packing import Packed, pack_rows
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
+from cse.training.augment import cut_features, repeat_words, shuffled_positions
 from cse.training.group import ALONE, Group, GroupLayout, order_of
 from cse.training.replay import RandomState, run_twice
 from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
@@ -31,26 +31,22 @@ class Augmentation:
 
     Attributes:
         repeat_share: largest share of word pieces repeated in the second copy.
-        repeat_rule: how many to repeat, ``paper`` or ``released``, see ``repeat_words``.
         shuffle: whether to shuffle the first copy's positions.
-        shuffle_special: whether to shuffle those of special tokens too.
         cut_share: share of features set to 0 in the second copy.
     """
 
     repeat_share: float
-    repeat_rule: str
     special: Sequence[int]
     shuffle: bool
-    shuffle_special: bool
     cut_share: float
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the function that changes token ids in one step, or None if they do not change."""
         if self.repeat_share == 0.0:
             return None
-        special, repeat = np.asarray(self.special), REPEAT_RULES[self.repeat_rule]
+        special = np.asarray(self.special)
         return lambda ids, view: (
-            repeat(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
+            repeat_words(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
         )
 
     def alteration(self, view_B: torch.Tensor) -> Alteration | None:
@@ -58,7 +54,7 @@ class Augmentation:
         return _Alteration(self, view_B) if self.shuffle or self.cut_share > 0.0 else None
 
 
-NO_AUGMENTATION = Augmentation(0.0, "paper", (), shuffle=False, shuffle_special=False, cut_share=0.0)
+NO_AUGMENTATION = Augmentation(0.0, (), shuffle=False, cut_share=0.0)
 
 
 @dataclass(frozen=True)
@@ -69,7 +65,7 @@ class _Alteration:
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         if not self.how.shuffle:
             return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL)
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
@@ -141,6 +137,23 @@ class Batch:
     def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
         return self.layout.join(self.group, parts)
+
+    def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
+        """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
+        noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None
+
+        def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
+            made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+            return TokenBatch([], None, made.pooled_BD, made.noise_BD)
+
+        found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in self.slices]
+        found = [(piece, own) for piece, own in found if len(own)] or found[:1]
+        staged = on_device([own for _, own in found], self.projected_XD.device)
+        parts = [
+            piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
+            for (piece, _), own_B in zip(found, staged, strict=True)
+        ]
+        return project_in_order(encoder, self.anchors, self.group, parts)
 
 
 def project_in_order(
@@ -313,21 +326,3 @@ def _encode_slice(
     before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
     tokens = run_twice(encode, ids_BL, mask_BL)
     return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
-
-
-def embed_anchors(encoder: SentenceEncoder, batch: Batch) -> torch.Tensor:
-    """Return an encoder's embeddings of the batch's anchors, ``(B, D)`` in float32, as the loss would see them."""
-    noise_TND = encoder.noise(batch.longest + 1) if encoder.denoise != "none" else None
-
-    def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
-        made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
-        return TokenBatch([], None, made.pooled_BD, made.noise_BD)
-
-    found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in batch.slices]
-    found = [(piece, own) for piece, own in found if len(own)] or found[:1]
-    staged = on_device([own for _, own in found], batch.projected_XD.device)
-    parts = [
-        piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
-        for (piece, _), own_B in zip(found, staged, strict=True)
-    ]
-    return project_in_order(encoder, batch.anchors, batch.group, parts)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import blake2b
@@ -30,13 +29,11 @@ class Rows:
     Attributes:
         keys: from ``row_keys``, for batches without false negatives; None: any rows may meet.
         weight: batches of these rows for each batch of the main source.
-        parts: of rows of several sources, one after the other: the number of each source's and its weight.
     """
 
     count: int
     keys: np.ndarray | None = None
     weight: float = 1.0
-    parts: tuple[tuple[int, float], ...] = ()
 
 
 class Batches:
@@ -48,7 +45,6 @@ class Batches:
         seed: seed of the order.
         keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
         steps: more passes follow until there are as many batches.
-        draw: returns the rows of an epoch; None: all of them, each once.
     """
 
     def __init__(
@@ -60,13 +56,11 @@ class Batches:
         seed: int,
         keys_RK: np.ndarray | None = None,
         steps: int = 0,
-        draw: Callable[[int], np.ndarray] | None = None,
     ) -> None:
         self.count, self.batch_size, self.seed = count, batch_size, seed
         self.keys_RK = keys_RK
         self._order = lru_cache(maxsize=2)(lambda epoch: np.random.default_rng([seed, epoch]).permutation(count))
         self._distinct = lru_cache(maxsize=2)(self._distinct_epoch)
-        self._draw = None if draw is None else lru_cache(maxsize=2)(draw)
         self.ends: list[int] = []
         while len(self.ends) < epochs or self.steps < steps:
             self.ends.append(self.steps + self._number(len(self.ends)))
@@ -84,22 +78,14 @@ class Batches:
             rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
         else:
             rows = self._distinct(epoch)[place]
-        return epoch, rows if self._draw is None else self._draw(epoch)[rows]
+        return epoch, rows
 
     def _number(self, epoch: int) -> int:
         return math.ceil(self.count / self.batch_size) if self.keys_RK is None else len(self._distinct(epoch))
 
     def _distinct_epoch(self, epoch: int) -> list[np.ndarray]:
         assert self.keys_RK is not None  # noqa: S101 - callers check
-        keys_RK = self.keys_RK if self._draw is None else _keys_of(self.keys_RK, self._draw(epoch))
-        return distinct_batches(keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
-
-
-def _keys_of(keys_RK: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Return the keys of drawn rows; a row that was drawn more than once shares one more key with itself."""
-    again = np.bincount(rows, minlength=len(keys_RK))[rows] > 1
-    own_R1 = np.where(again, keys_RK.max(initial=NO_KEY) + 1 + rows, NO_KEY)[:, None]
-    return np.concatenate([keys_RK[rows], own_R1], axis=1)
+        return distinct_batches(self.keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
 
 
 def row_keys(rows: pa.Table) -> np.ndarray:
@@ -125,11 +111,9 @@ def row_keys(rows: pa.Table) -> np.ndarray:
     return _without_single(np.concatenate([group_R[:, None] + number, texts_RK], axis=1))
 
 
-def group_numbers(rows: pa.Table, count: int) -> np.ndarray:
-    """Return the number of the group of each of the first ``count`` rows, and -1 for the others, int64 ``(rows,)``."""
-    numbers = np.full(len(rows), -1)
-    numbers[:count] = np.unique(_digests(rows.slice(0, count), GROUP), return_inverse=True)[1]
-    return numbers
+def group_numbers(rows: pa.Table) -> np.ndarray:
+    """Return the number of the group of each row, int64 ``(rows,)``."""
+    return np.unique(_digests(rows, GROUP), return_inverse=True)[1]
 
 
 def _digests(rows: pa.Table, name: str) -> np.ndarray:

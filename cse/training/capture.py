@@ -102,7 +102,7 @@ def why_not(encoder: SentenceEncoder, losses: Losses, plan: Plan, device: torch.
         "train.optimizer": plan.optimizer == "adamw",
         "train.mini_batch_size": plan.cut.mini_batch_size is None,
         "train.parameters": encoder.frozen,
-        "prompt.reparametrize": prompt is None or prompt.network is None,
+        "prompt.init": prompt is None or prompt.network is None,
         "augment": not augmentation.shuffle and augmentation.cut_share == 0.0,
         "template.denoise": encoder.denoise == "none",
     } | {f"objective.{name}": term.from_tensors for name, term in losses.named_terms()}

@@ -9,7 +9,7 @@ vectors and scores is in memory at a time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from cse.data.store import AGAIN, texts_in
 from cse.errors import CseError
-from cse.objectives.collection import NO_DOCUMENT
+from cse.losses.collection import NO_DOCUMENT, Targets
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
+from cse.settings.objective import CollectionSettings
 
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
@@ -74,23 +75,6 @@ class QueryPairs:
         return np.maximum(wanted.round().astype(np.int64), 1)[self.source]
 
 
-@dataclass(frozen=True)
-class Targets:
-    """What a teacher thinks of the documents, for each query.
-
-    Attributes:
-        place: numbers of the documents with a share ``(n, K)``, int64.
-        share: their shares, which sum to 1 ``(n, K)``, float32.
-        own: the document that is no candidate, ``NO_DOCUMENT`` for none ``(n,)``, int64.
-        sample: numbers of documents at random that a step ranks beside those with a share; none: it ranks all.
-    """
-
-    place: NDArray[np.int64]
-    share: NDArray[np.float32]
-    own: NDArray[np.int64]
-    sample: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-
-
 def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] | None = None) -> QueryPairs:
     """Return the pairs of several sources one after the other, over one collection.
 
@@ -123,33 +107,22 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] 
 
 
 def teach(
-    pairs: QueryPairs,
-    query_nD: NDArray[np.float32],
-    document_ND: NDArray[np.float32],
-    *,
-    words: float,
-    temperature: float,
-    candidates: int,
-    own_share: float,
-    most_documents: int | None = None,
+    pairs: QueryPairs, query_nD: NDArray[np.float32], document_ND: NDArray[np.float32], settings: CollectionSettings
 ) -> Targets:
     """Return the shares that a teacher gives to the documents, for each query.
 
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
     deviation; a softmax over the best ``candidates`` makes shares of the scores. All documents are scored, a block of
-    them after the other: once for means and deviations, and once more for the best.
+    them after the other: once for means and deviations, and once more for the best. Of more than ``most_documents``,
+    half as many at random are the targets' sample.
 
     Args:
         query_nD: the teacher's unit vectors of the queries ``(n, D)``.
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
-        words: weight of BM25; 0: none.
-        candidates: how many documents get a share, at most.
-        own_share: share of the own document of a query that stands in for no other; of one that does, it gets none.
-        most_documents: of more, half as many at random are the targets' sample; None: no sample.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
-    scores = _Scores(pairs, query_nD, document_ND, words)
-    kept = min(candidates, documents - (1 if documents > 1 else 0))
+    scores = _Scores(pairs, query_nD, document_ND, settings.words)
+    kept = min(settings.candidates, documents - (1 if documents > 1 else 0))
     best = np.zeros((queries, kept), np.int64)
     score_nK = np.full((queries, kept), -np.inf, np.float32)
     for rows, first, score_bM in scores.standardised():
@@ -165,10 +138,9 @@ def teach(
         chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
-    share_nK = _softmax(score_nK / temperature)
-    given = np.where(pairs.stands_in, 0.0, own_share).astype(np.float32)
-    sampled = most_documents is not None and documents > most_documents
-    count = max((most_documents or 0) // 2, 1) if sampled else 0
+    share_nK = _softmax(score_nK / settings.teacher_temperature)
+    given = np.where(pairs.stands_in, 0.0, settings.own_share).astype(np.float32)
+    count = max(settings.most_documents // 2, 1) if documents > settings.most_documents else 0
     return Targets(
         place=np.column_stack([best, pairs.place]),
         share=np.column_stack([share_nK * (1 - given)[:, None], given]),

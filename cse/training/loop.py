@@ -18,10 +18,10 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.on_device import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
-from cse.training.average import WeightAverage, copy_into
 from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
 from cse.training.capture import Captured, Terms, why_not
 from cse.training.group import ALONE, Group
+from cse.training.initial import InitialShare, copy_into
 from cse.training.losses import Losses
 from cse.training.mixture import Mixture
 from cse.training.observers import Observer, StepRecord
@@ -31,6 +31,7 @@ from cse.training.tokens import TokenTable
 
 _log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
+CLIP_NORM = 1.0  # largest norm of a gradient
 STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
 _NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
 
@@ -45,11 +46,9 @@ class Plan:
     max_steps: int | None
     warmup_share: float
     weight_decay: float
-    average: float
     start_share: float
-    clip_norm: float
     optimizer: str
-    betas: tuple[float, float]
+    beta2: float
     schedule: str
     augmentation: Augmentation
     cut: Cut
@@ -118,13 +117,13 @@ def train(
     tables = (table, *more)
     batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
     steps = min(batches.steps, plan.max_steps or batches.steps)
-    average = WeightAverage(encoder.trainable(), plan.average, plan.start_share)
-    state = _start(folder, weights, average, losses, optimizer, group)
+    mixed = InitialShare(encoder.trainable(), plan.start_share)
+    state = _start(folder, weights, mixed, losses, optimizer, group)
     observer.start(state.step, steps)
 
     def evaluate() -> None:
         if dev is not None:
-            with average.in_place():
+            with mixed.in_place():
                 _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
 
     run, alike = _runner(encoder, losses, optimizer, weights, plan, device, group)
@@ -159,7 +158,6 @@ def train(
                     alike=alike,
                 )
                 terms = run(staged)
-                average.update(step + 1)
 
                 state.step = step + 1
                 sentences += len(rows) * len(tables[source].columns)
@@ -186,7 +184,7 @@ def train(
                     if group.rank == 0:
                         state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
                         # an ended run goes on no more: it keeps what is to be saved
-                        state.average = _on_host(average.result() if last else average.values)
+                        state.mixed = _on_host(mixed.result()) if last else {}
                         state.optimizer = _on_host(optimizer.state_dict())
                     save = folder.save if last or stop else folder.save_behind
                     save(state if group.rank == 0 else None)
@@ -219,7 +217,7 @@ def _runner(
         optimizer.zero_grad()
         terms["loss"].backward()
         group.average_gradients(weights)
-        norm = torch.nn.utils.clip_grad_norm_(weights.values(), plan.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), CLIP_NORM)
         if staged.step == 0:
             _check_first(batch, terms, norm, group)
         optimizer.step()
@@ -235,8 +233,8 @@ def _runner(
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
-    """Load a state's best weights into the encoder, or, without a best score, the last average or the last ones."""
-    last = state.average or state.weights
+    """Load a state's best weights into the encoder, or, without a best score, the last ones."""
+    last = state.mixed or state.weights
     copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
     encoder.eval()
 
@@ -244,7 +242,7 @@ def take_best(encoder: SentenceEncoder, state: RunState) -> None:
 def _start(
     folder: RunFolder,
     weights: Mapping[str, torch.Tensor],
-    average: WeightAverage,
+    mixed: InitialShare,
     losses: Losses,
     optimizer: torch.optim.Optimizer,
     group: Group,
@@ -253,12 +251,11 @@ def _start(
     state = group.from_first(lambda: folder.load() or RunState())
     if state.step:
         copy_into(weights, state.weights)
-        copy_into(average.values, state.average)
         copy_into(losses.memory(), state.memory)
         optimizer.load_state_dict(state.optimizer)
     elif group.size > 1:
         copy_into(weights, group.from_first(lambda: _on_host(weights)))
-        average.start()
+        mixed.start()
     return state
 
 
@@ -326,7 +323,7 @@ def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], 
     if plan.optimizer == "rmsprop":
         return torch.optim.RMSprop(settings, weight_decay=plan.weight_decay)
     fused = all(weight.is_cuda for weight in weights.values())  # one launch for all of them
-    return torch.optim.AdamW(settings, betas=plan.betas, eps=1e-8, weight_decay=plan.weight_decay, fused=fused)
+    return torch.optim.AdamW(settings, betas=(0.9, plan.beta2), eps=1e-8, weight_decay=plan.weight_decay, fused=fused)
 
 
 def _on_host(value: Any) -> Any:

@@ -8,8 +8,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import nn
 
-from cse.training.batch import Batch
-from cse.training.terms.term import Term
+from cse.losses.shared import Batch, Loss
 
 
 class Losses(nn.Module):
@@ -20,7 +19,7 @@ class Losses(nn.Module):
         own: for each source, the weights that replace those of terms on its batches, by name; 0: not computed.
     """
 
-    def __init__(self, terms: Mapping[str, Term], own: Sequence[Mapping[str, float]] = ()) -> None:
+    def __init__(self, terms: Mapping[str, Loss], own: Sequence[Mapping[str, float]] = ()) -> None:
         super().__init__()
         self.terms = nn.ModuleDict(terms)
         self.own = own
@@ -55,11 +54,11 @@ class Losses(nn.Module):
         """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""
         return dict(self.named_buffers())
 
-    def named_terms(self) -> list[tuple[str, Term]]:
+    def named_terms(self) -> list[tuple[str, Loss]]:
         """Return the terms by settings key."""
         return list(self.terms.items())  # type: ignore[arg-type]
 
-    def _of(self, batch: Batch) -> list[tuple[str, Term, float | None]]:
+    def _of(self, batch: Batch) -> list[tuple[str, Loss, float | None]]:
         """Return the terms of a batch's source with the weight that replaces each one's, if any."""
         own = self.own[batch.source] if self.own else {}
         return [(name, term, own.get(name)) for name, term in self.named_terms() if own.get(name) != 0]

@@ -19,7 +19,8 @@ from cse.errors import CseError
 
 NONE = -1
 CELLS = 1 << 24  # cosines held at once
-_DEPTH = 200  # candidates per anchor that an approximate search looks at, besides those skipped
+EXACT = 200_000  # distinct texts up to which the search is exact; above, faiss searches approximately
+_DEPTH = 200  # candidates per anchor that an approximate search looks at
 _LINKS = 32
 
 
@@ -38,16 +39,6 @@ class PairNumbers:
     anchor_R: np.ndarray
     positive_R: np.ndarray
     barred_R: Sequence[np.ndarray]
-
-
-@dataclass(frozen=True)
-class Mining:
-    """How to choose; values of the settings of group ``mine``."""
-
-    margin: float
-    skip_nearest: int = 0
-    per_text: int | None = None
-    exact_rows: int = 200_000
 
 
 def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequence[str] | None) -> PairNumbers:
@@ -91,32 +82,27 @@ def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequenc
     )
 
 
-def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, how: Mining) -> np.ndarray:
+def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margin: float) -> np.ndarray:
     """Return the hard negative of each row, a number of a text, or ``NONE`` where none is left.
 
     Args:
         anchors_TD: vector of each text as an anchor, of unit length; rows of texts that are none are not read.
         texts_TD: vector of each text as a positive or negative, of unit length.
+        margin: share of the positive's cosine above which a candidate is a false negative.
     """
     candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
     chosen_R = np.full(len(pairs.anchor_R), NONE)
-    uses_C = np.zeros(pairs.candidates, np.int64)
     barred_C = np.zeros(pairs.candidates, bool)
-    exact = pairs.candidates <= how.exact_rows
-    searched = _exact(pairs, anchors_TD, candidates_CD) if exact else _nearest(pairs, anchors_TD, candidates_CD, how)
-    for row, found, cosines in searched:
+    search = _exact if pairs.candidates <= EXACT else _nearest
+    for row, found, cosines in search(pairs, anchors_TD, candidates_CD):
         positive = float(anchors_TD[pairs.anchor_R[row]] @ texts_TD[pairs.positive_R[row]])
         barred_C[pairs.barred_R[row]] = True
         cosines = np.where(barred_C[found], -np.inf, cosines)
         barred_C[pairs.barred_R[row]] = False
-        cosines[first_places(cosines, how.skip_nearest)] = -np.inf
-        cosines[cosines > how.margin * positive] = -np.inf
-        if how.per_text is not None:
-            cosines[uses_C[found] >= how.per_text] = -np.inf
+        cosines[cosines > margin * positive] = -np.inf
         best = int(cosines.argmax())
         if cosines[best] > -np.inf:
             chosen_R[row] = found[best]
-            uses_C[found[best]] += 1
     return chosen_R
 
 
@@ -146,12 +132,12 @@ def _exact(
 
 
 def _nearest(
-    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray, how: Mining
+    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
     """Yield every row with its approximately nearest candidates and their cosines."""
     index = _index(candidates_CD)
     most = max(map(len, pairs.barred_R))
-    depth = min(_DEPTH + how.skip_nearest + most, len(candidates_CD))
+    depth = min(_DEPTH + most, len(candidates_CD))
     index.hnsw.efSearch = 2 * depth
     size = max(CELLS // depth, 1)
     for start in range(0, len(pairs.anchor_R), size):
@@ -179,8 +165,8 @@ def _index(vectors_TD: np.ndarray) -> Any:
         import faiss
     except ImportError:
         raise CseError(
-            f"mine.exact_rows: {len(vectors_TD):,} texts are searched by faiss, which is not installed: pip install "
-            "'cse[mine]', or raise mine.exact_rows"
+            f"mine: more than {EXACT:,} texts ({len(vectors_TD):,}) are searched by faiss, which is not installed: pip "
+            "install 'cse[mine]', or lower data.max_rows"
         ) from None
     index = faiss.IndexHNSWFlat(vectors_TD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
     index.add(vectors_TD)

@@ -1,7 +1,7 @@
-"""Which source each step takes its rows from: batches of one source each, or of rows of all sources.
+"""Which source each step takes its rows from.
 
-An epoch is one pass over the main source. Another source adds its weight times as many batches (or rows), taken from
-passes of its own that go on from one epoch to the next.
+An epoch is one pass over the main source. Another source adds its weight times as many batches, taken from passes of
+its own that go on from one epoch to the next.
 """
 
 from __future__ import annotations
@@ -18,16 +18,14 @@ class Mixture:
     """The table and the rows of every step of a run; they follow from the arguments alone.
 
     Args:
-        tables: of the main source (or of all in one), then of the further ones.
+        tables: of the main source, then of the further ones.
         batch_size: maximum rows per batch.
         seed: seed of the order.
     """
 
     def __init__(self, tables: Sequence[Rows], *, batch_size: int, epochs: int, seed: int) -> None:
         main, *more = tables
-        draw = partial(draw_rows, main.parts, seed=seed) if main.parts else None
-        count = len(draw(0)) if draw else main.count
-        first = Batches(count, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=main.keys, draw=draw)
+        first = Batches(main.count, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=main.keys)
         numbers_E = np.diff(first.ends, prepend=0)
         self._numbers_ET = np.stack([numbers_E, *(share(table.weight, numbers_E) for table in more)], axis=1)
         self._batches = [first]
@@ -65,28 +63,10 @@ class Mixture:
 
 
 def share(weight: float, number: np.ndarray) -> np.ndarray:
-    """Return how many batches (or rows) a source adds to those of the main one, at least 1."""
+    """Return how many batches a source adds to those of the main one, at least 1."""
     return np.maximum(np.rint(weight * number), 1).astype(np.int64)
 
 
 def seed_of(seed: int, source: int) -> int:
     """Return the seed for the order of a further source, numbered from 1."""
     return int(np.random.SeedSequence([seed, source]).generate_state(1)[0])
-
-
-def draw_rows(parts: Sequence[tuple[int, float]], epoch: int, *, seed: int) -> np.ndarray:
-    """Return the rows of an epoch over several sources in one table, as many in each epoch.
-
-    Args:
-        parts: the number of rows of each source and its weight, as they follow each other in the table.
-    """
-    main = parts[0][0]
-    drawn, first = [np.arange(main)], main
-    for source, (count, weight) in enumerate(parts[1:], start=1):
-        many = int(share(weight, np.array(main)))
-        start = epoch * many
-        passes = range(start // count, -(-(start + many) // count))
-        rows = [np.random.default_rng([seed_of(seed, source), number]).permutation(count) for number in passes]
-        drawn.append(first + np.concatenate(rows)[start % count :][:many])
-        first += count
-    return np.concatenate(drawn)

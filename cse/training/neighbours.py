@@ -12,13 +12,12 @@ import numpy as np
 from cse.training import mining
 
 
-def mutual_neighbours(vectors_TD: np.ndarray, nearest: int, exact_rows: int) -> np.ndarray:
+def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
 
     Args:
         vectors_TD: vector of each distinct text, of unit length.
         nearest: how many neighbours of each text count.
-        exact_rows: texts up to which the search is exact; above, faiss searches approximately.
 
     Returns:
         Numbers of texts, int64 ``(P, 2)``; none twice.
@@ -26,7 +25,7 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int, exact_rows: int) -> 
     nearest = min(nearest, len(vectors_TD) - 1)
     if nearest < 1:
         return np.empty((0, 2), np.int64)
-    search = _exact if len(vectors_TD) <= exact_rows else mining.approximate_neighbours
+    search = _exact if len(vectors_TD) <= mining.EXACT else mining.approximate_neighbours
     found_TK = search(vectors_TD, nearest)
     one = np.repeat(np.arange(len(vectors_TD)), found_TK.shape[1])
     pairs = np.stack([one, found_TK.ravel()], axis=1)

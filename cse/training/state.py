@@ -21,7 +21,7 @@ class RunState:
     Attributes:
         weights: trained weights by name, including those of the loss.
         memory: buffers of the loss by name (a momentum copy, a queue).
-        average: moving average of the encoder's weights by name, in an ended run the weights to save; empty without.
+        mixed: in an ended run with a share of the initial weights, the encoder's weights to save by name; else empty.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
     """
@@ -29,7 +29,7 @@ class RunState:
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
-    average: dict[str, torch.Tensor] = field(default_factory=dict)
+    mixed: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best_score: float | None = None
     best_step: int = 0

@@ -44,9 +44,9 @@ class TokenTable:
 
     Attributes:
         columns: one per view (the same column twice if a sentence is its own positive).
-        labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts have
-            and -1 for none, int64 ``(rows,)``; None if the loss needs neither.
-        keys, weight, parts: see ``Rows``.
+        labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts
+            have, int64 ``(rows,)``; None if the loss needs neither.
+        keys, weight: see ``Rows``.
     """
 
     columns: tuple[TokenColumn, ...]
@@ -54,7 +54,6 @@ class TokenTable:
     labels: np.ndarray | None = None
     keys: np.ndarray | None = None
     weight: float = 1.0
-    parts: tuple[tuple[int, float], ...] = ()
 
     def __len__(self) -> int:
         return len(self.columns[0].offsets) - 1
@@ -62,7 +61,7 @@ class TokenTable:
     @property
     def rows(self) -> Rows:
         """What the order of the rows follows from."""
-        return Rows(len(self), self.keys, self.weight, self.parts)
+        return Rows(len(self), self.keys, self.weight)
 
 
 def tokenise(

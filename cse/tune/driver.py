@@ -80,7 +80,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
                 scores = {r.config[space.keys[0]]: r.score for r in records if r.state == "finished"}
                 if len(scores) < 2:
                     reason = next((record.reason for record in records if record.reason), "unknown reason")
-                    raise CseError(f"tune.search: fewer than two trials of the coarse search succeeded: {reason}")
+                    raise CseError(f"tune: fewer than two trials of the coarse search succeeded: {reason}")
                 fine = space.second_step(scores)  # type: ignore[arg-type]
                 if fine is not None:
                     trials += _search(fine, job, "tune-fine", watch)

@@ -36,7 +36,7 @@ def sampler(space: Space, job: Job) -> Any:
     start = {part.key: now[part.key] for part in space.dimensions if part.holds(now[part.key])}
     wanted = job.settings.tune
     sampler = TPESampler(
-        seed=wanted.seed,
+        seed=job.settings.train.seed,
         n_startup_trials=min(_STARTUP, max(wanted.trials // 3, 1)),
         multivariate=True,
         constant_liar=True,  # trials run at the same time
@@ -56,4 +56,4 @@ def scheduler(job: Job) -> Any:
 
 def stops_early(space: Space, settings: Settings) -> bool:
     """Return whether trials that fall behind are stopped early."""
-    return space.search == "optuna" and settings.tune.stop_early and settings.tune.evaluations > 1
+    return space.search == "optuna" and settings.tune.evaluations > 1

@@ -14,7 +14,7 @@ data: {task_path: another/task, view: pairs}
 prompt: {length: 40}
 train: {epochs: 3, dev_measure: MAP, precision: fp32, device: cpu}
 objective: {energy_hinge: {weight: 0.0}}
-export: {sentences: 20}
+export: {score_loss: 2.0}
 """
 
 
@@ -31,7 +31,7 @@ def test_what_another_run_left_is_told_and_not_taken(place):
         usual.prompt, usual.train.epochs, usual.train.dev_measure,
     )  # fmt: skip
     assert settings.data.task_path == usual.data.task_path
-    assert (settings.backbone.name, settings.export.sentences) == ("there", 20)
+    assert (settings.backbone.name, settings.export.score_loss) == ("there", 2.0)
     assert (settings.train.precision, settings.train.device) == ("fp32", "cpu")
     assert told == (
         "an adaptation starts from the defaults; not taken from params.yaml: data.task_path another/task, "
@@ -44,13 +44,6 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
-
-
-def test_null_is_a_value_too(place):
-    PARAMS_FILE.write_text("data: {hub_file: null}\ntrain: {max_steps: null}\n")  # the other one's default is null
-    assert base_settings(PARAMS_FILE, {})[1].endswith(
-        "not taken from params.yaml: data.hub_file None (-s sets a value)"
-    )
 
 
 def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):

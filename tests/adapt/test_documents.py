@@ -33,7 +33,7 @@ from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.shard import shard_tables
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
 

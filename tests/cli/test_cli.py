@@ -23,7 +23,7 @@ from cse.cli.main import cli
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from tests.cli.workspace import contents, full_disk
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
@@ -211,7 +211,7 @@ def test_preset_show_and_use(cse, empty):
 
 
 def test_prepare_writes_where_it_is_told(cse, empty):
-    (empty / "params.yaml").write_text("data: {sample_rows: 60}\n")
+    (empty / "params.yaml").write_text("data: {max_rows: 60}\n")
     done = cse("prepare", "--out", "mine", "-s", "data.view=pairs", "-s", "objective.energy_hinge.weight=0")
     assert (done.code, done.err) == (0, "")
     assert done.out.startswith("train ")
@@ -510,9 +510,9 @@ def test_command_is_a_process_with_an_exit_code(project):
 
 
 def test_prepared_sample_is_what_the_function_writes(cse, empty):
-    (empty / "params.yaml").write_text("data: {sample_rows: 60}\n")
+    (empty / "params.yaml").write_text("data: {max_rows: 60}\n")
     assert cse("prepare").code == 0
-    prepare(DataSettings(source="sample", sample_rows=60), empty / "again", progress=False)
+    prepare(DataSettings(source="sample", max_rows=60), empty / "again", progress=False)
     assert contents(empty / "data/prepared") == contents(empty / "again")
     assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
 
@@ -621,7 +621,7 @@ def test_mteb_offline_and_unknown(cse, project, monkeypatch):
 @pytest.mark.parametrize(
     ("command", "options"),
     [
-        ("prepare", ["-s", "data.sample_rows=40"]),
+        ("prepare", ["-s", "data.max_rows=40"]),
         ("train", []),
         ("post", ["data/checkpoint", "--kind", "whitening"]),
         ("export", []),

@@ -106,7 +106,7 @@ def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch
     assert done.err.startswith(f"error: {where}: the hub cannot be reached and the cache does not have it; ")
     assert not (empty / "data/prepared").exists()
 
-    (empty / "params.yaml").write_text("data: {sample_rows: 30}\n")
+    (empty / "params.yaml").write_text("data: {max_rows: 30}\n")
     said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
     assert said[-1].endswith("`dvc repro` trains it on generated sample text")
     assert cse("prepare").code == 0

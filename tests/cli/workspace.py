@@ -68,7 +68,7 @@ def write_params(path: Path, backbone: Path) -> Path:
     path.write_text(
         f"backbone: {{name: {backbone}}}\nprompt: {{length: 4, init_std: 0.5}}\npooler: {{kind: mean}}\n"
         "train: {batch_size: 8, max_length: 16, precision: fp32, device: cpu, eval_every: 2, save_seconds: 0}\n"
-        "evaluation: {device: cpu}\nexport: {provider: cpu, sentences: 20}\n"
+        "evaluation: {device: cpu}\n"
     )
     return path
 

@@ -13,7 +13,7 @@ from cse.data.passages import cut_title, document_rows, passages_of
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 BODY = "Dr. Smith lives in Rome. He has a cat. The cat sleeps all day! Does it eat? It does."
 

@@ -9,7 +9,7 @@ from cse.data.sample import sample_rows
 from cse.data.shape import read_rows
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 SNLI = (
     "gold_label,sentence1,sentence2\n"

@@ -7,7 +7,7 @@ import pytest
 from cse.data.near_duplicates import NearDuplicates, bands, jaccard, shingles
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 ROWS = [
     "The quick brown fox jumps over the lazy dog near the river.",

@@ -10,7 +10,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.settings.tree import Settings
 from cse.stages import prepare as stage
 
@@ -39,11 +39,11 @@ def settings(raw, **how):
 
 
 def test_sample_needs_nothing_and_gives_everything(tmp_path):
-    report = prepare(DataSettings(sample_rows=200), tmp_path / "out")
+    report = prepare(DataSettings(max_rows=200), tmp_path / "out")
     data = PreparedData(tmp_path / "out")
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
     assert data.view == "triplets"
-    assert data.train.num_rows == report["train"]["kept"] >= 195
+    assert data.train.num_rows == report["train"]["kept"] == 200
     assert (open_dev(data).name, len(open_dev(data))) == ("sample-dev", 500)
     assert [(task.name, len(task)) for task in open_tasks(data, TEST)] == [("sample", 1000)]
     assert data.report == report
@@ -52,7 +52,7 @@ def test_sample_needs_nothing_and_gives_everything(tmp_path):
 
 def test_same_input_same_bytes_wherever_it_is_written(tmp_path):
     for name in ("a", "deeper/b"):
-        prepare(DataSettings(sample_rows=300, seed=5), tmp_path / name)
+        prepare(DataSettings(max_rows=300, seed=5), tmp_path / name)
     for file in FILES:
         data = (tmp_path / "a" / file).read_bytes()
         assert data == (tmp_path / "deeper/b" / file).read_bytes()
@@ -152,9 +152,9 @@ def test_a_failure_leaves_the_old_prepared_data_untouched(raw, file, text, messa
 
 def test_the_stage_writes_flat_metrics_and_a_summary(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    stage.prepare_stage(Settings(data=DataSettings(sample_rows=50)))
+    stage.prepare_stage(Settings(data=DataSettings(max_rows=50)))
     metrics = json.loads(Path("data/metrics/prepare.json").read_text(encoding="utf-8"))
-    assert PreparedData("data/prepared").train.num_rows == metrics["rows"] > 45
+    assert PreparedData("data/prepared").train.num_rows == metrics["rows"] == 50
     assert metrics["evaluation_pairs"] == 1000
     assert metrics["dropped_duplicate"] == 0
     assert all(isinstance(value, int) for value in metrics.values())

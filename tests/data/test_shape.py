@@ -16,7 +16,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.kinds import BinaryPairs, ScoredPairs
 from cse.data.tasks.read import read_task
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 
 SHORT = {"": "+", "labelled_negative": "-", "labelled_neutral": "o", "no_label": "?", "low_score": "<"}
 

@@ -12,7 +12,7 @@ from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
 
 

@@ -17,7 +17,7 @@ from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
 from cse.data.tasks.kinds import CaptionPairs, Labelled, Splits, TransferTask
 from cse.data.tasks.store import TASKS_FILE, write_tasks
 from cse.errors import CseError
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import make_task
 
 SHARED = Path(__file__).parents[3] / "shared/data"

@@ -16,7 +16,7 @@ from cse.data.store import TRAIN_FILE, VIEW_COLUMNS, PreparedData, open_rows
 from cse.data.tasks.store import TEST, open_tasks
 from cse.model.backbone_files import find_backbone
 from cse.model.named import MINILM
-from cse.training.average import copy_into
+from cse.training.initial import copy_into
 from tests.systems.test_every_preset import score
 from tests.systems.tiny import Watch, make_data, make_models, run_training, tiny
 
@@ -78,5 +78,5 @@ def test_it_is_one_short_file_of_equations():
     assert len(source.splitlines()) <= 250
     modules = {node.module for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ImportFrom)}
     own = {name for name in modules if name.split(".")[0] == "cse"}
-    assert {name for name in own if not name.startswith("cse.objectives.")} == {"cse.model.dropout"}
+    assert {name for name in own if not name.startswith("cse.losses.")} == {"cse.model.dropout"}
     assert len(own) > 1

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter
 
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.settings.load import flatten, walk_keys
 from cse.settings.presets import load_preset, preset_names
 from flows.parameters import (

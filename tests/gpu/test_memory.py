@@ -18,7 +18,7 @@ from benchmarks.random_bert import SHAPES, save_bert, sentences
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.settings.groups.train import TrainSettings
+from cse.settings.train import TrainSettings
 from cse.training.batch import Cut
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses

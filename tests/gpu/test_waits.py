@@ -12,9 +12,10 @@ import pytest
 import torch
 
 from cse.model.generator import UnigramGenerator
+from cse.settings.objective import ReplacedTokensSettings
 from cse.training import loop
 from cse.training.batch import Cut
-from cse.training.corruption import Corruption, on_the_fly
+from cse.training.corruption import on_the_fly
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import new_plan
@@ -71,7 +72,7 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
 def unigram_source(table):
     """A source of rows corrupted on the fly, without a language model: transformers' models wait for their mask."""
     generator = UnigramGenerator([column.ids for column in table.columns], VOCABULARY.size, VOCABULARY.special)
-    return on_the_fly(Corruption(mask_share=0.3, choice="sample"), VOCABULARY, generator)
+    return on_the_fly(ReplacedTokensSettings(mask_share=0.3, choice="sample"), 42, VOCABULARY, generator)
 
 
 def test_a_wait_is_counted(folder, device, tmp_path):

@@ -10,15 +10,16 @@ import pytest
 import torch
 
 from cse.errors import CseError
+from cse.losses.label_proxies import LabelProxies
+from cse.losses.nli_softmax import NliSoftmax
+from cse.losses.nt_xent import MomentumQueue
+from cse.losses.self_guided import SelfGuided
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.training.terms.label_proxies import LabelProxies
-from cse.training.terms.momentum_queue import MomentumQueue
-from cse.training.terms.nli_softmax import NliSoftmax
-from cse.training.terms.self_guided import SelfGuided
+from cse.settings.objective import LabelProxiesSettings, NliSoftmaxSettings, NtXentSettings, SelfGuidedSettings
 from tests.export.exports import export
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
@@ -117,11 +118,11 @@ def test_a_layer_of_another_kind_is_refused(folder, tmp_path, changed, message):
 def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
     backbone = load_backbone(find_backbone(str(folder)))
     encoder = sentence_encoder(backbone, mlp="always", projector=projector)
-    proxies = LabelProxies(encoder, 5, weight=1.0, temperature=0.05, learning_rate=0.1)
-    queue = MomentumQueue(encoder, size=4, momentum=0.9, follow_projector=True)
+    proxies = LabelProxies(encoder, LabelProxiesSettings(), 5)
+    queue = MomentumQueue(encoder, NtXentSettings(queue=4))
     assert proxies.proxies.shape == (5, 48)
-    assert NliSoftmax(encoder, weight=1.0).classify.in_features == 3 * 48
+    assert NliSoftmax(encoder, NliSoftmaxSettings()).classify.in_features == 3 * 48
     assert queue.vectors.shape == (4, 48)
     assert encoder.project(torch.ones(2, 48)).shape == (2, 48)
     with pytest.raises(CseError, match=r"states of 32 numbers, and .* gives 48 behind its pooling"):
-        SelfGuided(encoder, weight=1.0, temperature=0.05, projection=8, regularizer=0.0)
+        SelfGuided(encoder, SelfGuidedSettings(projection=8))

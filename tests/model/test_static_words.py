@@ -72,19 +72,18 @@ def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("rows", "dimension", "expected"),
+    ("rows", "expected"),
     [
-        (["the 1 2 3", "cat 1 2"], None, r"glove\.txt:2: ragged row, found 2 numbers, the first line has 3"),
-        (["the 1 2 3", "dog 1 2 3 4"], None, r"glove\.txt:2: ragged row, found 4 numbers"),
-        (["the 1 2 3", "cat 1 x 3"], None, r"glove\.txt:2: not 3 numbers"),
-        (["the 1 2 3"], 5, r"glove\.txt:1: 3 numbers, backbone\.word_dimension says 5"),
-        (["dog 1 2 3"], None, "no word of the data"),
+        (["the 1 2 3", "cat 1 2"], r"glove\.txt:2: ragged row, found 2 numbers, the first line has 3"),
+        (["the 1 2 3", "dog 1 2 3 4"], r"glove\.txt:2: ragged row, found 4 numbers"),
+        (["the 1 2 3", "cat 1 x 3"], r"glove\.txt:2: not 3 numbers"),
+        (["dog 1 2 3"], "no word of the data"),
     ],
 )
-def test_broken_files_are_refused_with_file_and_line(tmp_path, rows, dimension, expected):
+def test_broken_files_are_refused_with_file_and_line(tmp_path, rows, expected):
     path = write(tmp_path / "glove.txt", rows)
     with pytest.raises(CseError, match=expected) as caught:
-        read_words(path, {"the", "cat"}, dimension=dimension)
+        read_words(path, {"the", "cat"})
     assert "\n" not in str(caught.value)
 
 

@@ -39,7 +39,7 @@ def make_tiny(folder: Path) -> None:
 def make_default(folder: Path) -> None:
     """Make a clone with the default settings and backbone after ``dvc repro``; only the number of rows is changed."""
     workspace = clone(folder / "clone", "deploy", "benchmarks")
-    workspace.set({"data.sample_rows": 200})
+    workspace.set({"data.max_rows": 200})
     workspace.commit()
     _finish(workspace)
 

@@ -63,7 +63,7 @@ def test_only_the_domain_whose_data_changed_runs(copy):
     assert ran(copy.dvc("repro", "domain")) == []
     write_domain(copy, "mail", seed=9, rows=40)
     assert changed(copy) == ["domain@mail"]
-    copy.set({"tune.trials": 3, "bank.at_once": 1, "promotion.dev_tolerance": 2.0, "export.sentences": 9})
+    copy.set({"tune.trials": 3, "bank.at_once": 1, "promotion.dev_tolerance": 2.0, "export.score_loss": 1.0})
     output = copy.dvc("repro", "domain")
     assert ran(output) == ["domain@mail"]
     assert "Stage 'domain@tickets' didn't change, skipping" in output

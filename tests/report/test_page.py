@@ -120,7 +120,7 @@ def write_hostile_records(folder):
         evil["model"]["backbone"]["name"] = f"models/{name}"
         facts = evil["model"]["facts"]
         facts["data"]["source"] = name
-        facts["settings"]["prompt"] = {"length": number + 1, "init_text": f"{name}\n```\n{SCRIPT}"}
+        facts["settings"]["prompt"] = {"length": number + 1, "init_checkpoint": f"{name}\n```\n{SCRIPT}"}
         evil["scores"]["sts"][name] = evil["scores"]["sts"].pop("own")
         evil["scores"]["missing"] = [name]
         copied = shutil.copytree(record.folder, folder / f"record-{number}")

@@ -18,7 +18,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.search import open_encoder, role_of_queries
 from cse.scale.corpus.table import open_table
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
 from tests.scale.corpora import outputs, read_vectors, write_txt

@@ -32,7 +32,7 @@ def settings_of(name):
 
 # All that decides which rows a hub's file gives.
 AS_PUBLISHED = {
-    "data.columns": None, "data.encoding": "utf-8", "data.hub_revision": "main", "data.hub_split": "train",
+    "data.columns": None, "data.encoding": "utf-8", "data.hub_revision": "main",
     "data.max_rows": None, "data.max_words": 1000, "data.drop_duplicates": False, "data.drop_evaluation_overlap": False,
 }  # fmt: skip
 # Trained on sentences of the STS tasks, which no hub has as one file: without it, `prepare` says what is missing.
@@ -112,7 +112,7 @@ data:
     train_path: "my data/rows.csv"   # quoted
     columns: [a, b, c]
     max_rows: ~
-export: {sentences: 3, tolerance: 1e-4}
+export: {score_loss: 3.0, tolerance: 1e-4}
 """
 
 
@@ -124,11 +124,11 @@ def params(tmp_path):
 
 
 def test_a_preset_that_keeps_the_data_keeps_what_its_rows_are_made_from(params):
-    own = {"data.view": "categories", "data.pairs_per_text": 2, "data.columns": None}
+    own = {"data.view": "categories", "data.max_rows": 2, "data.columns": None}
     write_values(params, own | {"objective.energy_hinge.weight": 0.0}, where="params")
     apply_preset("simcse-unsup-bert-base", params, keep_data=True)
     settings = load_settings(params)
-    assert (settings.data.view, settings.data.pairs_per_text, settings.data.rows) == ("categories", 2, "pairs")
+    assert (settings.data.view, settings.data.max_rows, settings.data.rows) == ("categories", 2, "pairs")
     with pytest.raises(CseError, match=r"needs hard negatives, but data.view is 'categories'.* or mine.negatives: 1$"):
         apply_preset("promcse-eh-bert-base", params, keep_data=True)
 
@@ -149,7 +149,7 @@ def test_use_keeps_comments_order_and_the_users_keys(params):
         "    learning_rate: 5.0e-5",
     ]
     assert lines[start : start + 6] == MINE.splitlines()[10:16]
-    assert "export: {sentences: 3, tolerance: 1e-4}" in lines
+    assert "export: {score_loss: 3.0, tolerance: 1e-4}" in lines
     assert changed["train.epochs"] == (7, 3)
     assert not set(changed) & {*MACHINE_KEYS, "data.view"}
 
@@ -172,7 +172,7 @@ def test_what_describes_the_machine_stays(params):
     own = {
         "train.device": "cuda", "train.precision": "bf16", "train.workers": 4, "train.mini_batch_size": 32,
         "train.row_groups": 2, "train.save_seconds": 500.0, "evaluation.device": "cpu", "evaluation.batch_size": 8,
-        "export.provider": "cpu", "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
+        "export.score_loss": 1.0, "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
     }  # fmt: skip
     assert set(MACHINE_KEYS) <= set(own)
     write_values(params, own)
@@ -235,7 +235,7 @@ def test_shared_anchors_are_refused_rather_than_changed(params):
         "train: {}\n",
         "train: {epochs: 2}\n",
         "objective: {nt_xent: {weight: 2.0}, energy_hinge: {}}\n",
-        "objective:\n  nt_xent:\n    temperature: 0.1\n  # the other term\nexport:\n  sentences: 3",
+        "objective:\n  nt_xent:\n    temperature: 0.1\n  # the other term\nexport:\n  score_loss: 3.0",
         "train:\r\n  epochs: 3\r\ndata:\r\n  max_rows: 3\r\n",
         "train:\n  early_stop:   # never\n  seed: 7\n",
     ],
@@ -280,8 +280,8 @@ def test_a_preset_sets_keys_that_the_file_lacks_and_adds_no_defaults(tmp_path):
     added = flatten(YAML(typ="safe", pure=True).load(path)).keys() - flatten(parse_yaml_for_update(params_text(), ""))
     set_by_one = {key for name in names for key in load_preset(name).settings}
     assert {"augment.mask_span", "prompt.cls"} <= added <= set_by_one
-    assert write_values(path, {"train.beta1": Settings().train.beta1}) == {}
-    assert "beta1" not in path.read_text(encoding="utf-8")
+    assert write_values(path, {"train.beta2": Settings().train.beta2}) == {}
+    assert "beta2" not in path.read_text(encoding="utf-8")
 
 
 def test_file_mode_and_links_survive(tmp_path):

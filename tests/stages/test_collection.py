@@ -12,14 +12,14 @@ import torch
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
+from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
-from cse.settings.terms.collection import CollectionSettings
-from cse.stages.build.collection import collection_from
+from cse.settings.objective import CollectionSettings
+from cse.stages.build.losses import collection_from
 from cse.stages.fit_query_map import fit_query_map
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage
-from cse.training.collection import Targets
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}

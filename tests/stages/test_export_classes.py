@@ -76,7 +76,7 @@ def test_they_are_sealed_with_the_bundle_and_the_page_routes_by_them(exported, t
 def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
     prepared = PreparedData(shutil.copytree(data["sentences"], tmp_path / "prepared"))
     write_tasks(prepared.folder, dev=None, test=open_tasks(prepared, TEST) if scored else [], own=[])
-    judged = sentences_for_parity(prepared, 1000)
+    judged = sentences_for_parity(prepared)
     ranges = sentences_for_ranges(prepared, judged)
     assert len(judged) > 5 < len(ranges)
     mixed = [mixed_texts(judged=side) for side in (True, False)]

@@ -16,7 +16,7 @@ from cse.evaluation.tasks.labels import same_label_precisions
 from cse.model.checkpoint_config import read_config
 from cse.model.post.discriminant import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.fit_discriminant import SHRINKAGES, choose_shrinkage, labelled_texts
 from cse.stages.post import put_behind
 from cse.stages.train import train_stage

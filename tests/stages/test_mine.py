@@ -19,7 +19,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
 from cse.stages.mine import mine_stage
 from cse.stages.train import train_stage
-from cse.training.mining import NONE, Mining, mine, read_pairs
+from cse.training.mining import NONE, mine, read_pairs
 from tests.cli.workspace import contents
 from tests.tiny import write_report
 
@@ -33,10 +33,9 @@ def unit(rng, count: int, width: int = 4) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def naive(anchors, positives, groups, vector, how: Mining, asked=None) -> list[str | None]:
-    """The rule in words: nearest first, skip ranks, then margin, cap, groups, partners and equal texts."""
+def naive(anchors, positives, groups, vector, margin, asked=None) -> list[str | None]:
+    """The rule in words: nearest first, then margin, groups, partners and equal texts."""
     asked = asked or vector  # of the anchors
-    uses: dict[str, int] = {}
     found: list[str | None] = []
     for anchor, positive in zip(anchors, positives, strict=True):
         foreign = []
@@ -48,22 +47,15 @@ def naive(anchors, positives, groups, vector, how: Mining, asked=None) -> list[s
             if text != anchor and not paired and not related:
                 foreign.append(text)
         foreign.sort(key=lambda text: -float(asked[anchor] @ vector[text]))
-        limit = how.margin * float(asked[anchor] @ vector[positive])
-        left = [t for t in foreign[how.skip_nearest :] if float(asked[anchor] @ vector[t]) <= limit]
-        left = [t for t in left if how.per_text is None or uses.get(t, 0) < how.per_text]
-        found.append(left[0] if left else None)
-        if left:
-            uses[left[0]] = uses.get(left[0], 0) + 1
+        limit = margin * float(asked[anchor] @ vector[positive])
+        found.append(next((t for t in foreign if float(asked[anchor] @ vector[t]) <= limit), None))
     return found
 
 
 @pytest.mark.parametrize("cells", [1 << 24, 30], ids=["one block", "blocks"])
-@pytest.mark.parametrize(
-    "how",
-    [Mining(0.95), Mining(1.0, per_text=1), Mining(0.7, skip_nearest=3), Mining(0.95, skip_nearest=1, per_text=2)],
-)
+@pytest.mark.parametrize("margin", [0.7, 0.95, 1.0])
 @pytest.mark.parametrize("grouped", [True, False])
-def test_negatives_are_those_of_a_brute_force_search(how, grouped, cells, monkeypatch):
+def test_negatives_are_those_of_a_brute_force_search(margin, grouped, cells, monkeypatch):
     monkeypatch.setattr(mining, "CELLS", cells)
     rng = np.random.default_rng(3)
     anchors = ANCHORS + [f"q{i % 20}" for i in range(34)]
@@ -75,8 +67,8 @@ def test_negatives_are_those_of_a_brute_force_search(how, grouped, cells, monkey
         text = vectors[pairs.positive_R[row]] + 2 * vectors[pairs.anchor_R[row]]
         vectors[pairs.positive_R[row]] = text / np.linalg.norm(text)
     vector = dict(zip(pairs.texts, vectors, strict=True))
-    chosen = mine(pairs, vectors, vectors, how)
-    expected = naive(anchors, positives, groups, vector, how)
+    chosen = mine(pairs, vectors, vectors, margin)
+    expected = naive(anchors, positives, groups, vector, margin)
     assert [None if c == NONE else pairs.texts[c] for c in chosen] == expected
     assert len({*expected} - {None}) > 5
 
@@ -87,7 +79,7 @@ def test_no_text_of_another_label_of_the_anchor_is_its_negative():
     pairs = read_pairs(anchors, positives, ["a", "b", "b", "c"])
     cosine = {"Card lost": 1.0, "card lost!": 1.0, "p0": 0.9, "P1": 0.85, "p2": 0.8, "p3": 0.3, "x": 0.0}
     vectors = np.array([[cosine[text], np.sqrt(1 - cosine[text] ** 2)] for text in pairs.texts], np.float32)
-    chosen = mine(pairs, vectors, vectors, Mining(1.0))
+    chosen = mine(pairs, vectors, vectors, 1.0)
     assert [pairs.texts[number] for number in chosen[:2]] == ["p3", "p3"]
     # without groups: what stands in a row with it in any spelling, and itself in any spelling
     pairs = read_pairs(["Card lost", "card lost!", "x"], ["p0", "P1", "CARD LOST"], None)
@@ -96,7 +88,7 @@ def test_no_text_of_another_label_of_the_anchor_is_its_negative():
     ] * 2
 
 
-def test_the_cap_and_the_margin_leave_rows_without_a_negative():
+def test_the_margin_leaves_rows_without_a_negative():
     """Cosines to the anchor (1, 0): positives 0.8, others 0.9 (a false negative), 0.76 and 0.6."""
     cosine = {"x": 1.0, "p": 0.8, "near": 0.9, "good": 0.76, "far": 0.6}
     vector = {text: np.array([c, np.sqrt(1 - c * c)], np.float32) for text, c in cosine.items()}
@@ -105,13 +97,12 @@ def test_the_cap_and_the_margin_leave_rows_without_a_negative():
     pairs = read_pairs(anchors, positives, None)
     vectors = np.stack([vector[text] for text in pairs.texts])
 
-    def first(**how) -> str | None:
-        chosen = mine(pairs, vectors, vectors, Mining(**how))[0]
+    def first(margin) -> str | None:
+        chosen = mine(pairs, vectors, vectors, margin)[0]
         return None if chosen == NONE else pairs.texts[chosen]
 
     assert first(margin=0.96) == "good"  # 0.76 <= 0.96 * 0.8 < 0.9
     assert first(margin=0.94) == "far"
-    assert first(margin=0.96, skip_nearest=2) == "far"
     assert first(margin=0.7) is None
 
 
@@ -123,11 +114,12 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
     vectors = unit(rng, 180, 16)
     vectors[:90] += vectors[90:]  # candidates stand first
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    exact = mine(pairs, vectors, vectors, Mining(0.95, per_text=3))
-    assert np.array_equal(mine(pairs, vectors, vectors, Mining(0.95, per_text=3, exact_rows=89)), exact)
+    exact = mine(pairs, vectors, vectors, 0.95)
+    monkeypatch.setattr(mining, "EXACT", 89)
+    assert np.array_equal(mine(pairs, vectors, vectors, 0.95), exact)
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(CseError, match=r"^mine.exact_rows: 90 texts are searched by faiss, .* 'cse\[mine\]'"):
-        mine(pairs, vectors, vectors, Mining(0.95, exact_rows=89))
+    with pytest.raises(CseError, match=r"^mine: more than 89 texts \(90\) are searched by faiss, .* 'cse\[mine\]'"):
+        mine(pairs, vectors, vectors, 0.95)
 
 
 # ---- the stage ----------------------------------------------------------------------------------------------------
@@ -172,9 +164,7 @@ def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, m
     encoder = SentenceEncoder.load(str(models["bert"]))
     texts = list(dict.fromkeys([*before["sent0"].to_pylist(), *before["sent1"].to_pylist()]))
     vector = dict(zip(texts, encoder.encode(texts), strict=True))
-    expected = naive(
-        before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist(), vector, Mining(0.95)
-    )
+    expected = naive(before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist(), vector, 0.95)
     assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
     dropped = expected.count(None)
     assert 0 < dropped < 20
@@ -196,9 +186,9 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
         dict(zip(texts, encoder.encode([task + text for text in texts]), strict=True)) for task in ("old rain ", "the ")
     )
     rows = before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist()
-    expected = naive(*rows, vector, Mining(0.95), asked)
+    expected = naive(*rows, vector, 0.95, asked)
     assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
-    assert expected != naive(*rows, vector, Mining(0.95))
+    assert expected != naive(*rows, vector, 0.95)
     with pytest.raises(CseError, match=r"^train.roles: 2 roles for 3 columns of text"):
         two = roles | {"train.roles": ["query", "passage"]}
         mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
@@ -279,8 +269,8 @@ def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
 
 
 def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
-    with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin or lower mine.skip_nearest"):
-        mine_stage(settings(MINE | {"mine.skip_nearest": 100}), prepared=pairs_of_labels, mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin"):
+        mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
 
 
 def test_a_domain_of_the_bank_mines_for_itself(settings, models, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from cse.model.checkpoint_config import identity_of, write_config
 from cse.model.named import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
-from cse.settings.groups.backbone import BackboneSettings
+from cse.settings.model import BackboneSettings
 from cse.stages.evaluate_models import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf, open_model

@@ -110,38 +110,22 @@ def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, t
     assert list(curve(tmp_path / "without")[0]) == ["step", "nt_xent", "loss", "learning_rate"]
 
 
-def test_rows_of_one_view_share_batches(run, several, files, tmp_path):
-    """19 rows and as many draws from twelve others make five batches of eight."""
-    pairs = source(files, "pairs")
-    changes = {"data.view": "pairs", "data.train_path": str(files / "triplets.csv"), "train.mix": "rows"}
-    changes |= {"train.distinct_batches": True, "train.epochs": 3}
-    settings = several(pairs, **changes)
-    results = run(settings)
-    assert results["steps"] == 3 * 5, "19 rows of the main source, 19 draws from twelve"
-    (table,) = opened(settings, tmp_path).tables()
-    assert (len(table), table.parts) == (31, ((19, 1.0), (12, 1.0)))
-    assert read_config(tmp_path / "run/checkpoint")["facts"]["settings"]["train"]["mix"] == "rows"
-
-
-@pytest.mark.parametrize("mix", ["batches", "rows"])
-def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, files, tmp_path, mix):
+def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, files, tmp_path):
     rng = np.random.default_rng(4)
     texts = [(" ".join(rng.choice(WORDS, 5, replace=False)), "cab"[row % 3]) for row in range(18)]
     with (files / "labels.csv").open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([("text", "label"), *texts])
-    changes = {"data.view": "categories", "data.train_path": str(files / "labels.csv"), "train.mix": mix, HINGE: 0.0}
+    changes = {"data.view": "categories", "data.train_path": str(files / "labels.csv"), HINGE: 0.0}
     settings = several(source(files, "pairs"), **changes | {"objective.label_proxies.weight": 1.0, "train.epochs": 6})
     run(settings)
     main, *more = opened(settings, tmp_path).tables()
     rows = PreparedData(tmp_path / "prepared").train
     pairs = set(zip(main.labels[:18].tolist(), rows["group"].to_pylist(), strict=True))
     assert sorted(number for number, _ in pairs) == [0, 1, 2] and len({label for _, label in pairs}) == 3
-    assert [list(main.labels[18:]), [table.labels for table in more]] == {
-        "batches": [[], [None]], "rows": [[-1] * 12, []]
-    }[mix]  # fmt: skip
+    assert len(main.labels) == 18 and [table.labels for table in more] == [None]
     lines = [line["label_proxies"] for line in curve(tmp_path / "run")]
     assert all(float(line) > 0 for line in lines if line) and any(lines)
-    assert all(lines) == (mix == "rows"), "a batch of the other source has no such loss"
+    assert not all(lines), "a batch of the other source has no such loss"
 
 
 def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
@@ -248,17 +232,6 @@ def test_too_few_rows_of_a_source(run, several, files):
         ({}, {"columns": ["a"]}, "data.more.0.columns: view 'pairs' needs 2 column names, 1 given"),
         ({}, {"lines": 3}, "data.more.0.lines: unknown key"),
         ({"data.source": "sample"}, {}, "data.more: further sources need data.source: files, found 'sample'"),
-        (
-            {"train.mix": "rows"},
-            {},
-            "train.mix: rows of one batch have one view, but data.more.the-pairs holds pairs and the main source "
-            "sentences; set train.mix: batches",
-        ),
-        (
-            {"train.mix": "rows", "data.view": "pairs"},
-            {"terms": {"nt_xent": 2.0}},
-            "train.mix: rows of all sources share a batch, so data.more.the-pairs.terms cannot hold",
-        ),
         (
             {
                 "objective.replaced_tokens.weight": 1.0,

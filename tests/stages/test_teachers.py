@@ -15,7 +15,9 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.stages.build.teachers import teachers_from
+from cse.settings.objective import DistillationSettings
+from cse.settings.train import TrainSettings
+from cse.stages.build.losses import teachers_of
 from cse.stages.train import train_stage
 from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.tiny import write_dev
@@ -69,6 +71,10 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
     assert trained > 0.92
 
 
+def of_folder(folder: Path) -> DistillationSettings:
+    return DistillationSettings(weight=1.0, teacher="folder", teacher_folder=str(folder))
+
+
 @pytest.fixture
 def encoder(models) -> SentenceEncoder:
     return SentenceEncoder.load(models["bert"])
@@ -97,7 +103,7 @@ def test_a_folder_that_cannot_teach_is_one_line(prepare, message, encoder, model
     folder = tmp_path / "teacher"
     prepare(folder, models)
     with pytest.raises(CseError) as caught:
-        teachers_from(folder, encoder, longest=12)
+        teachers_of(of_folder(folder), encoder, TrainSettings(max_length=12))
     said = str(caught.value)
     assert said.startswith("objective.distillation.teacher_folder: ")
     assert message.format(folder=folder) in said
@@ -109,6 +115,6 @@ def test_a_teacher_that_reads_fewer_tokens_is_refused_only_where_rows_are_longer
     folder = write_checkpoint(tmp_path / "teacher", models["bert"])
     most = SentenceEncoder.load(folder).max_length
     assert most == encoder.max_length - 5
-    assert len(teachers_from(folder, encoder, longest=most)) == 1
+    assert len(teachers_of(of_folder(folder), encoder, TrainSettings(max_length=most))) == 1
     with pytest.raises(CseError, match=rf"reads {most} tokens; set train.max_length to that or less, not {most + 1}"):
-        teachers_from(folder, encoder, longest=most + 1)
+        teachers_of(of_folder(folder), encoder, TrainSettings(max_length=most + 1))

@@ -489,12 +489,6 @@ def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
     refused(run, settings(changes), r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room")
 
 
-def test_a_backbone_of_another_family_than_the_preset_is_for(run, settings):
-    refused(
-        run, settings({"backbone.family": "roberta"}), r"^backbone.family: these settings were made for the roberta"
-    )
-
-
 def test_post_processing_that_does_not_fit_is_refused_before_training(run, settings, tmp_path):
     changes = {"post.kind": "whitening", "post.dimension": 33}
     refused(run, settings(changes), r"^post.dimension: 33 is not between 1 and 32, the encoder's width")

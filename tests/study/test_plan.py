@@ -36,12 +36,12 @@ def test_a_setting_goes_over_the_study_and_a_round_over_the_setting(study):
 def test_a_setting_may_start_from_a_preset(study):
     """Its system takes the place of that of params.yaml; data and machine stay, and the study's values go on top."""
     preset = {"preset": "d2cse-a-minilm", "train.learning_rate": 0.5}
-    base = settings_with(Settings(), {"prompt.length": 3, "train.device": "cpu", "data.sample_rows": 77})
+    base = settings_with(Settings(), {"prompt.length": 3, "train.device": "cpu", "data.seed": 77})
     (run,) = runs_of(study.model_copy(update={"settings": {"d2cse": preset}}), "screen", base)
     values = load_preset("d2cse-a-minilm").settings
     assert run.settings.prompt.length == values["prompt.length"] != 3
     assert run.settings.objective.replaced_tokens.weight == values["objective.replaced_tokens.weight"] > 0
-    assert (run.settings.train.device, run.settings.data.sample_rows) == ("cpu", 77)
+    assert (run.settings.train.device, run.settings.data.seed) == ("cpu", 77)
     assert (run.settings.train.learning_rate, run.settings.train.batch_size) == (0.5, 16)
     with pytest.raises(CseError, match="setting d2cse: d2cse-z-minilm: no such preset; did you mean"):
         runs_of(study.model_copy(update={"settings": {"d2cse": {"preset": "d2cse-z-minilm"}}}), "screen", base)

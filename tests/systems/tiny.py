@@ -73,7 +73,8 @@ def make_data(root: Path) -> dict[str, Path]:
 def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None = None):
     """Return a preset's settings with a tiny backbone, generator and budget, and ``more``; otherwise unchanged."""
     values = dict(load_preset(name).settings)
-    family = values.get("backbone.family") or "bert"
+    family = family_of(values["backbone.name"])
+    family = "roberta" if family == "roberta" else "bert"
     batch = min(values.get("train.batch_size", 8), 8)
     changes = {
         "backbone.name": str(models["glove" if family_of(values["backbone.name"]) == "glove" else family]),
@@ -87,7 +88,6 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
         "objective.nt_xent.queue": min(values.get("objective.nt_xent.queue", 0), 10),
         "objective.contrastive_tension.group": 8,
         "export.tolerance": PARITY,
-        "export.provider": "cpu",
     }
     if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):
         changes["objective.replaced_tokens.generator"] = "folder"
@@ -166,7 +166,7 @@ def served(name: str) -> frozenset:
         facts = {key: value for key, value in facts.items() if key not in ("pooler.mlp", "pooler.projector")}
     if facts.get("template.denoise") != "always":
         facts.pop("template.denoise", None)
-    of_training = ("prompt.init", "prompt.dropout", "prompt.reparametrize", "pooler.kind_in_loss")
+    of_training = ("prompt.init", "prompt.dropout", "pooler.kind_in_loss")
     groups = ("backbone", "prompt", "template", "pooler", "post")
     return frozenset(
         (key, value)

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from cse.losses.nt_xent import MomentumQueue, NtXent
+from cse.losses.replaced_tokens import ReplacedTokens
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.stages.build.losses import Parts, losses_from
+from cse.settings.objective import NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
+from cse.settings.train import TrainSettings
+from cse.stages.build.losses import losses_from
 from cse.training.batch import Batch
 from cse.training.losses import Losses
-from cse.training.terms.momentum_queue import MomentumQueue
-from cse.training.terms.nt_xent import NtXent
-from cse.training.terms.replaced_tokens import ReplacedTokens
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS
@@ -45,33 +45,23 @@ def make_problem(backbone, *, dropout: float = 0.1, mlp: str = "none", frozen: b
 
 def losses_of(encoder: SentenceEncoder, **terms: dict) -> Losses:
     """Return the losses for these ``objective`` settings; by default NT-Xent and the hinge."""
-    parts = Parts(
-        encoder, None, None, 12, seed=1, epochs=1, corrupted=None, sources=(), device=torch.device("cpu"), bf16=False
-    )
-    return losses_from(ObjectiveSettings(**terms), parts)
+    return losses_from(ObjectiveSettings(**terms), encoder, TrainSettings(), None)
 
 
 def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, temperature: float = 0.05) -> NtXent:
     """NT-Xent as most systems use it."""
-    options = {"hard_negative_weight": 0.0, "two_views": False}
-    return NtXent(encoder, weight=1.0, temperature=temperature, queue=queue, **options)
+    made = NtXent(encoder, NtXentSettings(temperature=temperature))
+    made.queue = queue
+    return made
 
 
-def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, follow: bool = True) -> MomentumQueue:
-    return MomentumQueue(encoder, size=size, momentum=momentum, follow_projector=follow)
+def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, projector="following") -> MomentumQueue:
+    return MomentumQueue(encoder, NtXentSettings(queue=size, momentum=momentum, queue_projector=projector))
 
 
 def replaced_tokens_term(encoder: SentenceEncoder, source, **options) -> ReplacedTokens:
     """Replaced-token detection with the default settings except for these."""
-    usual = {
-        "weight": 0.5,
-        "discriminator": "shared",
-        "condition": True,
-        "normalize": "positions",
-        "separate_draw": False,
-        "learning_rate": None,
-    }
-    return ReplacedTokens(encoder, source, **(usual | options))
+    return ReplacedTokens(encoder, ReplacedTokensSettings(**({"weight": 0.5} | options)), source)
 
 
 def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:

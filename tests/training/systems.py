@@ -12,32 +12,28 @@ import numpy as np
 import pytest
 import torch
 
+from cse.losses.collection import NO_DOCUMENT, Collection, Targets
+from cse.losses.contrastive_tension import ContrastiveTension
+from cse.losses.distillation import Distillation
+from cse.losses.energy_hinge import EnergyHinge
+from cse.losses.label_proxies import LabelProxies
+from cse.losses.masked_lm import MaskedLm, Vocabulary
+from cse.losses.mutual_information import MutualInformation
+from cse.losses.nli_softmax import NliSoftmax
+from cse.losses.self_guided import SelfGuided
+from cse.losses.shared import Loss
+from cse.losses.supervised_contrastive import SupervisedContrastive
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.objectives.collection import NO_DOCUMENT
-from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.supervised_contrastive import supervised_contrastive
-from cse.stages.build.teachers import bare_teacher
+from cse.settings import objective as of
+from cse.stages.build.losses import bare_teacher
 from cse.training.batch import NO_AUGMENTATION
-from cse.training.collection import Targets
-from cse.training.corruption import Vocabulary
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.slices import Cut
-from cse.training.terms.collection import Collection
-from cse.training.terms.contrastive_tension import ContrastiveTension
-from cse.training.terms.distillation import Distillation
-from cse.training.terms.label_proxies import LabelProxies
-from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.mutual_information import MutualInformation
-from cse.training.terms.nli_softmax import NliSoftmax
-from cse.training.terms.of_labels import OfLabels
-from cse.training.terms.of_views import OfViews
-from cse.training.terms.self_guided import SelfGuided
-from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.training.encoding import encode_batch
@@ -101,31 +97,37 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
 
 def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     nt_xent = contrast(encoder, temperature=0.2)
-    terms: dict[str, Term] = {"nt_xent": nt_xent}
+    terms: dict[str, Loss] = {"nt_xent": nt_xent}
     if name == "hinge":
-        terms["energy_hinge"] = OfViews(encoder, energy_hinge, weight=10.0, margin=0.2)
+        terms["energy_hinge"] = EnergyHinge(encoder, of.EnergyHingeSettings())
     if name == "masked_lm":
         head = load_mlm_head(encoder.backbone, wanted_by="a test")
-        head.untie(encoder.backbone.model.embeddings.word_embeddings.weight)
-        terms[name] = MaskedLm(
-            encoder, head, VOCABULARY, weight=0.3, mask_share=0.3, decay_rate=0.9, decay_steps=10, seed=1
-        )  # fmt: skip
+        chosen = of.MaskedLmSettings(weight=0.3, mask_share=0.3, decay_rate=0.9, decay_steps=10, train_head=True)
+        terms[name] = MaskedLm(encoder, chosen, head, seed=1)
     if name in ("d2cse", "diffcse"):
         kind = {"d2cse": "shared", "diffcse": "copy"}[name]
         terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
     if name == "near":
-        terms["distillation"] = Distillation(encoder, [bare_teacher(encoder)], weight=2.0, temperature=0.2)
+        terms["distillation"] = Distillation(
+            encoder, of.DistillationSettings(weight=2.0, temperature=0.2), [bare_teacher(encoder)]
+        )
     if name == "proxies":
-        terms["supervised_contrastive"] = OfLabels(encoder, supervised_contrastive, weight=0.5, temperature=0.2)
-        terms["label_proxies"] = LabelProxies(encoder, 3, weight=2.0, temperature=0.2, learning_rate=0.1)
+        terms["supervised_contrastive"] = SupervisedContrastive(
+            encoder, of.SupervisedContrastiveSettings(weight=0.5, temperature=0.2)
+        )
+        terms["label_proxies"] = LabelProxies(
+            encoder, of.LabelProxiesSettings(weight=2.0, temperature=0.2, learning_rate=0.1), 3
+        )
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
-    alone: dict[str, Callable[[], Term]] = {
+    alone: dict[str, Callable[[], Loss]] = {
         "collection": lambda: _collection(encoder),
-        "tension": lambda: ContrastiveTension(encoder, weight=1.0, group=4),
-        "self_guided": lambda: SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1),
-        "information": lambda: MutualInformation(encoder, weight=1.0),
-        "classifier": lambda: NliSoftmax(encoder, weight=1.0),
+        "tension": lambda: ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4)),
+        "self_guided": lambda: SelfGuided(
+            encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
+        ),
+        "information": lambda: MutualInformation(encoder, of.MutualInformationSettings(weight=1.0)),
+        "classifier": lambda: NliSoftmax(encoder, of.NliSoftmaxSettings(weight=1.0)),
     }
     return Losses({name: alone[name]()} if name in alone else terms)
 
@@ -137,7 +139,8 @@ def _collection(encoder: SentenceEncoder) -> Collection:
     place = np.stack([rng.permutation(9)[:4] for _ in range(40)])
     share = rng.dirichlet(np.ones(4), size=40).astype(np.float32)
     own = np.where(np.arange(40) % 3 == 0, 9, NO_DOCUMENT)
-    return Collection(encoder, documents, Targets(place, share, own), [40], weight=1.0, temperature=0.2)
+    settings = of.CollectionSettings(weight=1.0, temperature=0.2)
+    return Collection(encoder, settings, documents, Targets(place, share, own), [40])
 
 
 def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:

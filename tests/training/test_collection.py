@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import CseError
-from cse.objectives.collection import NO_DOCUMENT
+from cse.losses.collection import NO_DOCUMENT
 from cse.runtime.mapped import empty
 from cse.search.words import Words
+from cse.settings.objective import CollectionSettings
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
@@ -25,8 +26,8 @@ def unit(rows: int, seed: int) -> np.ndarray:
 
 def taught(stands_in=(True, True, False, False), **changes):
     pairs = QueryPairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
-    options = {"words": 0.5, "temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
-    return pairs, teach(pairs, unit(4, 1), unit(5, 2), **options)
+    options = {"words": 0.5, "teacher_temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
+    return pairs, teach(pairs, unit(4, 1), unit(5, 2), CollectionSettings(**options))
 
 
 def shares(targets, row: int) -> np.ndarray:
@@ -91,8 +92,8 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     pairs = QueryPairs(["a"] * 30, range(40_000), rng.integers(0, 40_000, 30), np.ones(30, bool), np.zeros(30, int))
     queries = np.array(vectors[pairs.place] + vectors[:30])
     tracemalloc.start()
-    options = {"words": 0.0, "temperature": 0.7, "candidates": 10, "own_share": 0.5, "most_documents": 2000}
-    targets = teach(pairs, queries, vectors, **options)
+    options = {"words": 0.0, "teacher_temperature": 0.7, "candidates": 10, "own_share": 0.5, "most_documents": 2000}
+    targets = teach(pairs, queries, vectors, CollectionSettings(**options))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < vectors.nbytes / 10

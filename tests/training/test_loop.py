@@ -229,7 +229,9 @@ def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_pat
 @pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
 def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
     encoder, _, table = make_problem(bert)
-    losses = Losses({"nt_xent": contrast(encoder, temperature=temperature)})
+    term = contrast(encoder)
+    term.settings = term.settings.model_copy(update={"temperature": temperature})  # below what settings allow
+    losses = Losses({"nt_xent": term})
     with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
 
@@ -399,7 +401,7 @@ def make_composition(backbone, rows: int = 40):
     torch.manual_seed(11)
     prompt = new_prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
     encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
-    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", learning_rate=1e-3)
+    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", copy_learning_rate=1e-3)
     queue = momentum_queue(encoder, size=20, momentum=0.9)
     return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
 
@@ -407,7 +409,7 @@ def make_composition(backbone, rows: int = 40):
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
 def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp_path, optimizer):
     encoder, losses, table = make_composition(bert)
-    plan = replace(PLAN, optimizer=optimizer, betas=(0.8, 0.9), weight_decay=0.03)  # AdamW's own is 0.01
+    plan = replace(PLAN, optimizer=optimizer, beta2=0.8, weight_decay=0.03)  # AdamW's own is 0.01
     state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
     first, second = state.optimizer["param_groups"]
     assert (first["peak"], second["peak"]) == (0.05, 1e-3)
@@ -416,7 +418,7 @@ def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp
     for group in (first, second):
         assert group["lr"] == group["peak"] * plan.factor(9, 10)
         assert group["weight_decay"] == 0.03
-        assert group.get("betas") == ((0.8, 0.9) if optimizer == "adamw" else None)
+        assert group.get("betas") == ((0.9, 0.8) if optimizer == "adamw" else None)
 
 
 def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cse.errors import CseError
+from cse.training import loop
 from cse.training.batch import Batch
 from cse.training.batches import Batches
 from cse.training.loop import train
@@ -125,7 +126,7 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
     assert recorder.closed == 1
 
 
-def test_every_gradient_is_clipped(bert, tmp_path):
+def test_every_gradient_is_clipped(bert, tmp_path, monkeypatch):
     encoder, _, table = make_problem(bert, rows=ROWS, dropout=0.0)
     norms = []
 
@@ -133,8 +134,8 @@ def test_every_gradient_is_clipped(bert, tmp_path):
         def after_update(self, batch):
             norms.append(encoder.prompt.table.grad.norm().item())
 
-    plan = replace(PLAN, clip_norm=0.01)
-    train(encoder, Look(encoder), table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    monkeypatch.setattr(loop, "CLIP_NORM", 0.01)
+    train(encoder, Look(encoder), table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
     assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)
 
 

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-import pyarrow as pa
 
-from cse.data.store import join_rows
-from cse.training.batches import Batches, Rows, row_keys
-from cse.training.mixture import Mixture, draw_rows
+from cse.training.batches import Batches, Rows
+from cse.training.mixture import Mixture
 
 # epochs of 7 batches of the main source (27 rows), 4 of the second (7 * 0.5, rounded) and 14 of the third
 THREE = [Rows(27), Rows(10, weight=0.5), Rows(5, weight=2.0)]
@@ -59,41 +57,3 @@ def test_every_source_keeps_rows_of_one_text_apart():
     assert len(found) == 3 * 4, "two batches of the main source, times two"
     assert sorted(map(len, found)) == [1] * 4 + [2] * 8
     assert all(sum(row < 6 for row in rows) == 1 for rows in found)
-
-
-# ---- rows of all sources in one batch -----------------------------------------------------------------------------
-
-PARTS = ((6, 1.0), (4, 0.5), (3, 1.5))  # 6 + 3 + 9 rows an epoch
-
-
-def test_rows_of_all_sources_are_drawn_in_their_shares():
-    found = [draw_rows(PARTS, epoch, seed=7).tolist() for epoch in range(4)]
-    for rows in found:
-        assert rows[:6] == list(range(6))
-        assert len(rows) == 18
-        assert Counter(rows[9:]) == {10: 3, 11: 3, 12: 3}, "three passes over three rows"
-    second = [row for rows in found for row in rows[6:9]]
-    assert [sorted(second[first : first + 4]) for first in (0, 4, 8)] == [[6, 7, 8, 9]] * 3, "passes over four rows"
-
-
-def test_a_row_drawn_twice_does_not_meet_itself():
-    """Row 12 is drawn three times an epoch; rows 0 and 6, of two sources, have one label."""
-    keys = np.full((13, 1), -1)
-    keys[[0, 6]] = 0
-    found = steps_of(Mixture([Rows(13, keys, parts=PARTS)], batch_size=8, epochs=4, seed=7))
-    assert len(found) == 4 * 3
-    assert all(len(set(rows)) == len(rows) for _, _, rows in found)
-    assert not any({0, 6} <= set(rows) for _, _, rows in found)
-
-
-def test_joined_rows_keep_their_groups_and_texts_apart():
-    labelled = pa.table({"sent0": ["a", "b"], "sent1": ["c", "d"], "group": ["one", "one"]})
-    plain = pa.table({"sent0": ["e", "a", "f"], "sent1": ["g", "h", "i"]})
-    rows = join_rows([labelled, plain])
-    assert rows["sent0"].to_pylist() == ["a", "b", "e", "a", "f"]
-    assert len(set(rows["group"].to_pylist()[2:])) == 3
-    keys = row_keys(rows)
-    assert set(keys[0]) & set(keys[1]) - {-1}, "one label"
-    assert set(keys[0]) & set(keys[3]) - {-1}, "one text, in two sources"
-    assert (keys[[2, 4]] == -1).all()
-    assert join_rows([plain, plain]).column_names == ["sent0", "sent1"]

@@ -10,7 +10,7 @@ from cse.errors import CseError, Interrupted
 from cse.training.mlflow_run import MlflowRun
 from cse.training.observers import StepRecord
 
-SETTINGS = {"prompt": {"length": 12, "init_text": None}, "train": {"learning_rate": 0.01}}
+SETTINGS = {"prompt": {"length": 12, "dropout": None}, "train": {"learning_rate": 0.01}}
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def test_a_run_holds_settings_terms_and_dev_scores(client, tmp_path, request):
     run.close()
     (kept,) = runs(client, request.node.name)
     assert kept.info.status == "FINISHED"
-    assert kept.data.params == {"prompt.length": "12", "prompt.init_text": "None", "train.learning_rate": "0.01"}
+    assert kept.data.params == {"prompt.length": "12", "prompt.dropout": "None", "train.learning_rate": "0.01"}
     assert kept.data.metrics["loss/nt_xent"] == 0.2
     losses = client.get_metric_history(kept.info.run_id, "loss/loss")
     assert [(metric.step, metric.value) for metric in losses] == [(5, 0.6), (10, 0.3)]

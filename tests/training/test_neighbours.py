@@ -28,20 +28,21 @@ def naive(vectors, nearest):
 def test_pairs_are_mutual_neighbours(monkeypatch, cells, nearest):
     monkeypatch.setattr(mining, "CELLS", cells)
     vectors = unit(37)
-    found = mutual_neighbours(vectors, nearest, exact_rows=100)
+    found = mutual_neighbours(vectors, nearest)
     assert found.tolist() == naive(vectors, nearest)
     assert len(found) > 5
 
 
 def test_more_neighbours_than_sentences_and_a_single_sentence():
-    assert mutual_neighbours(unit(3), 10, exact_rows=100).tolist() == [[0, 1], [0, 2], [1, 2]]
-    assert mutual_neighbours(unit(1), 10, exact_rows=100).shape == (0, 2)
+    assert mutual_neighbours(unit(3), 10).tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert mutual_neighbours(unit(1), 10).shape == (0, 2)
 
 
-def test_an_approximate_search_finds_nearly_all():
+def test_an_approximate_search_finds_nearly_all(monkeypatch):
     pytest.importorskip("faiss")
     vectors = unit(600, width=24)
-    exact = {tuple(pair) for pair in mutual_neighbours(vectors, 5, exact_rows=600).tolist()}
-    found = {tuple(pair) for pair in mutual_neighbours(vectors, 5, exact_rows=599).tolist()}
+    exact = {tuple(pair) for pair in mutual_neighbours(vectors, 5).tolist()}
+    monkeypatch.setattr(mining, "EXACT", 599)
+    found = {tuple(pair) for pair in mutual_neighbours(vectors, 5).tolist()}
     assert len(found & exact) > 0.97 * len(exact)
     assert len(found - exact) < 0.03 * len(exact)

@@ -9,24 +9,24 @@ from dataclasses import replace
 import pytest
 import torch
 
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.masked_lm import MaskedLm
+from cse.losses.nt_xent import nt_xent
+from cse.losses.shared import cosines
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.objectives.cosine import cosines
-from cse.objectives.energy_hinge import energy_hinge
-from cse.objectives.nt_xent import nt_xent
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.stages.build.losses import Parts, losses_from
+from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
+from cse.settings.train import TrainSettings
+from cse.stages.build.losses import losses_from
 from cse.training.group import ALONE
 from cse.training.loop import train
 from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from cse.training.terms.masked_lm import MaskedLm
 from tests.parts import new_plan
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
-from tests.training.systems import VOCABULARY
 
 PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
 PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
@@ -36,7 +36,7 @@ OWN = [{}, PAIRS]
 def losses_over(encoder, own=OWN, **terms):
     """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
     objective = ObjectiveSettings(**terms).over(own[1:])
-    return losses_from(objective, Parts(encoder, None, None, 12, 1, 1, None, (), torch.device("cpu"), bf16=False), own)
+    return losses_from(objective, encoder, TrainSettings(), None, own=own)
 
 
 def gradient_of(encoder, loss):
@@ -93,8 +93,7 @@ def test_a_sources_own_weight_decays_too(tiny_folders, tmp_path):
     backbone = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "bert", "bert", head=True))))
     encoder, _, _ = make_problem(backbone)
     head = load_mlm_head(backbone, wanted_by="test")
-    options = {"mask_share": 0.15, "decay_rate": 0.5, "decay_steps": 100, "seed": 1}
-    term = MaskedLm(encoder, head, VOCABULARY, weight=0.8, **options)
+    term = MaskedLm(encoder, MaskedLmSettings(weight=0.8, decay_rate=0.5), head, seed=1)
     assert [term.weight(step) for step in (0, 100)] == [0.8, 0.4]
     assert [term.weight(step, 0.2) for step in (0, 100)] == [0.2, 0.1]
 

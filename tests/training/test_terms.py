@@ -12,25 +12,24 @@ import torch.nn.functional as F
 from scipy.special import log_softmax, logsumexp
 from transformers import AutoModelForMaskedLM
 
+from cse.losses.contrastive_tension import ContrastiveTension
+from cse.losses.distillation import Distillation, similarity_divergence
+from cse.losses.label_proxies import LabelProxies
+from cse.losses.masked_lm import MaskedLm, mask_tokens
+from cse.losses.mutual_information import MutualInformation
+from cse.losses.nli_softmax import NliSoftmax
+from cse.losses.self_guided import SelfGuided
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.objectives.distillation import similarity_divergence
-from cse.stages.build.teachers import bare_teacher
-from cse.training.corruption import Vocabulary, mask_tokens
+from cse.settings import objective as of
+from cse.stages.build.losses import bare_teacher
 from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from cse.training.terms.contrastive_tension import ContrastiveTension
-from cse.training.terms.distillation import Distillation
-from cse.training.terms.label_proxies import LabelProxies
-from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.mutual_information import MutualInformation
-from cse.training.terms.nli_softmax import NliSoftmax
-from cse.training.terms.self_guided import SelfGuided
 from tests.model import reference
 from tests.parts import embed, new_plan, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
@@ -231,7 +230,7 @@ def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
 @pytest.mark.parametrize("condition", [True, False])
 def test_what_detection_trains(bert, discriminator, condition):
     encoder = make_encoder(bert).train()
-    term = detector(encoder, discriminator=discriminator, condition=condition, learning_rate=7e-6)
+    term = detector(encoder, discriminator=discriminator, condition=condition, copy_learning_rate=7e-6)
     losses = Losses({"replaced_tokens": term})
     batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
     batch.projected_XD.retain_grad()
@@ -273,7 +272,9 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
     encoder = make_encoder(bert, dropout=0.5).train()
     batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
     for separate in (False, True):
-        term = detector(encoder, swap_none, condition=False, separate_draw=separate, normalize="tokens")
+        term = detector(
+            encoder, swap_none, condition=False, prompt_draw="separate" if separate else "shared", normalize="tokens"
+        )
         logits = [term.head(piece.tokens.states[-1])[piece.mask_BL == 1] for piece in batch.slices]
         expected = -torch.cat(logits).log_softmax(-1)[:, 0].mean()
         assert bool(torch.isclose(term(batch), expected, rtol=1e-6)) != separate
@@ -287,7 +288,7 @@ def test_the_detection_head_starts_as_in_the_released_code(bert):
 
 def test_training_moves_the_copy_and_not_the_backbone(bert, tmp_path):
     encoder, table = make_encoder(bert), make_table(bert)
-    term = detector(encoder, discriminator="copy", learning_rate=1e-3)
+    term = detector(encoder, discriminator="copy", copy_learning_rate=1e-3)
     losses = Losses({"nt_xent": contrast(encoder), "replaced_tokens": term})
     before, copied = copies(bert.state_dict()), copies(term.copy.state_dict())
     state = fit(encoder, losses, table, tmp_path)
@@ -311,13 +312,10 @@ def with_head(folders_with_head, family):
     return load_backbone(find_backbone(str(folders_with_head[family])))
 
 
-def masked_lm_term(encoder, *, share=0.4, weight=0.1) -> MaskedLm:
-    body = encoder.backbone
-    vocabulary = Vocabulary(46, body.special_ids["mask"], (*body.special_ids.values(), body.pad_id))
-    return MaskedLm(
-        encoder, load_mlm_head(body, wanted_by="objective.masked_lm.weight"), vocabulary,
-        weight=weight, mask_share=share, decay_rate=0.95, decay_steps=100, seed=8,
-    )  # fmt: skip
+def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> MaskedLm:
+    head = load_mlm_head(encoder.backbone, wanted_by="objective.masked_lm.weight")
+    chosen = of.MaskedLmSettings(weight=weight, mask_share=share, train_head=train_head)
+    return MaskedLm(encoder, chosen, head, seed=8)
 
 
 def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
@@ -380,9 +378,7 @@ def test_the_head_is_frozen_or_a_copy_is_trained(with_head, tmp_path):
     table = make_table(with_head)
     for trained in (False, True):
         encoder = make_encoder(with_head)
-        term = masked_lm_term(encoder, weight=1.0)
-        if trained:
-            term.head.untie(with_head.model.embeddings.word_embeddings.weight)
+        term = masked_lm_term(encoder, weight=1.0, train_head=trained)
         losses = Losses({"nt_xent": contrast(encoder), "masked_lm": term})
         before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
         prompts = encoder.prompt.table.detach().clone()
@@ -413,7 +409,7 @@ def one_view(backbone, rows=40):
 
 def test_contrastive_tension_equals_dot_products_by_hand(bert):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full").eval()
-    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     with torch.no_grad():
         for weight in term.second.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
@@ -436,7 +432,7 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
 
 def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full")
-    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
     assert all(torch.equal(first[name], weight) for name, weight in second.items())
     fit(
@@ -458,7 +454,7 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
 @pytest.mark.parametrize("rows", [3, 8])
 def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full", mlp="train_only", projector="batch_norm")
-    term = ContrastiveTension(encoder, weight=1.0, group=4)
+    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
     for model in (encoder, term.second):
         model.eval()
     with torch.no_grad():
@@ -477,7 +473,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
     bare = SentenceEncoder(copy.deepcopy(encoder.backbone))
-    term = Distillation(encoder, [bare_teacher(encoder)], weight=1.0, temperature=0.1)
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.1), [bare_teacher(encoder)])
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
     batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)
     teacher = torch.zeros_like(batch.projected_XD)
@@ -492,7 +488,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 def test_a_bare_encoder_is_at_its_teacher(bert):
     """Full fine-tuning starts there; a prompt starts beside it."""
     encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
-    term = Distillation(encoder, [bare_teacher(encoder)], weight=1.0, temperature=0.05)
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.05), [bare_teacher(encoder)])
     assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 
@@ -502,7 +498,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     prompted = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.5), pooler="mean")
     teachers = [prompted, make_encoder(bert, prompt=False, pooler="cls")]
     encoder = make_encoder(bert, pooler="mean").eval()
-    term = Distillation(encoder, teachers, weight=1.0, temperature=0.2)
+    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.2), teachers)
     with torch.no_grad():
         batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
         found = term(batch).item()
@@ -534,7 +530,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
 
 def test_self_guided_equals_numpy(backbone):
     encoder = make_encoder(backbone, prompt=False, trained="full").eval()
-    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.0)
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.0))
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.mul_(1.05)  # the clone stays behind
@@ -565,14 +561,16 @@ def test_self_guided_equals_numpy(backbone):
 def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     encoder = make_encoder(bert, prompt=False, trained="full").eval()
     torch.manual_seed(0)
-    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=100.0)
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=100.0))
 
     def pull():
         with torch.no_grad():
             batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
             values = []
             for regularizer in (0.0, 100.0):
-                term.regularizer = regularizer
+                term.settings = of.SelfGuidedSettings(
+                    weight=1.0, temperature=0.1, projection=20, regularizer=regularizer
+                )
                 values.append(term(batch).item())
         return values[1] - values[0]
 
@@ -588,7 +586,7 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 
 def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, trained="full")
-    term = SelfGuided(encoder, weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
+    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.1))
     losses = Losses({"self_guided": term})
     before, start = copies(term.state_dict()), copies(encoder.state_dict())
     fit(encoder, losses, one_view(bert), tmp_path, learning_rate=1e-3)
@@ -642,7 +640,8 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
 def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
     """The copy follows; what stands behind it is the projector as it is after the update."""
     encoder = make_encoder(bert, mlp="train_only").eval()
-    queue = momentum_queue(encoder, size=5, momentum=1.0, follow=False)
+    queue = momentum_queue(encoder, size=5, momentum=0.5, projector="current")
+    queue.momentum = 1.0
     before = copies(encoder.trainable())
     with torch.no_grad():
         for weight in encoder.trainable().values():
@@ -701,7 +700,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
     encoder = make_encoder(bert, pooler="cnn").eval()
     with torch.no_grad():
         batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
-        found = MutualInformation(encoder, weight=1.0)(batch).item()
+        found = MutualInformation(encoder, of.MutualInformationSettings())(batch).item()
         column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
             ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
@@ -719,7 +718,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
 def test_labels_follow_their_rows_through_the_classifier(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
     torch.manual_seed(6)
-    term = NliSoftmax(encoder, weight=1.0)
+    term = NliSoftmax(encoder, of.NliSoftmaxSettings())
     labels = np.random.default_rng(3).integers(0, 3, 40)
     table = replace(make_table(bert, 40, "pairs"), labels=labels)
     with torch.no_grad():
@@ -744,7 +743,7 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
 def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
     torch.manual_seed(6)
-    term = LabelProxies(encoder, 4, weight=1.0, temperature=0.2, learning_rate=0.05)
+    term = LabelProxies(encoder, of.LabelProxiesSettings(temperature=0.2, learning_rate=0.05), 4)
     table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(-1, 4, 40))
     with torch.no_grad():
         batch = embed_rows(encoder, table, ROWS, PLAN)

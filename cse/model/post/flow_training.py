@@ -19,9 +19,9 @@ from cse.model.post.vectors import NO_VARIANCE, blocks, check_finite, mean_vecto
 def fit_flow(
     vectors: NDArray[np.float32],
     *,
-    learning_rate: float,
-    batch_size: int,
-    epochs: int,
+    learning_rate: float = 1e-3,
+    batch_size: int = 32,
+    epochs: int = 1,
     seed: int,
     progress: bool = False,
     weight_decay: float = 0.01,

@@ -1,1 +1,1 @@
-"""Builders from settings to parts; no code below them sees a settings object."""
+"""Builders: what encoder, loss and loop need beside their settings."""

@@ -14,11 +14,8 @@ from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.model.template import Template, make_template
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.pooler import PoolerSettings
-from cse.settings.groups.prompt import PromptSettings
-from cse.settings.groups.template import TemplateSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.model import PoolerSettings, PromptSettings, TemplateSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 
 
 def encoder_from(
@@ -97,12 +94,11 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) ->
         dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
         init_std=prompt.init_std,
         shared=prompt.layers == "shared",
-        reparametrize=prompt.reparametrize,
-        reparametrize_width=prompt.reparametrize_width,
+        reparametrize=prompt.init if prompt.init in ("mlp", "lstm") else "none",
         new_layers=new_layers,
     )
     if prompt.init == "text":
-        start_from_text(made, backbone, prompt.init_text)
+        start_from_text(made, backbone)
     elif prompt.init == "checkpoint":
         start_from_checkpoint(made, backbone, Path(prompt.init_checkpoint))
     return made

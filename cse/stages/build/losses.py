@@ -1,172 +1,226 @@
-"""Build the loss from group ``objective``."""
+"""Build the loss from group ``objective``: what its terms need beside an encoder and their settings."""
 
 from __future__ import annotations
 
+import copy
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
-from typing import Any
 
+import click
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from cse.data.store import PreparedData
+from cse.data.store import STAND_INS, PreparedData
+from cse.errors import CseError, in_terms_of
+from cse.files import fingerprint
+from cse.losses.collection import Collection, Targets
+from cse.losses.contrastive_tension import ContrastiveTension
+from cse.losses.distillation import Distillation
+from cse.losses.energy_hinge import EnergyHinge
+from cse.losses.label_proxies import LabelProxies
+from cse.losses.masked_lm import MaskedLm
+from cse.losses.matryoshka import Matryoshka
+from cse.losses.mutual_information import MutualInformation
+from cse.losses.nli_softmax import NliSoftmax
+from cse.losses.nt_xent import NtXent
+from cse.losses.replaced_tokens import ReplacedTokens
+from cse.losses.self_guided import SelfGuided
+from cse.losses.shared import Loss
+from cse.losses.supervised_contrastive import SupervisedContrastive
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint_config import identity_of
 from cse.model.mlm_head import MlmHead
+from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.groups.objective import ObjectiveSettings
-from cse.settings.terms import TermSettings
-from cse.settings.terms.collection import CollectionSettings
-from cse.settings.terms.distillation import DistillationSettings
-from cse.settings.terms.label_proxies import LabelProxiesSettings
-from cse.settings.terms.masked_lm import MaskedLmSettings
-from cse.settings.terms.nt_xent import NtXentSettings
-from cse.settings.terms.replaced_tokens import ReplacedTokensSettings
-from cse.stages.build.collection import collection_from
-from cse.stages.build.replaced_tokens import source_from
-from cse.stages.build.teachers import bare_teacher, teachers_from
-from cse.training.corruption import Vocabulary
+from cse.runtime.uses import role_for
+from cse.settings.objective import CollectionSettings, DistillationSettings, ObjectiveSettings
+from cse.settings.train import TrainSettings
+from cse.stages.common import CORRUPTED
+from cse.stages.corrupt import source_of_corrupted
+from cse.training.collection import QueryPairs, document_vectors, pairs_of, teach, unit_vectors
 from cse.training.losses import Losses
-from cse.training.terms.collection import Collection
-from cse.training.terms.contrastive_tension import ContrastiveTension
-from cse.training.terms.distillation import Distillation
-from cse.training.terms.label_proxies import LabelProxies
-from cse.training.terms.masked_lm import MaskedLm
-from cse.training.terms.momentum_queue import MomentumQueue
-from cse.training.terms.mutual_information import MutualInformation
-from cse.training.terms.nli_softmax import NliSoftmax
-from cse.training.terms.nt_xent import NtXent
-from cse.training.terms.of_labels import OfLabels
-from cse.training.terms.of_views import OfViews
-from cse.training.terms.replaced_tokens import ReplacedTokens
-from cse.training.terms.self_guided import SelfGuided
-from cse.training.terms.term import Term
 from cse.training.tokens import TokenTable
 
-
-@dataclass(frozen=True)
-class Parts:
-    """Everything a term is built from, besides its settings.
-
-    Attributes:
-        head: the backbone's MLM head; None if no term needs it.
-        max_length: most tokens of a sentence.
-        corrupted: folder of rows corrupted before training.
-        sources: prepared rows of the sources, the main one first.
-        bf16: whether the generator multiplies in bfloat16.
-    """
-
-    encoder: SentenceEncoder
-    head: MlmHead | None
-    table: TokenTable
-    max_length: int
-    seed: int
-    epochs: int
-    corrupted: Path
-    sources: Sequence[PreparedData]
-    device: torch.device
-    bf16: bool
+_CPU = torch.device("cpu")
+_TEACHERS, _TEACHER = "objective.distillation.teacher_folder", "objective.collection.teacher_folder"
 
 
-def losses_from(objective: ObjectiveSettings, parts: Parts, own: Sequence[Mapping[str, float]] = ()) -> Losses:
+def losses_from(
+    objective: ObjectiveSettings,
+    encoder: SentenceEncoder,
+    train: TrainSettings,
+    table: TokenTable,
+    *,
+    own: Sequence[Mapping[str, float]] = (),
+    head: MlmHead | None = None,
+    sources: Sequence[PreparedData] = (),
+    corrupted: Path = CORRUPTED,
+    device: torch.device = _CPU,
+    bf16: bool = False,
+) -> Losses:
     """Build the whole loss.
 
     Args:
         own: for each source, the weights that replace those of terms.
+        head: the backbone's MLM head, if a term needs it.
+        sources: prepared rows of the sources, the main one first.
+        corrupted: folder of rows corrupted before training.
     """
-    return Losses({name: _term(name, settings, parts) for name, settings in objective.terms().items()}, own)
+
+    def masked_lm() -> MaskedLm:
+        assert head is not None  # noqa: S101 - MaskedLmSettings.head is set
+        return MaskedLm(encoder, objective.masked_lm, head, train.seed)
+
+    def replaced_tokens() -> ReplacedTokens:
+        chosen = objective.replaced_tokens
+        source = source_of_corrupted(chosen, train, encoder.backbone, table, corrupted, device, bf16=bf16)
+        return ReplacedTokens(encoder, chosen, source)
+
+    def label_proxies() -> LabelProxies:
+        assert table.labels is not None  # noqa: S101 - the settings allow this term only with labelled texts
+        return LabelProxies(encoder, objective.label_proxies, int(table.labels.max()) + 1)
+
+    def distillation() -> Distillation:
+        return Distillation(encoder, objective.distillation, teachers_of(objective.distillation, encoder, train))
+
+    def collection() -> Collection:
+        made = collection_from(encoder, sources, objective.collection)
+        sizes = [len(data.train) for data in sources]
+        return Collection(encoder, objective.collection, made.documents, made.targets, sizes)
+
+    made: dict[str, Callable[[], Loss]] = {
+        "nt_xent": lambda: NtXent(encoder, objective.nt_xent),
+        "matryoshka": lambda: Matryoshka(encoder, objective.matryoshka),
+        "energy_hinge": lambda: EnergyHinge(encoder, objective.energy_hinge),
+        "masked_lm": masked_lm,
+        "replaced_tokens": replaced_tokens,
+        "contrastive_tension": lambda: ContrastiveTension(encoder, objective.contrastive_tension),
+        "self_guided": lambda: SelfGuided(encoder, objective.self_guided),
+        "mutual_information": lambda: MutualInformation(encoder, objective.mutual_information),
+        "nli_softmax": lambda: NliSoftmax(encoder, objective.nli_softmax),
+        "distillation": distillation,
+        "label_proxies": label_proxies,
+        "supervised_contrastive": lambda: SupervisedContrastive(encoder, objective.supervised_contrastive),
+        "collection": collection,
+    }
+    return Losses({name: made[name]() for name in objective.terms()}, own)
 
 
-def _term(name: str, settings: TermSettings, parts: Parts) -> Term:
-    """Build a term: by its row of ``TERMS``, or else by the equation ``cse.objectives.NAME.NAME``.
-
-    That is one of the views, or, if the term reads labels, of embeddings and labels.
-    """
-    if name in TERMS:
-        return TERMS[name](settings, parts)
-    equation = getattr(import_module(f"cse.objectives.{name}"), name)
-    return (OfLabels if settings.labels else OfViews)(parts.encoder, equation, **settings.model_dump())
+# ---- teachers -----------------------------------------------------------------------------------------------------
 
 
-def _by_value(term: Callable[..., Term]) -> Callable[[Any, Parts], Term]:
-    """Return a builder that passes a term the encoder and its settings by name."""
-    return lambda settings, parts: term(parts.encoder, **settings.model_dump())
+def bare_teacher(encoder: SentenceEncoder) -> SentenceEncoder:
+    """Return the bare backbone of an encoder as it is now; it shares the memory of weights that stay frozen."""
+    backbone = encoder.backbone
+    return SentenceEncoder(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
 
 
-def _nt_xent(settings: NtXentSettings, parts: Parts) -> NtXent:
-    queue = None
-    if settings.queue > 0:
-        queue = MomentumQueue(
-            parts.encoder,
-            size=settings.queue,
-            momentum=settings.momentum,
-            follow_projector=settings.queue_projector == "following",
+def teachers_of(
+    settings: DistillationSettings, encoder: SentenceEncoder, train: TrainSettings
+) -> list[SentenceEncoder]:
+    """Return the teachers of distillation: the bare backbone, the models in a folder (by name), or both."""
+    bare = [] if settings.teacher == "folder" else [bare_teacher(encoder)]
+    places = _places(Path(settings.teacher_folder), _TEACHERS) if settings.reads_folder else []
+    return bare + [_teacher(place, encoder, min(train.max_length, encoder.max_length)) for place in places]
+
+
+def teachers_content(folder: Path, key: str = _TEACHERS) -> str:
+    """Return a hash of everything read from the models in a folder, which the setting ``key`` names."""
+    return fingerprint({"teachers": [_content(place, key) for place in _places(folder, key)]})
+
+
+def _places(folder: Path, key: str) -> list[Path]:
+    if _is_model(folder):
+        return [folder]
+    inside = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(".")]
+    for path in inside:
+        if not _is_model(path):
+            raise CseError(f"{key}: {path} is no checkpoint or model; put only folders of models there")
+    if not inside:
+        raise CseError(f"{key}: no model in {folder}; put a checkpoint or model there, or several in folders of it")
+    return inside
+
+
+def _is_model(folder: Path) -> bool:
+    return is_checkpoint(folder) or (folder / "config.json").is_file()
+
+
+def _content(place: Path, key: str) -> str:
+    with in_terms_of(f"{key}: "):
+        return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
+
+
+def _teacher(place: Path, encoder: SentenceEncoder, longest: int) -> SentenceEncoder:
+    with in_terms_of(f"{_TEACHERS}: "):
+        teacher = SentenceEncoder.load(place)
+    own, other = (each.backbone.tokenizer.get_vocab() for each in (encoder, teacher))
+    if own != other:
+        raise CseError(
+            f"{_TEACHERS}: {place} has another vocabulary ({len(other)} tokens) than the backbone "
+            f"{encoder.backbone.files.name} ({len(own)}); take a teacher of the same family"
         )
-    values = settings.model_dump(include={"weight", "temperature", "hard_negative_weight", "two_views"})
-    return NtXent(parts.encoder, queue=queue, **values)
+    if teacher.templates:
+        raise CseError(f"{_TEACHERS}: {place} reads sentences in a template; take a teacher without one")
+    if teacher.max_length < longest:
+        raise CseError(
+            f"{_TEACHERS}: {place} reads {teacher.max_length} tokens; set train.max_length to that or less, not "
+            f"{longest}"
+        )
+    return teacher
 
 
-def _masked_lm(settings: MaskedLmSettings, parts: Parts) -> MaskedLm:
-    encoder, head = parts.encoder, parts.head
-    assert head is not None  # noqa: S101 - MaskedLmSettings.head is set
-    if settings.train_head:
-        head.untie(encoder.backbone.word_table)
-    values = settings.model_dump(exclude={"train_head"})
-    return MaskedLm(encoder, head, Vocabulary.of(encoder.backbone), seed=parts.seed, **values)
+# ---- a collection of documents ------------------------------------------------------------------------------------
 
 
-def _replaced_tokens(settings: ReplacedTokensSettings, parts: Parts) -> ReplacedTokens:
-    source = source_from(
-        settings,
-        parts.encoder.backbone,
-        parts.table,
-        seed=parts.seed,
-        epochs=parts.epochs,
-        corrupted=parts.corrupted,
-        device=parts.device,
-        bf16=parts.bf16,
-    )
-    return ReplacedTokens(
-        parts.encoder,
-        source,
-        weight=settings.weight,
-        discriminator=settings.discriminator,
-        condition=settings.condition,
-        normalize=settings.normalize,
-        separate_draw=settings.prompt_draw == "separate",
-        learning_rate=settings.copy_learning_rate,
-    )
+@dataclass(frozen=True)
+class TaughtCollection:
+    """Queries, the documents they are trained against, and what a teacher thinks of these.
+
+    Attributes:
+        documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
+        queries: the teacher's unit vectors of the queries ``(n, D')``.
+        targets: the teacher's shares.
+    """
+
+    pairs: QueryPairs
+    documents: NDArray[np.float32]
+    queries: NDArray[np.float32]
+    targets: Targets
 
 
-def _distillation(settings: DistillationSettings, parts: Parts) -> Distillation:
-    encoder = parts.encoder
-    teachers = [] if settings.teacher == "folder" else [bare_teacher(encoder)]
+def collection_from(
+    encoder: SentenceEncoder, sources: Sequence[PreparedData], settings: CollectionSettings, most: int | None = None
+) -> TaughtCollection:
+    """Encode the documents, let the teacher score them for each query, and say how many there are.
+
+    Args:
+        sources: prepared pairs, the main source first.
+        most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
+    """
+    if encoder.documents is None:
+        raise CseError("objective.collection: trains queries alone; set prompt.side: query")
+    for data in sources:
+        if data.view != "pairs":
+            raise CseError(
+                f"{data.rows_file}: contains {data.view}, but queries are trained on pairs of a query and its "
+                "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: [stand_ins]"
+            )
+    pairs = pairs_of([(data.train, data.made_from == STAND_INS) for data in sources], sources[0].documents)
+    if len(pairs.documents) < 2:
+        raise CseError(f"{sources[0].rows_file}: one document is no collection; prepare two or more")
+    if most is not None and len(pairs.queries) > most:
+        pairs = pairs.only(np.linspace(0, len(pairs.queries) - 1, most, dtype=np.int64))
+    bar = sys.stderr.isatty()
+    click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
+    bare = encoder.documents
+    documents = document_vectors(bare, pairs.documents, bar)
+    teacher, taught = bare, documents
     if settings.reads_folder:
-        teachers += teachers_from(Path(settings.teacher_folder), encoder, longest=parts.max_length)
-    return Distillation(encoder, teachers, weight=settings.weight, temperature=settings.temperature)
-
-
-def _label_proxies(settings: LabelProxiesSettings, parts: Parts) -> LabelProxies:
-    assert parts.table.labels is not None  # noqa: S101 - the settings allow this term only with labelled texts
-    return LabelProxies(parts.encoder, int(parts.table.labels.max()) + 1, **settings.model_dump())
-
-
-def _collection(settings: CollectionSettings, parts: Parts) -> Collection:
-    made = collection_from(parts.encoder, parts.sources, settings)
-    sizes = [len(data.train) for data in parts.sources]
-    values = settings.model_dump(include={"weight", "temperature"})
-    return Collection(parts.encoder, made.documents, made.targets, sizes, **values)
-
-
-# by settings key: the terms that need more than the embeddings of a batch
-TERMS: dict[str, Callable[[Any, Parts], Term]] = {
-    "nt_xent": _nt_xent,
-    "masked_lm": _masked_lm,
-    "replaced_tokens": _replaced_tokens,
-    "contrastive_tension": _by_value(ContrastiveTension),
-    "self_guided": _by_value(SelfGuided),
-    "mutual_information": _by_value(MutualInformation),
-    "nli_softmax": _by_value(NliSoftmax),
-    "distillation": _distillation,
-    "label_proxies": _label_proxies,
-    "collection": _collection,
-}
+        with in_terms_of(f"{_TEACHER}: "):
+            teacher = SentenceEncoder.load(Path(settings.teacher_folder))
+        taught = document_vectors(teacher, pairs.documents, bar)
+    queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts), bar)
+    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught, settings))

@@ -6,12 +6,11 @@ from collections.abc import Callable
 
 import numpy as np
 
+from cse.losses.masked_lm import Vocabulary
 from cse.model.backbone import Backbone
-from cse.settings.groups.augment import AugmentSettings
-from cse.settings.groups.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import mask_span
 from cse.training.batch import Augmentation
-from cse.training.corruption import Vocabulary
 from cse.training.loop import Plan
 from cse.training.slices import Cut
 
@@ -26,18 +25,14 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         max_steps=train.max_steps,
         warmup_share=train.warmup_share,
         weight_decay=train.weight_decay,
-        clip_norm=train.clip_norm,
-        average=train.average,
         start_share=train.start_share,
         optimizer=train.optimizer,
-        betas=(train.beta1, train.beta2),
+        beta2=train.beta2,
         schedule=train.schedule,
         augmentation=Augmentation(
             repeat_share=augment.repeat_words,
-            repeat_rule=augment.repeat_rule,
             special=special,
             shuffle=augment.shuffle_tokens,
-            shuffle_special=augment.shuffle_special,
             cut_share=augment.cut_features,
         ),
         cut=Cut(train.row_groups, train.mini_batch_size),

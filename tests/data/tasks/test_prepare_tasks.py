@@ -11,7 +11,7 @@ from cse.data.tasks.kinds import kind_of
 from cse.data.tasks.store import OWN, TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
-from cse.settings.groups.data import DataSettings
+from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
 from tests.data.tasks.files import write_beir, write_labelled, write_lines
 
@@ -87,7 +87,7 @@ def test_a_default_path_may_be_missing(tmp_path, monkeypatch):
     write_lines(tmp_path / "train.txt", ROWS)
     chosen = DataSettings(source="files", view="sentences", train_path="train.txt")
     assert "tasks" not in prepare(chosen, tmp_path / "out")
-    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", sample_rows=50), tmp_path / "out")
+    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", max_rows=50), tmp_path / "out")
 
 
 # ---- dev ----------------------------------------------------------------------------------------------------------

@@ -1,0 +1,61 @@
+r"""NT-Xent on the first numbers of each vector, so that vectors may be cut (Matryoshka, Kusupati et al. 2022).
+
+With ``z[:w]`` the first ``w`` numbers of the vectors, the mean over the widths (equation 1 with equal weights)::
+
+    L = mean_w NT-Xent(z1[:w], z2[:w], z3[:w])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from cse.losses.nt_xent import nt_xent
+from cse.losses.shared import EVERY, Batch, Loss, cosines, over_blocks, rows_of
+from cse.settings.objective import MatryoshkaSettings
+
+
+def matryoshka(
+    anchor_BD: torch.Tensor,
+    positive_BD: torch.Tensor,
+    negative_BD: torch.Tensor | None = None,
+    *,
+    widths: Sequence[int],
+    temperature: float,
+    hard_negative_weight: float,
+    anchors: slice = EVERY,
+) -> torch.Tensor:
+    """Return the loss, a scalar; of some ``anchors``, their part of the mean over all rows."""
+    own_AD = rows_of(anchor_BD, anchors)
+    losses = [
+        nt_xent(
+            cosines(own_AD[:, :width], positive_BD[:, :width]),
+            None if negative_BD is None else cosines(own_AD[:, :width], negative_BD[:, :width]),
+            temperature=temperature,
+            hard_negative_weight=hard_negative_weight,
+            first=anchors.start or 0,
+        )
+        for width in widths
+    ]
+    return torch.stack(losses).mean()
+
+
+class Matryoshka(Loss[MatryoshkaSettings]):
+    """The mean over the widths, of pairs or triplets."""
+
+    from_tensors = True
+
+    def forward(self, batch: Batch) -> torch.Tensor:
+        chosen = self.settings
+
+        def part(own: slice) -> torch.Tensor:
+            return matryoshka(
+                *batch.views,
+                widths=chosen.widths,
+                temperature=chosen.temperature,
+                hard_negative_weight=chosen.hard_negative_weight,
+                anchors=own,
+            )
+
+        return over_blocks(batch, len(batch.rows), part)

@@ -1,1 +1,0 @@
-"""Objectives: tensors in, named tensors out. Dimension letters: see ``cse.model``."""

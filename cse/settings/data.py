@@ -1,0 +1,252 @@
+"""Groups ``data`` and ``mine``: where the rows come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from cse.settings.group import NonNegative, Positive, SettingsGroup
+
+View = Literal["sentences", "pairs", "triplets", "labelled", "documents", "categories"]
+Pairs = list[Literal["sentences", "title_body", "neighbours", "question_answer", "stand_ins"]]
+VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documents": 2, "categories": 2}
+
+
+class SourceSettings(SettingsGroup):
+    """A further source of training rows; documents and categories are read as group `data` says."""
+
+    name: str = Field(
+        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$",
+        max_length=40,
+        description="Its name in files, reports and errors: lower-case letters, digits and dashes.",
+    )
+    path: str = Field(description="As `data.train_path`; `dvc repro` watches `data/raw/more`.")
+    view: View = Field(description="As `data.view`.")
+    pairs: Pairs = Field(["title_body", "neighbours"], description="As `data.pairs`.")
+    weight: float = Field(1.0, gt=0.0, description="Batches of it for each batch of the main source.")
+    columns: list[str] | None = Field(None, description="As `data.columns`.")
+    max_rows: Positive | None = Field(None, description="As `data.max_rows`.")
+    terms: dict[str, NonNegative] | None = Field(
+        None,
+        description="Weights that replace those of terms of `objective` on its batches, such as `{energy_hinge: 0}`; 0 "
+        "switches a term off. null: none.",
+    )
+
+    @model_validator(mode="after")
+    def _check(self) -> SourceSettings:
+        check_reading(self.view, self.columns, self.pairs)
+        return self
+
+
+class DataSettings(SettingsGroup):
+    """Where the text comes from and how ``prepare`` processes it."""
+
+    source: Literal["sample", "files", "hub"] = Field(
+        "sample", description="`sample` generates text, `files` reads the paths below, `hub` downloads a data set."
+    )
+    view: View = Field(
+        "triplets",
+        description="What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, "
+        "two sentences with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: "
+        "`documents` (see `pairs`) or `categories`, texts with any label (pairs within a label).",
+    )
+    pairs: Pairs = Field(
+        ["title_body", "neighbours"],
+        description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
+        "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
+        "below; or `sentences` alone: every sentence; or `stand_ins` alone: the title and sentences in place of "
+        "queries, each with its whole document (see `objective.collection`).",
+    )
+    stand_ins: Positive = Field(5, description="`documents` with `pairs: [stand_ins]`: most rows of a document.")
+    passage_words: Positive = Field(
+        60, description="`documents`: most words of a passage, which holds whole sentences of one section."
+    )
+    language: str = Field(
+        "en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$", description="`documents`: language code, to find sentence ends."
+    )
+    train_path: str = Field(
+        "data/raw/train",
+        description="`files`: a txt, csv, tsv, jsonl, json or parquet file, or a folder with one such file; for "
+        "`documents` also a Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR.",
+    )
+    dev_path: str = Field(
+        "data/raw/dev",
+        description="`files`: scored pairs or another task of your own for checkpoint selection; if the folder is "
+        "empty, STS-B dev is used.",
+    )
+    stsb_dev: bool = Field(
+        True,
+        description="`files` and `hub`: STS-B dev selects checkpoints where nothing else does; false: nothing then.",
+    )
+    evaluation_path: str = Field(
+        "data/raw/evaluation",
+        description="`files` and `hub`: SentEval's `downstream` folder, or your own scored pairs.",
+    )
+    cxc_path: str = Field(
+        "data/raw/cxc",
+        description="`files` and `hub`: CxC-STS CSV including the captions, or a folder that may contain it.",
+    )
+    task_path: str = Field(
+        "data/raw/task",
+        description="`files` and `hub`: your own task, or a folder of several: pairs, triplets, labelled texts or a "
+        "retrieval collection.",
+    )
+    columns: list[str] | None = Field(
+        None,
+        description="Columns to read, in the order of `view` (`pairs`: with or without their label); null: find them "
+        "by their usual names.",
+    )
+    encoding: str = Field("utf-8", description="Character encoding of text files.")
+    score_range: list[float] = Field(
+        [0.0, 5.0],
+        description="Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`.",
+    )
+    hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
+    hub_file: str = Field("nli_for_simcse.csv", description="`hub`: file in the data set repository.")
+    hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
+    hold_out: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="`files`: about this share of the rows (of whole documents; of the texts of each label) is held "
+        "out, drawn by a hash of the text and halved until it is 1,000 rows at most, as the task that selects "
+        "checkpoints where `dev_path` has none, and as much again to measure where `task_path` has none; 0: none. "
+        "Held-out pairs are a proxy of what you want: prefer the two paths.",
+    )
+    train_on_dev_rows: bool = Field(
+        False,
+        description="Train on the rows that `hold_out` draws to select checkpoints, too: for a last training with what "
+        "they chose. Those that measure stay held out.",
+    )
+    max_rows: Positive | None = Field(
+        None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
+    )
+    max_words: Positive = Field(
+        1000,
+        description="Maximum words per sentence; rows with a longer one, or one over 100,000 characters, are dropped "
+        "and counted.",
+    )
+    drop_duplicates: bool = Field(True, description="Drop repeated rows (same text after trimming).")
+    near_duplicates: float | None = Field(
+        None,
+        ge=0.1,
+        le=1.0,
+        description="Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier "
+        "row or, if `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none.",
+    )
+    drop_evaluation_overlap: bool = Field(
+        True, description="Drop training rows containing an evaluation sentence (ignoring case and punctuation)."
+    )
+    more: list[SourceSettings] = Field(
+        [],
+        description="`files`: further sources to train on besides, such as `[{name: nli, path: "
+        "data/raw/more/nli.csv, view: triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them "
+        "alone.",
+    )
+    seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
+
+    @property
+    def grouped(self) -> bool:
+        """Whether rows keep the label or document they are made from."""
+        return self.view in ("documents", "categories")
+
+    @property
+    def made_from(self) -> str | None:
+        """What rows are made from that are not in the source as they are."""
+        if self.pairs == ["stand_ins"] and self.view == "documents":
+            return "stand_ins"
+        return self.view if self.grouped else None
+
+    @property
+    def rows(self) -> str:
+        """View of the prepared rows."""
+        if self.view == "documents" and self.pairs == ["sentences"]:
+            return "sentences"
+        return "pairs" if self.grouped else self.view
+
+    @property
+    def more_terms(self) -> list[dict[str, float]]:
+        """For each further source, the weights that replace those of terms."""
+        return [source.terms or {} for source in self.more]
+
+    @property
+    def more_in_training(self) -> list[dict[str, Any]]:
+        """What a training reads of the further sources, as JSON values; the rest made their rows."""
+        read = {"name", "view", "weight", "terms"}
+        return [source.model_dump(mode="json", include=read) for source in self.more]
+
+    def of(self, source: SourceSettings) -> DataSettings:
+        """Return the group as if a further source were the only one."""
+        own = {name: getattr(source, name) for name in ("view", "pairs", "columns", "max_rows")}
+        return self.model_copy(update={**own, "train_path": source.path, "hold_out": 0.0, "more": []})
+
+    @model_validator(mode="after")
+    def _check(self) -> DataSettings:
+        if len(self.score_range) != 2 or not self.score_range[0] < self.score_range[1]:
+            raise ValueError("score_range: give two numbers, lower first")
+        if self.hold_out and (self.source != "files" or self.view == "labelled" or self.rows == "sentences"):
+            what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
+            raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
+        check_reading(self.view, self.columns, self.pairs)
+        self._check_more()
+        if self.encoding != "utf-8":
+            try:
+                "".encode(self.encoding)
+            except LookupError:
+                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
+        return self
+
+    def _check_more(self) -> None:
+        names = [source.name for source in self.more]
+        doubled = [name for place, name in enumerate(names) if name in names[:place]]
+        if doubled:
+            raise ValueError(f"more: {len(names)} sources, {doubled[0]!r} twice; give each its own name")
+        if self.more and self.source != "files":
+            raise ValueError(f"more: further sources need data.source: files, found {self.source!r}; set it to []")
+
+
+def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:
+    """Refuse columns and kinds of rows that a source cannot have."""
+    label = view == "pairs" and columns is not None and len(columns) == 3
+    if columns is not None and len(columns) != VIEW_WIDTH[view] and not label:
+        raise ValueError(f"columns: view {view!r} needs {VIEW_WIDTH[view]} column names, {len(columns)} given")
+    if columns is not None and len(set(columns)) < len(columns):
+        raise ValueError(f"columns: name each column only once, found {', '.join(columns)}")
+    if not pairs or len(set(pairs)) < len(pairs):
+        raise ValueError("pairs: name at least one kind of rows, each once")
+    alone = next((kind for kind in ("sentences", "stand_ins") if kind in pairs), None)
+    if alone and len(pairs) > 1:
+        raise ValueError(f"pairs: `{alone}` makes rows of another kind; name it alone")
+
+
+class MineSettings(SettingsGroup):
+    """Pairs and hard negatives, mined with the bare backbone before training."""
+
+    neighbours: int = Field(
+        0,
+        ge=0,
+        le=1000,
+        description="Pairs from plain sentences: every two that are among each other's so many nearest become a pair; "
+        "0: none.",
+    )
+    negatives: Literal[0, 1] = Field(
+        0, description="Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."
+    )
+    margin: float = Field(
+        0.95,
+        gt=0.0,
+        le=1.0,
+        description="A text whose cosine to the anchor is above this share of the positive's is taken for a false "
+        "negative and skipped (NV-Retriever's TopK-PercPos).",
+    )
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anything is mined."""
+        return self.negatives > 0 or self.neighbours > 0
+
+    def view(self, rows: str) -> str:
+        """Return the view of the rows for training, given the view of the prepared rows."""
+        return "triplets" if self.negatives else "pairs" if self.neighbours else rows

@@ -1,0 +1,107 @@
+"""Workers share the anchors of a contrastive loss: their parts add up, and each holds its own block of cosines."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.matryoshka import matryoshka
+from cse.losses.nt_xent import nt_xent, nt_xent_two_views
+from cse.losses.shared import UNLABELLED, cosines
+from cse.losses.supervised_contrastive import supervised_contrastive
+from cse.training.group import Group
+
+
+def simcse(z1, z2, z3, queue, label, own):
+    return nt_xent(
+        cosines(z1[own], z2),
+        cosines(z1[own], z3),
+        temperature=0.2,
+        hard_negative_weight=0.7,
+        queue_AQ=cosines(z1[own], queue),
+        first=own.start,
+    )
+
+
+def simclr(z1, z2, z3, queue, label, own):
+    return nt_xent_two_views(z1, z2, temperature=0.2, anchors=own)
+
+
+def hinge(z1, z2, z3, queue, label, own):
+    return energy_hinge(z1, z2, z3, margin=0.3, anchors=own)
+
+
+def nested(z1, z2, z3, queue, label, own):
+    return matryoshka(z1, z2, z3, widths=[6, 3], temperature=0.2, hard_negative_weight=0.7, anchors=own)
+
+
+def khosla(z1, z2, z3, queue, label, own):
+    return supervised_contrastive(torch.cat([z1, z2]), label.repeat(2), 0.2, own)
+
+
+LOSSES = [simcse, simclr, hinge, nested, khosla]
+ROWS, ANCHORS = 7, {simclr: 14, khosla: 14}
+
+
+class Worker(Group):
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+
+
+def rows_of(number: int, width: int = 8) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    made = [torch.randn(n, width, generator=generator, dtype=torch.float64) for n in (number, number, number, 3)]
+    return [each.requires_grad_() for each in made]
+
+
+def labels_of(number: int) -> torch.Tensor:
+    label = torch.arange(number) % 3
+    label[2] = UNLABELLED
+    label[3] = 9  # of no other row
+    return label
+
+
+def value_and_gradients(loss, worker: Group):
+    views = rows_of(ROWS)
+    rows = ANCHORS.get(loss, ROWS)
+    value = worker.over_blocks(loss(*views, labels_of(ROWS), worker.block(rows)), rows)
+    return value, torch.autograd.grad(value, views, allow_unused=True, materialize_grads=True)
+
+
+@pytest.mark.parametrize("size", [2, 3, 7, 20])  # 20: more workers than rows, who all compute the whole
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_mean_over_workers_is_the_whole_loss(loss, size):
+    whole, slopes = value_and_gradients(loss, Worker(0, 1))
+    found = [value_and_gradients(loss, Worker(rank, size)) for rank in range(size)]
+    torch.testing.assert_close(sum(value for value, _ in found) / size, whole, rtol=1e-12, atol=0)
+    for number, expected in enumerate(slopes):
+        mean = sum(gradients[number] for _, gradients in found) / size
+        torch.testing.assert_close(mean, expected, rtol=1e-10, atol=1e-12)
+    if size <= ROWS:
+        assert len({round(value.item(), 9) for value, _ in found}) > 1, "the workers have blocks of their own"
+
+
+def kept(loss, worker: Group, number: int) -> int:
+    """Return the bytes that a worker keeps for the gradient of a batch's loss."""
+    views, held = rows_of(number, width=4), {}
+
+    def keep(tensor):
+        held[tensor.untyped_storage().data_ptr()] = (tensor, tensor.untyped_storage().nbytes())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        loss(*views, labels_of(number), worker.block(ANCHORS.get(loss, ROWS) * number // ROWS))
+    return sum(size for _, size in held.values())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_worker_of_eight_holds_an_eighth_of_the_cosines(loss):
+    alone, shared = (kept(loss, Worker(size - 1, size), 448) for size in (1, 8))
+    assert shared < alone / 8 * 1.2, f"{shared:,} of {alone:,} bytes"
+
+
+def test_blocks_cover_all_rows_once():
+    workers = [Worker(rank, 3) for rank in range(3)]
+    assert [worker.block(7) for worker in workers] == [slice(0, 2), slice(2, 4), slice(4, 7)]
+    assert [worker.block(2) for worker in workers] == [slice(0, 2)] * 3

@@ -1,0 +1,96 @@
+"""The cross-entropy over a whole collection against numpy."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import log_softmax
+
+from cse.losses.collection import NO_DOCUMENT, collection_cross_entropy, sampled_cross_entropy
+from cse.losses.shared import cosines
+
+RNG = np.random.default_rng(0)
+QUERIES, DOCUMENTS = RNG.normal(size=(4, 6)), RNG.normal(size=(9, 6))
+PLACE = np.array([[0, 3, 8], [1, 2, 4], [8, 7, 6], [5, 0, 1]])
+SHARE = RNG.dirichlet(np.ones(3), size=4)
+OWN = np.array([2, NO_DOCUMENT, 0, 8])
+
+
+def found(queries=QUERIES, documents=DOCUMENTS, place=PLACE, share=SHARE, own=OWN, temperature=0.3):
+    tensors = (torch.from_numpy(np.asarray(value)) for value in (queries, documents, place, share, own))
+    return collection_cross_entropy(*tensors, temperature=temperature).item()
+
+
+def test_it_is_the_cross_entropy_over_all_documents_but_the_own():
+    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (QUERIES, DOCUMENTS)]
+    losses = []
+    for row, own in enumerate(OWN):
+        candidates = [place for place in range(len(DOCUMENTS)) if place != own]
+        logs = dict(zip(candidates, log_softmax(unit[0][row] @ unit[1][candidates].T / 0.3), strict=True))
+        losses.append(-sum(share * logs[place] for share, place in zip(SHARE[row], PLACE[row], strict=True)))
+    assert found() == pytest.approx(np.mean(losses), rel=1e-12)
+
+
+def test_lengths_do_not_matter():
+    assert found(7 * QUERIES, DOCUMENTS * np.arange(1, 10)[:, None]) == pytest.approx(found(), rel=1e-12)
+
+
+def test_a_share_of_zero_for_the_own_document_adds_nothing():
+    with_own = np.column_stack([PLACE, np.maximum(OWN, 0)]), np.column_stack([SHARE, np.zeros(4)])
+    assert found(place=with_own[0], share=with_own[1]) == pytest.approx(found(), rel=1e-12)
+
+
+def test_it_is_least_where_the_softmax_is_the_teachers():
+    """Its gradient vanishes at the teacher's own vectors, and nowhere near them."""
+    queries, documents = torch.from_numpy(QUERIES).requires_grad_(), torch.from_numpy(DOCUMENTS)
+    alike = torch.nn.functional.cosine_similarity(queries[:, None], documents[None], dim=2)
+    share = (alike / 0.3).softmax(dim=1).detach()
+    place, own = torch.arange(9).expand(4, 9), torch.full((4,), NO_DOCUMENT)
+    collection_cross_entropy(queries, documents, place, share, own, temperature=0.3).backward()
+    assert queries.grad.abs().max() < 1e-12
+    queries.grad = None
+    collection_cross_entropy(queries, documents, place, share.flip(1), own, temperature=0.3).backward()
+    assert queries.grad.abs().max() > 1e-3
+
+
+# ---- a sample in place of all -------------------------------------------------------------------------------------
+
+
+def tensors(*values):
+    return tuple(torch.from_numpy(np.asarray(value)) for value in values)
+
+
+def test_a_sample_of_all_documents_is_the_whole_collection():
+    given = tensors(QUERIES, DOCUMENTS, PLACE, SHARE, OWN)
+    sampled = sampled_cross_entropy(*given, torch.arange(9), temperature=0.3)
+    assert sampled.item() == pytest.approx(found(), rel=1e-12)
+    none = sampled_cross_entropy(*given, torch.arange(0), temperature=0.3)
+    assert none.item() == pytest.approx(found(), rel=1e-12)
+
+
+def test_documents_at_random_stand_for_the_rest():
+    place, share, own = PLACE[:1], SHARE[:1], OWN[:1]  # 0, 3, 8, and 2, where it is from
+    sampled = sampled_cross_entropy(
+        *tensors(QUERIES[:1], DOCUMENTS, place, share, own, np.array([3, 5, 7])), temperature=0.3
+    )
+    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (QUERIES[:1], DOCUMENTS)]
+    score = (unit[0] @ unit[1].T)[0] / 0.3
+    # 5 and 7 stand for the five documents that the query does not need
+    whole = np.exp(score[[0, 3, 8]]).sum() + 5 / 2 * np.exp(score[[5, 7]]).sum()
+    expected = -(share[0] * (score[place[0]] - np.log(whole))).sum()
+    assert sampled.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_step_reads_the_documents_it_ranks_alone():
+    """All others are not a number; those of the sample stand for 958 that no query needs."""
+    place, own = torch.arange(40).reshape(4, 10), torch.tensor([50, NO_DOCUMENT, 3, 51])
+    sample, needed = torch.arange(0, 1000, 10), [*range(40), 50, 51]
+    ranked = torch.tensor([*needed, *(number for number in sample.tolist() if number not in needed)])
+    documents = torch.full((1000, 6), torch.nan)
+    documents[ranked] = torch.randn(len(ranked), 6, generator=torch.Generator().manual_seed(0))
+    share, queries = torch.full((4, 10), 0.1), torch.from_numpy(QUERIES).float()
+    found = sampled_cross_entropy(queries, documents, place, share, own, sample, temperature=0.3)
+    logits = cosines(queries, documents[ranked]) / 0.3
+    logits[:, 42:] += np.log(958 / (len(ranked) - 42))
+    for row in (0, 2, 3):
+        logits[row, ranked == own[row]] = -torch.inf
+    assert found.item() == pytest.approx(-logits.log_softmax(dim=1).gather(1, place).mean().item(), rel=1e-5)

@@ -1,0 +1,65 @@
+"""The divergence from a teacher's similarities: texts of the same row are left out."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cse.losses.distillation import similarity_divergence
+
+ROWS, VIEWS = 4, 3
+
+
+@pytest.fixture
+def vectors() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(4)
+    student, teacher = (torch.randn(ROWS * VIEWS, width, generator=generator, dtype=torch.float64) for width in (5, 7))
+    return student, teacher
+
+
+def shares(vectors: list[list[float]], text: int, temperature: float) -> dict[int, float]:
+    def cos(a, b):
+        return sum(x * y for x, y in zip(a, b, strict=True)) / (math.hypot(*a) * math.hypot(*b))
+
+    others = [other for other in range(len(vectors)) if other % ROWS != text % ROWS]
+    assert len(others) == (ROWS - 1) * VIEWS
+    weights = {other: math.exp(cos(vectors[text], vectors[other]) / temperature) for other in others}
+    return {other: weight / sum(weights.values()) for other, weight in weights.items()}
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_value(vectors, temperature):
+    student, teacher = vectors
+    expected = 0.0
+    for text in range(ROWS * VIEWS):
+        wanted, found = (shares(each.tolist(), text, temperature) for each in (teacher, student))
+        expected += sum(wanted[other] * math.log(wanted[other] / found[other]) for other in wanted)
+    found = similarity_divergence(student, teacher, rows=ROWS, temperature=temperature)
+    assert found.item() == pytest.approx(expected / (ROWS * VIEWS), rel=1e-10)
+
+
+def test_a_student_that_equals_its_teacher_up_to_length_has_no_loss(vectors):
+    _, teacher = vectors
+    assert similarity_divergence(3.0 * teacher, teacher, rows=ROWS, temperature=0.05).item() == pytest.approx(
+        0, abs=1e-12
+    )
+
+
+def test_a_batch_of_one_row_has_nothing_to_learn(vectors):
+    student, teacher = (each[:VIEWS] for each in vectors)
+    student.requires_grad_()
+    found = similarity_divergence(student, teacher, rows=1, temperature=0.05)
+    found.backward()
+    assert (found.item(), student.grad.abs().max().item()) == (0.0, 0.0)
+
+
+def test_texts_of_one_row_may_move_against_each_other():
+    """Row 0 turns its second text within a plane that no other row has a part in: nothing between rows changes."""
+    before = torch.eye(6, dtype=torch.float64)  # two rows of three views
+    after = before.clone()
+    after[2] = after[0]
+    assert similarity_divergence(after, before, rows=2, temperature=0.1).item() == pytest.approx(0, abs=1e-12)
+    after[1] = after[0]  # now row 1 comes near row 0
+    assert similarity_divergence(after, before, rows=2, temperature=0.1).item() > 0.1

@@ -1,0 +1,93 @@
+"""Every loss: its gradient is the numeric one, and it computes in float32 or better, whatever autocast says."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from cse.losses.collection import collection_cross_entropy
+from cse.losses.contrastive_tension import contrastive_tension
+from cse.losses.distillation import similarity_divergence
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.label_proxies import label_proxies
+from cse.losses.masked_lm import masked_lm
+from cse.losses.matryoshka import matryoshka
+from cse.losses.mutual_information import local_global_information
+from cse.losses.nli_softmax import nli_softmax, pair_features
+from cse.losses.nt_xent import nt_xent, nt_xent_two_views
+from cse.losses.replaced_tokens import replaced_tokens
+from cse.losses.self_guided import self_guided, squared_distance
+from cse.losses.shared import cosines, in_float32
+from cse.losses.supervised_contrastive import supervised_contrastive
+
+GENERATOR = torch.Generator().manual_seed(11)
+FIRST, SECOND = (torch.randn(8, 16, generator=GENERATOR) for _ in range(2))
+MASK = torch.ones(4, 2)
+LABELS = torch.arange(8) % 3
+
+# each takes two (8, 16) tensors of any precision
+LOSSES = {
+    "nt_xent": lambda a, b: nt_xent(
+        cosines(a, b),
+        cosines(a, b.flip(0)),
+        temperature=0.05,
+        hard_negative_weight=0.7,
+        queue_AQ=cosines(a, b[:3] - a[:3]),
+    ),
+    "energy_hinge": lambda a, b: energy_hinge(a, a + b, b, margin=1.0),
+    "matryoshka": lambda a, b: matryoshka(a, b, a - b, widths=[8, 3], temperature=0.05, hard_negative_weight=0.0),
+    "masked_lm": lambda a, b: masked_lm(a * b, LABELS),
+    "replaced_tokens": lambda a, b: replaced_tokens(
+        (a * b).view(8, 8, 2), torch.ones(8, 8), torch.ones(8, 8), normalize="tokens"
+    )[0],
+    "contrastive_tension": lambda a, b: contrastive_tension(a, b, group=4),
+    "mutual_information": lambda a, b: local_global_information(a.view(4, 2, 16), b[:4], MASK),
+    "self_guided": lambda a, b: self_guided(a[:4], b.view(2, 4, 16), temperature=0.05),
+    "squared_distance": lambda a, b: squared_distance([a, b], [b, a]),
+    "pair_features": lambda a, b: pair_features(a, b).sum(),
+    "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
+    "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
+    "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, LABELS, 0.05),
+    "collection": lambda a, b: collection_cross_entropy(
+        a, b, LABELS[:, None], torch.ones(8, 1), 3 + LABELS, temperature=0.05
+    ),
+    "similarity_divergence": lambda a, b: similarity_divergence(a, b, rows=4, temperature=0.05),
+    "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
+}
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_gradient_equals_finite_differences(name):
+    inputs = FIRST.double().requires_grad_(), SECOND.double().requires_grad_()
+    assert torch.autograd.gradcheck(LOSSES[name], inputs)
+    (slope, *_) = torch.autograd.grad(LOSSES[name](*inputs), inputs, allow_unused=True)
+    assert slope.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_half_precision_is_raised_to_float32(name, half):
+    first, second = FIRST.to(half).requires_grad_(), SECOND.to(half)
+    found = LOSSES[name](first, second)
+    found.backward()
+    assert found.dtype == torch.float32
+    assert first.grad.dtype == half
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_autocast_changes_no_bit(name):
+    plain = LOSSES[name](FIRST, SECOND)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert (FIRST @ SECOND.T).dtype == torch.bfloat16
+        found = LOSSES[name](FIRST, SECOND)
+    assert torch.equal(found, plain)
+
+
+def test_named_arguments_are_raised_too():
+    @in_float32
+    def same(x: torch.Tensor, *, y: torch.Tensor, flag: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
+        return x, y, flag
+
+    x, y, flag = same(FIRST.half(), y=LABELS, flag=True)
+    assert (x.dtype, y.dtype, flag) == (torch.float32, torch.int64, True)
+    assert same(LABELS, y=FIRST.bfloat16(), flag=False)[1].dtype == torch.float32

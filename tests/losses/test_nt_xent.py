@@ -1,0 +1,191 @@
+"""NT-Xent in all its forms and the hinge against loops in float64, and what settings make of them."""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.nt_xent import nt_xent, nt_xent_two_views
+from cse.losses.shared import Loss, cosines
+from cse.settings.objective import ObjectiveSettings
+from cse.training.group import ALONE
+from tests.training.helpers import contrast, losses_of
+
+ROWS, WIDTH, QUEUE = 6, 5, 3
+
+
+@pytest.fixture
+def vectors() -> tuple[torch.Tensor, ...]:
+    """Anchors, positives, hard negatives and a queue."""
+    generator = torch.Generator().manual_seed(7)
+    sizes = (ROWS, ROWS, ROWS, QUEUE)
+    return tuple(torch.randn(rows, WIDTH, generator=generator, dtype=torch.float64) for rows in sizes)
+
+
+@pytest.fixture
+def views(vectors) -> tuple[torch.Tensor, ...]:
+    return vectors[:3]
+
+
+def values(views: tuple[torch.Tensor, ...], **terms: dict) -> dict[str, torch.Tensor]:
+    """What the losses of these settings make of the views of a batch."""
+    return losses_of(None, **terms)(
+        SimpleNamespace(views=views, projected_XD=views[0], rows=range(len(views[0])), group=ALONE, step=0)
+    )
+
+
+def cos(a, b) -> float:
+    return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
+
+
+def reference_nt_xent(z1, z2, z3=(), queue=(), *, temperature, weight=0.0) -> float:
+    total = 0.0
+    for i in range(len(z1)):
+        logits = [cos(z1[i], each) / temperature for each in (*z2, *queue)]
+        logits += [cos(z1[i], z3[j]) / temperature + (weight if i == j else 0.0) for j in range(len(z3))]
+        total -= math.log(math.exp(logits[i]) / sum(map(math.exp, logits)))
+    return total / len(z1)
+
+
+def reference_two_views(z1, z2, *, temperature) -> float:
+    rows = [*z1, *z2]
+    total = 0.0
+    for i in range(len(rows)):
+        candidates = [j for j in range(len(rows)) if j != i]
+        denominator = sum(math.exp(cos(rows[i], rows[j]) / temperature) for j in candidates)
+        partner = (i + len(z1)) % len(rows)
+        total -= math.log(math.exp(cos(rows[i], rows[partner]) / temperature) / denominator)
+    return total / len(rows)
+
+
+def reference_hinge(z1, z2, z3, *, margin) -> float:
+    total = 0.0
+    for i in range(len(z1)):
+        negatives = [cos(z1[i], z2[j]) for j in range(len(z2)) if j != i]
+        negatives += [cos(z1[i], z3[j]) for j in range(len(z3))]
+        assert len(negatives) == 2 * len(z1) - 1
+        total += max(0.0, margin + max(negatives) - cos(z1[i], z2[i]))
+    return total / len(z1)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+@pytest.mark.parametrize("weight", [0.0, 1.0, -0.7])
+@pytest.mark.parametrize(("triplets", "queued"), [(False, False), (True, False), (False, True), (True, True)])
+def test_nt_xent(vectors, temperature, weight, triplets, queued):
+    z1, z2, z3, queue = vectors
+    found = nt_xent(
+        cosines(z1, z2),
+        cosines(z1, z3) if triplets else None,
+        temperature=temperature,
+        hard_negative_weight=weight,
+        queue_AQ=cosines(z1, queue) if queued else None,
+    )
+    lists = z1.tolist(), z2.tolist(), z3.tolist() if triplets else (), queue.tolist() if queued else ()
+    assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature, weight=weight), abs=1e-10)
+
+
+def test_an_empty_queue_changes_nothing(vectors):
+    z1, z2, _, queue = vectors
+    plain = nt_xent(cosines(z1, z2), temperature=0.05)
+    assert torch.equal(nt_xent(cosines(z1, z2), temperature=0.05, queue_AQ=cosines(z1, queue[:0])), plain)
+
+
+@pytest.mark.parametrize("temperature", [0.05, 0.5])
+def test_two_views(views, temperature):
+    z1, z2, _ = views
+    expected = reference_two_views(z1.tolist(), z2.tolist(), temperature=temperature)
+    assert nt_xent_two_views(z1, z2, temperature=temperature).item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_one_row_alone_has_no_loss_in_two_views(views):
+    alone = views[0][:1].clone().requires_grad_()
+    loss = nt_xent_two_views(alone, views[1][:1], temperature=0.05)
+    loss.backward()
+    assert loss.item() == 0.0 and not alone.grad.any()
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.2, 1.0])
+def test_energy_hinge(views, margin):
+    expected = reference_hinge(*(z.tolist() for z in views), margin=margin)
+    assert expected > 0
+    assert energy_hinge(*views, margin=margin).item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
+    z1 = torch.eye(4, dtype=torch.float64)
+    assert energy_hinge(z1, z1, -z1, margin=0.2).item() == 0.0
+
+
+def test_gradient_of_the_weighted_sum_equals_finite_differences(views):
+    inputs = tuple(view.clone().requires_grad_() for view in views)
+    assert torch.autograd.gradcheck(
+        lambda *z: values(z, nt_xent={"hard_negative_weight": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize(
+    ("of_nt_xent", "of_hinge", "temperature", "weight", "margin"),
+    [
+        ({}, {}, 0.05, 0.0, 0.2),
+        ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5),
+    ],
+)
+def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, weight, margin):
+    lists = [z.tolist() for z in views]
+    terms = values(views, nt_xent={"weight": 0.5} | of_nt_xent, energy_hinge=of_hinge)
+    expected = reference_nt_xent(*lists, temperature=temperature, weight=weight)
+    hinge = reference_hinge(*lists, margin=margin)
+    assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
+    assert terms["nt_xent"].item() == pytest.approx(expected, abs=1e-10)
+    assert terms["energy_hinge"].item() == pytest.approx(hinge, abs=1e-10)
+    assert terms["loss"].item() == pytest.approx(0.5 * expected + 10 * hinge, rel=1e-10)
+    pairs = values(views[:2], nt_xent=of_nt_xent, energy_hinge={"weight": 0.0})
+    assert list(pairs) == ["nt_xent", "loss"], "a loss without weight is computed"
+    assert pairs["loss"].item() == pytest.approx(reference_nt_xent(*lists[:2], temperature=temperature), abs=1e-10)
+
+
+def test_a_queue_and_both_views_reach_the_contrast(vectors):
+    z1, z2, _, queue = vectors
+    batch = SimpleNamespace(views=(z1, z2), projected_XD=z1, group=ALONE, step=0)
+    found = contrast(None, temperature=0.3, queue=SimpleNamespace(negatives=lambda: queue))(batch)
+    expected = nt_xent(cosines(z1, z2), queue_AQ=cosines(z1, queue), temperature=0.3)
+    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
+    assert found > contrast(None, temperature=0.3)(batch)
+    both = values((z1, z2), nt_xent={"temperature": 0.3, "two_views": True}, energy_hinge={"weight": 0.0})["loss"]
+    assert both.item() == pytest.approx(nt_xent_two_views(z1, z2, temperature=0.3).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("width", [2, 4])
+def test_matryoshka_is_nt_xent_of_the_first_numbers(views, width):
+    terms = {"nt_xent": {"weight": 0.0}, "energy_hinge": {"weight": 0.0}}
+    chosen = {"weight": 1.0, "temperature": 0.3, "hard_negative_weight": 0.7}
+    found = values(views, matryoshka=chosen | {"widths": [width, 3]}, **terms)["matryoshka"].item()
+    cut = ([z[:, :w].tolist() for z in views] for w in (width, 3))
+    expected = [reference_nt_xent(*lists, temperature=0.3, weight=0.7) for lists in cut]
+    assert found == pytest.approx(sum(expected) / 2, abs=1e-10)
+
+
+def test_order_of_rows_and_scale_of_vectors_do_not_matter(views):
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    base = values(views)["loss"].item()
+    assert values(tuple(view[order] for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+    assert values(tuple(view * 7.5 for view in views))["loss"].item() == pytest.approx(base, rel=1e-12)
+
+
+def test_cosines_are_float32_even_from_bfloat16(views):
+    found = cosines(views[0].bfloat16(), views[1].bfloat16())
+    assert found.dtype == torch.float32
+    assert torch.allclose(found, cosines(*views[:2]).float(), atol=0.02)
+
+
+@pytest.mark.parametrize("name", ObjectiveSettings.model_fields)
+def test_a_loss_is_one_file_that_takes_its_class_of_settings(name):
+    module = import_module(f"cse.losses.{name}")
+    kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and kind.__module__ == module.__name__]
+    bases = [kind.__orig_bases__ for kind in kinds if issubclass(kind, Loss)]
+    assert bases == [(Loss[ObjectiveSettings.model_fields[name].annotation],)]

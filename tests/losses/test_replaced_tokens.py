@@ -1,0 +1,100 @@
+"""Replaced-token detection: its three normalisations, padding, and slices that add up."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from cse.losses.replaced_tokens import replaced_tokens
+
+LENGTHS = (5, 2, 4, 0)  # the last row is padding alone
+LONGEST = 6
+NORMALIZE = ("positions", "tokens", "sum")
+
+
+@pytest.fixture
+def batch() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Logits, labels (some at padding, which must not count) and mask."""
+    generator = torch.Generator().manual_seed(5)
+    logits = 2 * torch.randn(len(LENGTHS), LONGEST, 2, generator=generator, dtype=torch.float64)
+    replaced = torch.randint(2, (len(LENGTHS), LONGEST), generator=generator)
+    mask = (torch.arange(LONGEST) < torch.tensor(LENGTHS)[:, None]).long()
+    assert 0 < (replaced * mask).sum() < mask.sum()
+    assert (replaced * (1 - mask)).sum() > 0
+    return logits, replaced, mask
+
+
+def reference(logits, replaced, *, normalize) -> float:
+    everywhere, real, positions = 0.0, 0.0, 0
+    for sentence, labels, length in zip(logits, replaced, LENGTHS, strict=True):
+        for place, (original_score, replaced_score) in enumerate(sentence):
+            is_real = place < length
+            label = labels[place] if is_real else 0
+            odds = math.exp(replaced_score) + math.exp(original_score)
+            loss = -math.log(math.exp(replaced_score if label == 1 else original_score) / odds)
+            everywhere += loss
+            real += loss if is_real else 0.0
+            positions += 1
+    if normalize == "positions":
+        return everywhere / positions
+    if normalize == "tokens":
+        return real / sum(LENGTHS)
+    return real / sum(length > 0 for length in LENGTHS)
+
+
+def mean(*batch, normalize) -> torch.Tensor:
+    total, count = replaced_tokens(*batch, normalize=normalize)
+    return total / count.clamp(min=1)
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_value(batch, normalize):
+    logits, replaced, mask = batch
+    expected = reference(logits.tolist(), replaced.tolist(), normalize=normalize)
+    assert mean(*batch, normalize=normalize).item() == pytest.approx(expected, abs=1e-10)
+    truths = mean(logits, replaced.bool(), mask.bool(), normalize=normalize)
+    assert truths.item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_class_one_is_replaced():
+    sure = torch.tensor([[[0.0, 20.0]]])
+    one = torch.ones(1, 1)
+    assert mean(sure, one, one, normalize="tokens") < 1e-6
+    assert mean(sure, 0 * one, one, normalize="tokens") > 19
+
+
+@pytest.mark.parametrize("normalize", NORMALIZE)
+def test_sums_of_slices_add_up_to_the_batch(batch, normalize):
+    slices = [[tensor[rows] for tensor in batch] for rows in (slice(0, 1), slice(1, 4))]
+    parts = [replaced_tokens(*piece, normalize=normalize) for piece in slices]
+    total, count = (sum(values) for values in zip(*parts, strict=True))
+    assert (total / count).item() == pytest.approx(mean(*batch, normalize=normalize).item(), rel=1e-12)
+
+
+@pytest.mark.parametrize("normalize", ["tokens", "sum"])
+def test_padding_does_not_matter_where_only_real_tokens_count(batch, normalize):
+    logits, replaced, mask = batch
+    whole = mean(*batch, normalize=normalize)
+    cut = mean(*(tensor[:, : max(LENGTHS)] for tensor in batch), normalize=normalize)
+    assert cut.item() == pytest.approx(whole.item(), rel=1e-12)
+    logits = logits.clone().requires_grad_()
+    mean(logits, replaced, mask, normalize=normalize).backward()
+    assert logits.grad[mask == 0].abs().max() == 0.0
+    assert logits.grad[mask == 1].abs().min() > 0.0
+
+
+def test_the_mean_over_positions_depends_on_padding(batch):
+    cut = [tensor[:, : max(LENGTHS)] for tensor in batch]
+    assert mean(*cut, normalize="positions") != mean(*batch, normalize="positions")
+
+
+@pytest.mark.parametrize("normalize", ["tokens", "sum"])
+def test_padding_alone_is_zero_with_zero_gradient(batch, normalize):
+    logits, replaced, mask = batch
+    logits.requires_grad_()
+    loss = mean(logits, replaced, torch.zeros_like(mask), normalize=normalize)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert torch.equal(logits.grad, torch.zeros_like(logits))
