@@ -1,9 +1,12 @@
-"""Read rows from a data set on the Hugging Face hub, a file of its repository."""
+"""Read rows from a data set on the Hugging Face hub, from files of its repository."""
 
 from __future__ import annotations
 
+import fnmatch
+import glob
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from pathlib import Path
 
 from cse.data.read import find_data_file
@@ -29,7 +32,7 @@ def hub_rows(
     Args:
         hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
         view: see ``read_rows``.
-        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``.
+        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``, or a pattern of several.
         revision: branch, tag or commit.
         columns: see ``read_rows``.
         score_range: see ``read_rows``.
@@ -38,8 +41,28 @@ def hub_rows(
     Raises:
         OfflineError: the hub is unreachable and the data set is not cached.
     """
-    path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
-    return read_rows(path, view, columns, encoding, score_range, tell)
+    paths = [find_data_file(path, "data.hub_file") for path in hub_files(hub_id, file, revision)]
+    return chain.from_iterable(read_rows(path, view, columns, encoding, score_range, tell) for path in paths)
+
+
+def hub_files(hub_id: str, pattern: str, revision: str = "main") -> list[Path]:
+    """Return the local paths of the files that a pattern names, ``data/train-*.parquet``, in order of their names.
+
+    Raises:
+        OfflineError: as ``hub_file``; of a pattern always, since the cache may have some of its files.
+    """
+    if glob.escape(pattern) == pattern:
+        return [hub_file(hub_id, pattern, revision)]
+    from huggingface_hub import list_repo_files
+
+    try:
+        with _cache_only_when_unreachable():
+            names = sorted(fnmatch.filter(list_repo_files(hub_id, repo_type="dataset", revision=revision), pattern))
+    except Exception as error:
+        raise _explain(error, f"{hub_id}/{pattern}", revision) from None
+    if not names:
+        raise CseError(f"{hub_id}: no file {pattern} at revision {revision!r}; check data.hub_file")
+    return [hub_file(hub_id, name, revision) for name in names]
 
 
 def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:

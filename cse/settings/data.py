@@ -104,7 +104,10 @@ class DataSettings(SettingsGroup):
         description="Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`.",
     )
     hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
-    hub_file: str = Field("nli_for_simcse.csv", description="`hub`: file in the data set repository.")
+    hub_file: str = Field(
+        "nli_for_simcse.csv",
+        description="`hub`: file in the data set repository; `data/train-*.parquet`: all of them, by name.",
+    )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hold_out: float = Field(
         0.0,

@@ -41,15 +41,31 @@ def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
     assert constants.HF_HUB_OFFLINE is False
 
 
-def test_a_cached_file_is_read_without_network(offline):
+@pytest.fixture
+def cached(offline):
+    """A cache that has three files of a data set."""
     commit = "0" * 40
     folder = offline / "datasets--princeton-nlp--datasets-for-simcse"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text(commit, encoding="utf-8")
     (folder / "snapshots" / commit).mkdir(parents=True)
-    (folder / "snapshots" / commit / "wiki1m_for_simcse.txt").write_text("one\ntwo\n", encoding="utf-8")
-    rows = hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
-    assert [row.texts for row in rows] == [("one",), ("two",)]
+    for name, text in {"b-2.txt": "three\n", "b-1.txt": "one\ntwo\n", "c-1.txt": "four\n"}.items():
+        (folder / "snapshots" / commit / name).write_text(text, encoding="utf-8")
+
+
+def test_a_cached_file_is_read_without_network(cached):
+    assert [row.texts for row in hub_rows(HUB_ID, "sentences", file="b-1.txt")] == [("one",), ("two",)]
+
+
+def test_a_pattern_names_the_files_of_a_split(cached, monkeypatch):
+    with pytest.raises(OfflineError, match=r"simcse/b-\*\.txt: the hub cannot be reached"):
+        hub_rows(HUB_ID, "sentences", file="b-*.txt")
+    monkeypatch.setattr(
+        huggingface_hub, "list_repo_files", lambda *_, **__: ["c-1.txt", "b-2.txt", "b-1.txt", "README"]
+    )
+    assert [row.texts[0] for row in hub_rows(HUB_ID, "sentences", file="b-*.txt")] == ["one", "two", "three"]
+    with pytest.raises(CseError, match=r"no file d-\* at revision 'main'; check data.hub_file"):
+        hub_rows(HUB_ID, "sentences", file="d-*")
 
 
 def test_other_failures_are_one_line(monkeypatch):
