@@ -128,7 +128,7 @@ def check_rounded(
     if not (cosine >= ROUNDED and kept >= NEIGHBOURS):
         raise CseError(
             f"export.precision: int8 keeps of {of} a mean cosine of {cosine:.3f} with torch (at least {ROUNDED}) and "
-            f"{kept:.2f} of the nearest neighbours' lead (at least {NEIGHBOURS}); export in fp32 or fp16; nothing was "
+            f"{kept:.2f} of its nearest neighbours' lead (at least {NEIGHBOURS}); export in fp32 or fp16; nothing was "
             "published"
         )
     return {"mean_cosine": round(cosine, 4), "neighbours": round(kept, 4)}
