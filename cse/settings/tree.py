@@ -1,6 +1,7 @@
 """The settings tree: the groups of ``params.yaml`` and the combinations of values that cannot work.
 
-Each stage receives only the groups it declares in ``dvc.yaml``. Code below the builders sees no settings objects.
+Each stage receives only the groups it declares in ``dvc.yaml``. Losses and training take their own groups; other code
+below the builders is made without settings.
 """
 
 from __future__ import annotations
