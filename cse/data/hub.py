@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
-import glob
+import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import chain
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from cse.data.read import find_data_file
 from cse.data.shape import Row, read_rows
-from cse.errors import CseError, OfflineError
+from cse.errors import CseError, OfflineError, error_line
 
 _SECONDS = 5.0
 
@@ -32,37 +31,57 @@ def hub_rows(
     Args:
         hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
         view: see ``read_rows``.
-        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``, or a pattern of several.
+        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; or a pattern, ``data/train-*.parquet``, whose
+            files are read as one.
         revision: branch, tag or commit.
         columns: see ``read_rows``.
         score_range: see ``read_rows``.
         tell: see ``read_rows``.
 
     Raises:
-        OfflineError: the hub is unreachable and the data set is not cached.
+        OfflineError: the hub is unreachable and the data set is not cached; of a pattern always, since the cache may
+            have some of its files.
     """
-    paths = [find_data_file(path, "data.hub_file") for path in hub_files(hub_id, file, revision)]
-    return chain.from_iterable(read_rows(path, view, columns, encoding, score_range, tell) for path in paths)
+    if "*" not in file and "?" not in file:
+        path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
+        return read_rows(path, view, columns, encoding, score_range, tell)
+    paths = _split(hub_id, file, revision)
+    return _joined(paths, f"{hub_id}/{file}", lambda path: read_rows(path, view, columns, encoding, score_range, tell))
 
 
-def hub_files(hub_id: str, pattern: str, revision: str = "main") -> list[Path]:
-    """Return the local paths of the files that a pattern names, ``data/train-*.parquet``, in order of their names.
-
-    Raises:
-        OfflineError: as ``hub_file``; of a pattern always, since the cache may have some of its files.
-    """
-    if glob.escape(pattern) == pattern:
-        return [hub_file(hub_id, pattern, revision)]
+def _split(hub_id: str, pattern: str, revision: str) -> list[Path]:
+    """Return the parquet files that a pattern names, ``data/train-*.parquet``, in order of their names."""
     from huggingface_hub import list_repo_files
 
+    if not pattern.endswith(".parquet"):
+        raise CseError(f"data.hub_file: {pattern} names several files, which must be .parquet; name one file")
     try:
         with _cache_only_when_unreachable():
-            names = sorted(fnmatch.filter(list_repo_files(hub_id, repo_type="dataset", revision=revision), pattern))
+            there = list_repo_files(hub_id, repo_type="dataset", revision=revision)
     except Exception as error:
         raise _explain(error, f"{hub_id}/{pattern}", revision) from None
+    depth = pattern.count("/")
+    names = sorted(name for name in there if PurePosixPath(name).match(pattern) and name.count("/") == depth)
     if not names:
         raise CseError(f"{hub_id}: no file {pattern} at revision {revision!r}; check data.hub_file")
     return [hub_file(hub_id, name, revision) for name in names]
+
+
+def _joined(paths: Sequence[Path], shown: str, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
+    """Read files as one: its rows have numbers of their own, and all values of a column decide what it is."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with tempfile.TemporaryDirectory(prefix="cse-hub-") as folder:
+        whole = Path(folder) / re.sub(r"[^\w.-]+", "_", shown)
+        try:
+            with pq.ParquetWriter(whole, pq.read_schema(paths[0])) as writer:
+                for path in paths:
+                    for batch in pq.ParquetFile(path).iter_batches():
+                        writer.write_batch(batch)
+        except (pa.ArrowInvalid, ValueError) as error:
+            raise CseError(f"{shown}: the files are not parts of one table ({error_line(error)[:200]})") from None
+        yield from read(whole)
 
 
 def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:

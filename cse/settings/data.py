@@ -106,7 +106,7 @@ class DataSettings(SettingsGroup):
     hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
     hub_file: str = Field(
         "nli_for_simcse.csv",
-        description="`hub`: file in the data set repository; `data/train-*.parquet`: all of them, by name.",
+        description="`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one.",
     )
     hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hold_out: float = Field(

@@ -120,7 +120,9 @@ class AugmentSettings(SettingsGroup):
         le=100_000,
         description="Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none.",
     )
-    shuffle_tokens: bool = Field(False, description="Shuffle the token positions of the first copy (ConSERT).")
+    shuffle_tokens: bool = Field(
+        False, description="Shuffle the token positions of the first copy, special tokens too (ConSERT)."
+    )
     cut_features: Share = Field(
         0.0, description="Share of embedding features to zero in the second copy (ConSERT); 0: none."
     )

@@ -3,6 +3,8 @@
 import time
 
 import huggingface_hub
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
@@ -43,29 +45,45 @@ def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cached(offline):
-    """A cache that has three files of a data set."""
+    """A cache that has a text file of a data set, and a split in two."""
     commit = "0" * 40
     folder = offline / "datasets--princeton-nlp--datasets-for-simcse"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text(commit, encoding="utf-8")
-    (folder / "snapshots" / commit).mkdir(parents=True)
-    for name, text in {"b-2.txt": "three\n", "b-1.txt": "one\ntwo\n", "c-1.txt": "four\n"}.items():
-        (folder / "snapshots" / commit / name).write_text(text, encoding="utf-8")
+    files = folder / "snapshots" / commit
+    (files / "data").mkdir(parents=True)
+    (files / "wiki1m_for_simcse.txt").write_text("one\ntwo\n", encoding="utf-8")
+    parts = {"a": [("is it", "a", 0.9), ("what", "a", 0.2)], "b": [("no", "b", 4.6), ("yes", "b", 5.0)]}
+    for name, rows in parts.items():
+        text, label, score = zip(*rows, strict=True)
+        table = pa.table({"sentence1": text, "sentence2": text[::-1], "label": label, "score": score})
+        pq.write_table(table, files / f"data/train-{name}.parquet")
+    return offline
 
 
 def test_a_cached_file_is_read_without_network(cached):
-    assert [row.texts for row in hub_rows(HUB_ID, "sentences", file="b-1.txt")] == [("one",), ("two",)]
+    rows = hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
+    assert [row.texts for row in rows] == [("one",), ("two",)]
 
 
-def test_a_pattern_names_the_files_of_a_split(cached, monkeypatch):
-    with pytest.raises(OfflineError, match=r"simcse/b-\*\.txt: the hub cannot be reached"):
-        hub_rows(HUB_ID, "sentences", file="b-*.txt")
-    monkeypatch.setattr(
-        huggingface_hub, "list_repo_files", lambda *_, **__: ["c-1.txt", "b-2.txt", "b-1.txt", "README"]
-    )
-    assert [row.texts[0] for row in hub_rows(HUB_ID, "sentences", file="b-*.txt")] == ["one", "two", "three"]
-    with pytest.raises(CseError, match=r"no file d-\* at revision 'main'; check data.hub_file"):
-        hub_rows(HUB_ID, "sentences", file="d-*")
+def test_the_files_of_a_pattern_are_read_as_one(cached, monkeypatch):
+    """Each row has a number of its own, and a score of 0.9 is of 5 if another file says so."""
+    with pytest.raises(OfflineError, match=r"data/train-\*\.parquet: the hub cannot be reached"):
+        hub_rows(HUB_ID, "pairs", file="data/train-*.parquet")
+    names = ["data/train-b.parquet", "README.md", "old/data/train-c.parquet", "data/train-a.parquet"]
+    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *_, **__: names)
+    labelled = list(hub_rows(HUB_ID, "categories", file="data/train-*.parquet", columns=["sentence1", "label"]))
+    assert [(row.line, row.texts[0], row.label) for row in labelled] == [
+        (1, "is it", "a"), (2, "what", "a"), (3, "no", "b"), (4, "yes", "b"),
+    ]  # fmt: skip
+    told: list[str] = []
+    columns = ["sentence1", "sentence2", "score"]
+    assert len(list(hub_rows(HUB_ID, "pairs", file="data/train-*.parquet", columns=columns, tell=told.append))) == 4
+    assert told == ["scores from 0 to 5: pairs of 4 or more are positives, the others are left out"]
+    with pytest.raises(CseError, match=r"no file x-\*.parquet at revision 'main'; check data.hub_file"):
+        hub_rows(HUB_ID, "pairs", file="x-*.parquet")
+    with pytest.raises(CseError, match=r"must be \.parquet"):
+        hub_rows(HUB_ID, "pairs", file="x-*.csv")
 
 
 def test_other_failures_are_one_line(monkeypatch):

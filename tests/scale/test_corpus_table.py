@@ -401,8 +401,13 @@ def test_a_row_without_text_now_is_removed(cse, embed):  # noqa: F811
     assert told == f"{folder}: 0 rows replaced, 1 added, 1 removed, whose text says nothing now\n"
     (answer,) = answers(cse, folder, "-k", 9, "--mode", "vectors", queries=["zebra"])
     assert sorted(hit["id"] for hit in answer["hits"]) == ["b", "c", "d"]
-    twice = embed([{**ROWS[0], "id": "b"}, {**ROWS[0], "id": "b", "text": ""}], "twice", *KEPT)
-    assert "id 'b' occurs twice" in cse("index", folder, "--update", twice).refused()
+    alone = embed([{**ROWS[0], "id": "b", "text": "N/A"}], "alone", *KEPT)
+    assert cse("index", folder, "--update", alone).err.endswith(
+        "0 rows replaced, 0 added, 1 removed, whose text says nothing now\n"
+    )
+    assert "no row says anything" in cse("index", alone).refused()
+    twice = embed([{**ROWS[0], "id": "c"}, {**ROWS[0], "id": "c", "text": ""}], "twice", *KEPT)
+    assert "id 'c' occurs twice" in cse("index", folder, "--update", twice).refused()
 
 
 def test_updates_that_do_not_fit(cse, embed, vectors, bundle, tmp_path):  # noqa: F811

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
@@ -45,6 +45,8 @@ def build_table(vectors: VectorStore, kind: Kind = "auto") -> SearchTable:
     """
     if vectors.id_column is not None:
         _refuse_twice(vectors)
+    if not vectors.rows:
+        raise CseError(f"{vectors.folder.url}: no row says anything, so there is nothing to search")
     with _writing(vectors.folder) as database:
         if not refuse_foreign(vectors.folder) and TABLE_FOLDER in vectors.folder.names():
             vectors.folder.remove(TABLE_FOLDER)
@@ -89,26 +91,29 @@ def update_table(url: str, changes: VectorStore) -> tuple[int, int, int]:
             "the same --id-column"
         )
     batches = _batches(changes)
-    first = next(batches)
-    if not first.schema.equals(there.table.schema):
+    first = next(batches, None)
+    if first is not None and not first.schema.equals(there.table.schema):
         raise CseError(
             f"{changes.folder.url}: has columns {_shown(first.schema)}, {url} {_shown(there.table.schema)}; embed with "
             "the same options"
         )
-    _refuse_twice(changes)
+    silent = left_out(changes)
+    _refuse_twice(changes, silent)
     folder = Folder(url)
     with _writing(folder) as database:
         known = recorded(folder)
         others = table_files(folder)
         table = database.open_table(TABLE)
-        merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
-        done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
-        before, silent = table.count_rows(), left_out(changes)
+        replaced, added, before = 0, 0, len(there)
+        if first is not None:
+            merge = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all()
+            done = merge.execute(pa.RecordBatchReader.from_batches(first.schema, _chained(first, batches)))
+            replaced, added, before = done.num_updated_rows, done.num_inserted_rows, table.count_rows()
         for start in range(0, len(silent), 1000):
             table.delete(f"id IN ({', '.join(map(_literal, silent[start : start + 1000]))})")
         removed = before - table.count_rows()
         _publish(table, folder, known, others)
-    return done.num_updated_rows, done.num_inserted_rows, removed
+    return replaced, added, removed
 
 
 @contextmanager
@@ -170,12 +175,12 @@ def _shown(schema: Any) -> str:
     return listed(f"{field.name} ({field.type})" for field in schema)
 
 
-def _refuse_twice(vectors: VectorStore) -> None:
+def _refuse_twice(vectors: VectorStore, silent: Sequence[Any] = ()) -> None:
     import pyarrow as pa
     import pyarrow.compute as pc
 
     ids = pa.concat_tables(shard_tables(vectors, ["id"]))["id"]
-    counts = pc.value_counts(pa.chunked_array([*ids.chunks, pa.array(left_out(vectors), ids.type)]))
+    counts = pc.value_counts(pa.chunked_array([*ids.chunks, pa.array(silent, ids.type)]))
     twice = counts.field("values").filter(pc.greater(counts.field("counts"), 1))
     if len(twice):
         raise CseError(

@@ -137,9 +137,9 @@ def finish(folder: Folder, plan: CorpusPlan, model: CorpusModel) -> None:
     for piece in plan.pieces():
         with folder.open(piece.shard) as file:
             rows += pq.ParquetFile(file).metadata.num_rows
-    if not rows:
-        raise CseError(f"{plan.facts['files'][0][0]}: no text says anything; name another column (--text-column)")
     facts = plan.facts
+    if not rows and facts.get("id_column") is None:  # with ids, they may be what an update takes away
+        raise CseError(f"{facts['files'][0][0]}: no text says anything; name another column (--text-column)")
     tree = {
         "format": FORMAT,
         "rows": rows,
