@@ -23,7 +23,8 @@ class BackboneSettings(SettingsGroup):
         None,
         ge=3,
         description="Maximum tokens per text when it is encoded, evaluated and served, special tokens included "
-        "(training cuts by `train.max_length`); null: as the model's folder declares, else as many as it has positions.",
+        "(training cuts by `train.max_length`); null: as the model's folder declares, else as many as it has "
+        "positions.",
     )
     texts: dict[str, str] | None = Field(
         None,
