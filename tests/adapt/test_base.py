@@ -46,6 +46,12 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
 
 
+def test_null_is_a_value_too(place):
+    PARAMS_FILE.write_text("backbone: {max_length: 40}\ntrain: {max_steps: 7, row_groups: null}\n")
+    settings, told = base_settings(PARAMS_FILE, {"backbone.max_length": None, "train.max_steps": None})
+    assert (settings.backbone.max_length, settings.train.max_steps, told) == (None, None, None)
+
+
 def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
     settings, told = base_settings(PARAMS_FILE, {})
     assert (settings, told) == (Settings(), None)

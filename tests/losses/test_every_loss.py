@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
-from cse.losses.collection import collection_cross_entropy
+from cse.losses.collection import NO_DOCUMENT, collection_cross_entropy
 from cse.losses.contrastive_tension import contrastive_tension
 from cse.losses.distillation import similarity_divergence
 from cse.losses.energy_hinge import energy_hinge
@@ -17,13 +19,22 @@ from cse.losses.nli_softmax import nli_softmax, pair_features
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.replaced_tokens import replaced_tokens
 from cse.losses.self_guided import self_guided, squared_distance
-from cse.losses.shared import cosines, in_float32
+from cse.losses.shared import UNLABELLED, cosines, in_float32
 from cse.losses.supervised_contrastive import supervised_contrastive
 
 GENERATOR = torch.Generator().manual_seed(11)
 FIRST, SECOND = (torch.randn(8, 16, generator=GENERATOR) for _ in range(2))
-MASK = torch.ones(4, 2)
+MASK = torch.tensor([[1, 1], [1, 0], [1, 1], [1, 0]])
 LABELS = torch.arange(8) % 3
+PARTLY = torch.tensor([0, 1, 0, UNLABELLED, 2, 1, 0, UNLABELLED])  # the 2 is alone
+REAL = torch.arange(8) < torch.tensor([8, 3, 5, 0, 1, 8, 2, 6])[:, None]  # the fourth row is padding alone
+REPLACED = torch.arange(64).view(8, 8) % 3 == 0  # some at padding, which must not count
+
+
+def detection(normalize: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    total, count = replaced_tokens((a * b).view(8, 8, 2), REPLACED, REAL, normalize=normalize)
+    return total / count
+
 
 # each takes two (8, 16) tensors of any precision
 LOSSES = {
@@ -37,19 +48,22 @@ LOSSES = {
     "energy_hinge": lambda a, b: energy_hinge(a, a + b, b, margin=1.0),
     "matryoshka": lambda a, b: matryoshka(a, b, a - b, widths=[8, 3], temperature=0.05, hard_negative_weight=0.0),
     "masked_lm": lambda a, b: masked_lm(a * b, LABELS),
-    "replaced_tokens": lambda a, b: replaced_tokens(
-        (a * b).view(8, 8, 2), torch.ones(8, 8), torch.ones(8, 8), normalize="tokens"
-    )[0],
+    **{f"replaced_tokens_{how}": partial(detection, how) for how in ("positions", "tokens", "sum")},
     "contrastive_tension": lambda a, b: contrastive_tension(a, b, group=4),
     "mutual_information": lambda a, b: local_global_information(a.view(4, 2, 16), b[:4], MASK),
     "self_guided": lambda a, b: self_guided(a[:4], b.view(2, 4, 16), temperature=0.05),
     "squared_distance": lambda a, b: squared_distance([a, b], [b, a]),
     "pair_features": lambda a, b: pair_features(a, b).sum(),
     "nli_softmax": lambda a, b: nli_softmax((a * b)[:, :3], LABELS),
-    "label_proxies": lambda a, b: label_proxies(a, b[:3], LABELS, temperature=0.05),
-    "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, LABELS, 0.05),
+    "label_proxies": lambda a, b: label_proxies(a, b[:3], PARTLY, temperature=0.05),
+    "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, PARTLY, 0.05),
     "collection": lambda a, b: collection_cross_entropy(
-        a, b, LABELS[:, None], torch.ones(8, 1), 3 + LABELS, temperature=0.05
+        a,
+        b,
+        torch.stack([LABELS, LABELS + 5], dim=1),
+        torch.tensor([0.3, 0.7]).expand(8, 2),
+        torch.where(LABELS > 0, 3 + LABELS, NO_DOCUMENT),
+        temperature=0.05,
     ),
     "similarity_divergence": lambda a, b: similarity_divergence(a, b, rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),

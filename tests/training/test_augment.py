@@ -63,12 +63,12 @@ def test_a_span_of_five_characters_becomes_the_mask():
 def test_every_real_token_is_shuffled():
     torch.manual_seed(1)
     mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
-    plain_BL = torch.arange(8).expand(2, -1)
+    plain_BL = torch.arange(8).expand(2, -1) + 4  # as RoBERTa's, they do not start at 0
     firsts = [set(), set()]
     for _ in range(400):
         found_BL = shuffled_positions(plain_BL, mask_BL)
         for row, length in enumerate((6, 3)):
-            assert sorted(found_BL[row, :length].tolist()) == list(range(length))
+            assert sorted(found_BL[row, :length].tolist()) == plain_BL[row, :length].tolist()
             assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
             firsts[row].add((int(found_BL[row, 0]), int(found_BL[row, length - 1])))
     assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"

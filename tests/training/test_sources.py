@@ -94,7 +94,7 @@ def test_a_sources_own_weight_decays_too(tiny_folders, tmp_path):
     encoder, _, _ = make_problem(backbone)
     head = load_mlm_head(backbone, wanted_by="test")
     term = MaskedLm(encoder, MaskedLmSettings(weight=0.8, decay_rate=0.5), head, seed=1)
-    assert [term.weight(step) for step in (0, 100)] == [0.8, 0.4]
+    assert [term.weight(step) for step in (0, 50, 100)] == pytest.approx([0.8, 0.8 * 0.5**0.5, 0.4], rel=1e-12)
     assert [term.weight(step, 0.2) for step in (0, 100)] == [0.2, 0.1]
 
 
