@@ -24,7 +24,7 @@ TRAINING = frozenset({
     "prefect", "py3langid", "pyarrow", "ray", "regex", "rich", "scipy", "sentencex", "sklearn", "torch",
     "trafilatura", "transformers",
 })
-INTERCHANGE = frozenset({"accelerate", "peft", "sentence_transformers"})
+INTERCHANGE = frozenset({"accelerate", "datasets", "peft", "sentence_transformers"})
 # fmt: on
 
 
