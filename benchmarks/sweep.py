@@ -26,6 +26,7 @@ from benchmarks.rounds import timed
 from cse.bench.data import DataFolders
 from cse.bench.place import Place
 from cse.bench.worker import Backbones
+from cse.data.sources import SAMPLE_ROWS
 from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
@@ -125,9 +126,14 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=4, help="default: 4")
-    parser.add_argument("--rows", type=int, default=1500, help="generated triplets; default: 1500")
+    parser.add_argument(
+        "--rows", type=int, default=1500, help=f"generated triplets, at most {SAMPLE_ROWS}; default: 1500"
+    )
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: cpu")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.rows > SAMPLE_ROWS:
+        parser.error(f"--rows {options.rows}: the sample has {SAMPLE_ROWS}")
+    return options
 
 
 def main() -> int:
