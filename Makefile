@@ -19,7 +19,7 @@ repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has cha
 # two processes share the files out; each keeps to one thread; one that dies ends the run with the test's name
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --max-worker-restart 0
 
-test: $(TOOLS)             ## fast tests, lint and types (under 10 minutes)
+test: $(TOOLS)             ## fast tests, lint and types (20 minutes on two cores without AVX-512)
 	$(MAKE) --no-print-directory -j2 lint fast # types are checked on one processor: tests take the other
 
 fast: $(TOOLS)
@@ -29,7 +29,7 @@ SLOW := -m slow --timeout 1800 -rs --durations 12
 # what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
 LOST := $(addprefix tests/scale/test_,elastic.py workers.py)
 
-test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (about an hour)
+test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (an hour on two cores without AVX-512)
 	$(MAKE) --no-print-directory -j2 slow lost
 
 # pages first: each is run by one process, and the longest would be waited for at the end
