@@ -43,6 +43,7 @@ def remembered(graph: ModuleType, folder: Path) -> Export:
         folder: where graphs are kept, by all processes.
     """
     export: Export = graph._export
+    assert not hasattr(export, "__wrapped__"), "a memory of a memory waits for its own lock"
     code = [path.read_bytes() for part in ("export", "model") for path in _sources(Path(graph.__file__ or ""), part)]
     folder.mkdir(parents=True, exist_ok=True)
 
