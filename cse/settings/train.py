@@ -114,14 +114,20 @@ class AugmentSettings(SettingsGroup):
     repeat_words: Share = Field(
         0.0, description="Maximum share of word pieces to repeat in the second copy (ESimCSE); 0: none."
     )
+    repeat_rule: Literal["paper", "released"] = Field(
+        "paper",
+        description="Upper bound on the number of repeated pieces: `paper`: that share of the pieces, but at least 2; "
+        "`released`: fewer than that share and fewer than 10, counting special tokens in the length (released code).",
+    )
     mask_span: int = Field(
         0,
         ge=0,
         le=100_000,
         description="Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none.",
     )
-    shuffle_tokens: bool = Field(
-        False, description="Shuffle the token positions of the first copy, special tokens too (ConSERT)."
+    shuffle_tokens: bool = Field(False, description="Shuffle the token positions of the first copy (ConSERT).")
+    shuffle_special: bool = Field(
+        False, description="`shuffle_tokens`: shuffle special tokens too, as ConSERT's released code does."
     )
     cut_features: Share = Field(
         0.0, description="Share of embedding features to zero in the second copy (ConSERT); 0: none."

@@ -130,6 +130,10 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
             f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null",
         ),
         (
+            augment.shuffle_special and not augment.shuffle_tokens,
+            "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true",
+        ),
+        (
             augment.attention_dropout is not None and not augment.dropout,
             "augment.attention_dropout: has no effect without augment.dropout; set that to true",
         ),

@@ -20,7 +20,26 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     """
     places = np.flatnonzero(~np.isin(ids, special))
     most = min(max(2, int(largest_share * len(places))), len(places))
-    count = int(rng.integers(0, most + 1))
+    return _repeat_at(ids, places, int(rng.integers(0, most + 1)), rng)
+
+
+def repeat_words_as_released(
+    ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray
+) -> np.ndarray:
+    """Repeat some word pieces in place as ESimCSE's released code does.
+
+    The number of repetitions is uniform over ``0 .. m - 1`` with ``m = min(10, int(largest_share * L))``, where ``L``
+    counts all ids of the row, first and last token included; ``m = 0`` repeats nothing. Any token but the first and
+    the last may be repeated. Arguments and result are those of ``repeat_words``.
+    """
+    most = min(10, int(largest_share * len(ids)))
+    return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
+
+
+REPEAT_RULES = {"paper": repeat_words, "released": repeat_words_as_released}
+
+
+def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
     if count == 0:
         return ids
     times = np.ones(len(ids), dtype=np.int64)
@@ -42,17 +61,21 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
     return " ".join(part for part in parts if part)
 
 
-def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:
     """Shuffle the position ids of each row (ConSERT's token shuffling, Yan et al. 2021).
 
-    Special tokens are shuffled too, as in the released code; padding keeps its positions. Uses torch's random numbers.
+    Padding and the first and last real token keep their positions. Uses torch's random numbers.
 
     Args:
         mask_BL: 1 for real tokens.
+        special: whether to shuffle the first and last real token too, as in the released code.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
+    edge = 0 if special else 1
+    inner_BL = (column_L >= edge) & (column_L < mask_BL.sum(dim=1, keepdim=True) - edge)
     draw_BL = torch.rand(mask_BL.shape, device=mask_BL.device)
-    key_BL = torch.where(column_L < mask_BL.sum(dim=1, keepdim=True), draw_BL, 1.0 + column_L)
+    # sort keys: the first token, then shuffled tokens by their draw, then all others in their original order
+    key_BL = torch.where(inner_BL, draw_BL, torch.where(column_L == 0, -1.0, 1.0 + column_L))
     return positions_BL.gather(1, key_BL.argsort(dim=1, stable=True))
 
 

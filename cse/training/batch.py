@@ -15,7 +15,7 @@ from cse.model.on_device import on_device
 from cse.model.packing import Packed, pack_rows
 from cse.model.passes import Alteration, Constants, TokenBatch
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.augment import cut_features, repeat_words, shuffled_positions
+from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, GroupLayout, order_of
 from cse.training.replay import RandomState, run_twice
 from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
@@ -31,22 +31,26 @@ class Augmentation:
 
     Attributes:
         repeat_share: largest share of word pieces repeated in the second copy.
+        repeat_rule: how many to repeat, ``paper`` or ``released``, see ``repeat_words``.
         shuffle: whether to shuffle the first copy's positions.
+        shuffle_special: whether to shuffle those of special tokens too.
         cut_share: share of features set to 0 in the second copy.
     """
 
     repeat_share: float
+    repeat_rule: str
     special: Sequence[int]
     shuffle: bool
+    shuffle_special: bool
     cut_share: float
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the function that changes token ids in one step, or None if they do not change."""
         if self.repeat_share == 0.0:
             return None
-        special = np.asarray(self.special)
+        special, repeat = np.asarray(self.special), REPEAT_RULES[self.repeat_rule]
         return lambda ids, view: (
-            repeat_words(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
+            repeat(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
         )
 
     def alteration(self, view_B: torch.Tensor) -> Alteration | None:
@@ -54,7 +58,7 @@ class Augmentation:
         return _Alteration(self, view_B) if self.shuffle or self.cut_share > 0.0 else None
 
 
-NO_AUGMENTATION = Augmentation(0.0, (), shuffle=False, cut_share=0.0)
+NO_AUGMENTATION = Augmentation(0.0, "paper", (), shuffle=False, shuffle_special=False, cut_share=0.0)
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class _Alteration:
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         if not self.how.shuffle:
             return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL)
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:

@@ -33,6 +33,7 @@ STILL = {
     "augment.dropout": False,
     "prompt.dropout": 0.0,
     "augment.shuffle_tokens": False,
+    "augment.shuffle_special": False,
     "augment.cut_features": 0.0,
     "objective.replaced_tokens.generator_dropout": False,
 }

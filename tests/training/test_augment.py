@@ -11,6 +11,7 @@ from cse.training.augment import (
     cut_features,
     mask_span,
     repeat_words,
+    repeat_words_as_released,
     shuffled_positions,
 )
 
@@ -46,6 +47,21 @@ def test_short_rows_repeat_at_most_two_words_and_never_more_than_they_have(words
     assert added == set(range(most + 1))
 
 
+@pytest.mark.parametrize(("length", "most"), [(3, 0), (5, 0), (6, 0), (7, 1), (12, 2), (40, 9), (60, 9)])
+def test_repetitions_of_the_released_code(length, most):
+    """``randrange(min(10, int(0.32 * length)))`` of the places between first and last token, none where that is 0."""
+    rng = np.random.default_rng(4)
+    ids = np.array([1, *range(10, 8 + length), 2])
+    assert len(ids) == length
+    added = set()
+    for _ in range(300):
+        longer = repeat_words_as_released(ids, largest_share=0.32, rng=rng, special=np.array([11]))
+        assert longer[0] == 1 and longer[-1] == 2 and longer[1] != 1 and longer[-2] != 2
+        assert sorted(set(longer.tolist())) == sorted(ids.tolist())
+        added.add(len(longer) - length)
+    assert added == set(range(most + 1))
+
+
 def test_a_span_of_five_characters_becomes_the_mask():
     rng = np.random.default_rng(3)
     text = "a black cat sleeps"
@@ -60,18 +76,34 @@ def test_a_span_of_five_characters_becomes_the_mask():
     assert mask_span("cat", characters=5, mask_token="[MASK]", rng=rng) == "cat"
 
 
-def test_every_real_token_is_shuffled():
+def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
+    """As ConSERT's released code: every real token, padding stays."""
     torch.manual_seed(1)
     mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
-    plain_BL = torch.arange(8).expand(2, -1) + 4  # as RoBERTa's, they do not start at 0
+    plain_BL = torch.arange(8).expand(2, -1)
     firsts = [set(), set()]
     for _ in range(400):
-        found_BL = shuffled_positions(plain_BL, mask_BL)
+        found_BL = shuffled_positions(plain_BL, mask_BL, special=True)
         for row, length in enumerate((6, 3)):
-            assert sorted(found_BL[row, :length].tolist()) == plain_BL[row, :length].tolist()
+            assert sorted(found_BL[row, :length].tolist()) == list(range(length))
             assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
             firsts[row].add((int(found_BL[row, 0]), int(found_BL[row, length - 1])))
     assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"
+
+
+def test_shuffled_positions_keep_first_last_and_padding():
+    torch.manual_seed(0)
+    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6])
+    positions_BL = torch.arange(8).expand(3, -1) + 4
+    seen = set()
+    for _ in range(50):
+        shuffled = shuffled_positions(positions_BL, mask_BL)
+        assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
+        for row, length in enumerate((8, 5, 2)):
+            assert shuffled[row, 0] == 4
+            assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])
+        seen.add(tuple(shuffled[1].tolist()))
+    assert len(seen) == 6, "three inner tokens have six orders"
 
 
 def test_cut_features_are_the_same_at_all_tokens_of_a_row():

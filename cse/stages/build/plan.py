@@ -31,8 +31,10 @@ def plan_from(train: TrainSettings, augment: AugmentSettings, backbone: Backbone
         schedule=train.schedule,
         augmentation=Augmentation(
             repeat_share=augment.repeat_words,
+            repeat_rule=augment.repeat_rule,
             special=special,
             shuffle=augment.shuffle_tokens,
+            shuffle_special=augment.shuffle_special,
             cut_share=augment.cut_features,
         ),
         cut=Cut(train.row_groups, train.mini_batch_size),
