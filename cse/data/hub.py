@@ -59,6 +59,11 @@ def _split(hub_id: str, pattern: str, revision: str) -> list[Path]:
         with _cache_only_when_unreachable():
             there = list_repo_files(hub_id, repo_type="dataset", revision=revision)
     except Exception as error:
+        if _offline(error):
+            raise OfflineError(
+                f"{hub_id}/{pattern}: the hub cannot be reached, and the cache may have only some of these files; name "
+                "one file, or download them elsewhere and use data.source: files"
+            ) from None
         raise _explain(error, f"{hub_id}/{pattern}", revision) from None
     depth = pattern.count("/")
     names = sorted(name for name in there if PurePosixPath(name).match(pattern) and name.count("/") == depth)
