@@ -471,7 +471,7 @@ def _is_header(texts: Sequence[str], view: str) -> bool:
     if view == "categories":
         found = category_columns(texts)
     else:
-        found = (triplet_columns(texts) if view == "triplets" else None) or pair_columns(texts, "")
+        found = triplet_columns(texts) or pair_columns(texts, "")
     return found is not None and set(found.names) == set(texts)
 
 
