@@ -468,10 +468,7 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
 
 
 def _is_header(texts: Sequence[str], view: str) -> bool:
-    if view == "categories":
-        found = category_columns(texts)
-    else:
-        found = triplet_columns(texts) or pair_columns(texts, "")
+    found = category_columns(texts) if view == "categories" else triplet_columns(texts) or pair_columns(texts, "")
     return found is not None and set(found.names) == set(texts)
 
 

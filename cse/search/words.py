@@ -23,7 +23,10 @@ _K1, _B = 1.2, 0.75  # as Lucene and LanceDB have them
 _DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = regex.compile(rf"([{_DENSE}]+)|[[\p{{L}}\p{{M}}\p{{N}}]--[{_DENSE}]]+", regex.V1)
 _ASCII = re.compile("[a-z0-9]+")  # the same, ten times as fast
-_ACCENTS = regex.compile("[\u0300-\u036f]")
+# accents; points and vowels of Hebrew and Arabic, which few write, and Arabic's stretching; hyphens that do not show
+_ACCENTS = regex.compile(
+    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u00ad\u200d\u2060\ufeff]"
+)
 STOP = {
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
