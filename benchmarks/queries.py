@@ -156,7 +156,7 @@ def trained_map(
     learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
-        fitted = fit_query_map(*learned, temperature=settings.temperature, seed=seed, times=times)
+        fitted = fit_query_map(*learned, seed=seed, times=times)
         return np.asarray(fitted(torch.from_numpy(queries)).numpy())
 
     return mapped

@@ -26,6 +26,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import CollectionSettings
 
 NO_DOCUMENT = -1
+TEMPERATURE = 0.03
 
 
 @dataclass(frozen=True)
@@ -142,5 +143,5 @@ class Collection(Loss[CollectionSettings]):
             self.share[rows],
             self.own[rows],
             self.sample,
-            temperature=self.settings.temperature,
+            temperature=TEMPERATURE,
         )

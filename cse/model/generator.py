@@ -86,26 +86,20 @@ class UnigramGenerator:
         return torch.from_numpy(np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1))
 
 
-def find_generator(name: str, revision: str) -> BackboneFiles:
+def find_generator(name: str) -> BackboneFiles:
     """Find a generator the same way as a backbone."""
     with in_terms_of(_KEY, "backbone.name", _HINT):
-        return find_backbone(name, revision)
+        return find_backbone(name)
 
 
 def load_generator(
-    name: str,
-    revision: str,
-    backbone: Backbone,
-    *,
-    dropout: bool,
-    device: torch.device | None = None,
-    bf16: bool = False,
+    name: str, backbone: Backbone, *, dropout: bool, device: torch.device | None = None, bf16: bool = False
 ) -> MaskedLmGenerator:
     """Load a masked language model that proposes tokens for a backbone, onto a device (None: the CPU).
 
     With ``bf16``, its weights and products are in bfloat16: a tie between two tokens may fall another way.
     """
-    files = find_generator(name, revision)
+    files = find_generator(name)
     with in_terms_of(_KEY, "backbone.name", _HINT):
         tokenizer = read_tokenizer(files)
     if tokenizer.get_vocab() != backbone.tokenizer.get_vocab():

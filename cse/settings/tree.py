@@ -150,8 +150,7 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     rows, objective, terms = settings.data.rows, settings.objective, _terms(settings, settings.objective)
-    views = _views(settings)
-    view = views[0]
+    view = _views(settings)[0]
     return [
         (
             settings.mine.neighbours > 0 and rows != "sentences",
@@ -176,10 +175,6 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
                 + (", or mine.negatives: 1" if rows == "pairs" and "triplets" in term.views else ""),
             )
             for name, term in terms.items()
-        ),
-        (
-            "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and "triplets" not in views,
-            f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0",
         ),
         (
             "nt_xent" in terms and objective.nt_xent.two_views and view == "triplets",
@@ -234,16 +229,13 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             "contrastive_tension" in terms and train.batch_size % group != 0,
-            f"train.batch_size: {train.batch_size} is not a multiple of objective.contrastive_tension.group {group}",
+            f"train.batch_size: {train.batch_size} is not a multiple of {group}, the rows of a group of "
+            "objective.contrastive_tension",
         ),
         (
             "contrastive_tension" in terms and train.distinct_batches,
             "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches, and these are "
             "uneven; set it to false",
-        ),
-        (
-            replaced.corrupts_beforehand and replaced.generator_dropout and replaced.generator != "unigram",
-            "objective.replaced_tokens.generator_dropout: corruption: prepared runs without dropout; set it to false",
         ),
         (
             replaced.corrupts_beforehand and settings.augment.repeat_words > 0,

@@ -119,7 +119,7 @@ def source_of_corrupted(
 
 def _facts(replaced: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
     """Return everything that affects how rows are corrupted, as JSON values."""
-    read = {"generator_revision", "mask_share", "choice", "positions", "protect_special"}
+    read = {"mask_share", "choice", "positions", "protect_special"}
     return {"generator": replaced.generator_model, **replaced.model_dump(include=read), "seed": seed}
 
 
@@ -149,11 +149,9 @@ def _generator(
     if replaced.generator == "unigram":
         vocabulary = Vocabulary.of(backbone)
         return UnigramGenerator([column.ids for column in table.columns], vocabulary.size, vocabulary.special)
-    dropout = replaced.generator_dropout and replaced.corruption == "on_the_fly"
     check_generator(replaced)
-    return load_generator(
-        replaced.generator_model, replaced.generator_revision, backbone, dropout=dropout, device=device, bf16=bf16
-    )
+    dropout = replaced.corruption == "on_the_fly"
+    return load_generator(replaced.generator_model, backbone, dropout=dropout, device=device, bf16=bf16)
 
 
 def check_generator(replaced: ReplacedTokensSettings) -> None:

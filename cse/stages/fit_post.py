@@ -99,7 +99,6 @@ def _fit_query_map(
         vectors,
         made.documents,
         made.targets,
-        temperature=settings.temperature,
         seed=SEED,
         times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
         progress=bar,

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from tqdm import trange
 
-from cse.losses.collection import Targets, sampled_cross_entropy
+from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.model.post.linear import QUERY_MAP, LinearMap
 
 _BATCH = 64  # queries of a step
@@ -20,7 +20,7 @@ def fit_query_map(
     collection: NDArray[np.float32],
     targets: Targets,
     *,
-    temperature: float,
+    temperature: float = TEMPERATURE,
     seed: int,
     times: NDArray[np.int64] | None = None,
     progress: bool = False,

@@ -45,7 +45,7 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     replaced, distillation = objective.replaced_tokens, objective.distillation
     if trains and replaced.reads_generator:
         check_generator(replaced)
-        facts["the generator"] = find_generator(replaced.generator_model, replaced.generator_revision).content()
+        facts["the generator"] = find_generator(replaced.generator_model).content()
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
     if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):

@@ -25,6 +25,8 @@ from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
 from cse.settings.objective import CollectionSettings
 
+CANDIDATES = 200  # best documents of the teacher that get a share of its softmax
+TEMPERATURE = 0.5  # of the teacher's scores, which have a standard deviation of 1
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
 
@@ -112,7 +114,7 @@ def teach(
     """Return the shares that a teacher gives to the documents, for each query.
 
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
-    deviation; a softmax over the best ``candidates`` makes shares of the scores. All documents are scored, a block of
+    deviation; a softmax over the best ``CANDIDATES`` makes shares of the scores. All documents are scored, a block of
     them after the other: once for means and deviations, and once more for the best. Of more than ``most_documents``,
     half as many at random are the targets' sample.
 
@@ -122,7 +124,7 @@ def teach(
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
     scores = _Scores(pairs, query_nD, document_ND, settings.words)
-    kept = min(settings.candidates, documents - (1 if documents > 1 else 0))
+    kept = min(CANDIDATES, documents - (1 if documents > 1 else 0))
     best = np.zeros((queries, kept), np.int64)
     score_nK = np.full((queries, kept), -np.inf, np.float32)
     for rows, first, score_bM in scores.standardised():
@@ -138,7 +140,7 @@ def teach(
         chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
-    share_nK = _softmax(score_nK / settings.teacher_temperature)
+    share_nK = _softmax(score_nK / TEMPERATURE)
     given = np.where(pairs.stands_in, 0.0, settings.own_share).astype(np.float32)
     count = max(settings.most_documents // 2, 1) if documents > settings.most_documents else 0
     return Targets(

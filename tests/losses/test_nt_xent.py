@@ -43,11 +43,10 @@ def cos(a, b) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-def reference_nt_xent(z1, z2, z3=(), queue=(), *, temperature, weight=0.0) -> float:
+def reference_nt_xent(z1, z2, z3=(), queue=(), *, temperature) -> float:
     total = 0.0
     for i in range(len(z1)):
-        logits = [cos(z1[i], each) / temperature for each in (*z2, *queue)]
-        logits += [cos(z1[i], z3[j]) / temperature + (weight if i == j else 0.0) for j in range(len(z3))]
+        logits = [cos(z1[i], each) / temperature for each in (*z2, *queue, *z3)]
         total -= math.log(math.exp(logits[i]) / sum(map(math.exp, logits)))
     return total / len(z1)
 
@@ -74,19 +73,17 @@ def reference_hinge(z1, z2, z3, *, margin) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
-@pytest.mark.parametrize("weight", [0.0, 1.0, -0.7])
 @pytest.mark.parametrize(("triplets", "queued"), [(False, False), (True, False), (False, True), (True, True)])
-def test_nt_xent(vectors, temperature, weight, triplets, queued):
+def test_nt_xent(vectors, temperature, triplets, queued):
     z1, z2, z3, queue = vectors
     found = nt_xent(
         cosines(z1, z2),
         cosines(z1, z3) if triplets else None,
         temperature=temperature,
-        hard_negative_weight=weight,
         queue_AQ=cosines(z1, queue) if queued else None,
     )
     lists = z1.tolist(), z2.tolist(), z3.tolist() if triplets else (), queue.tolist() if queued else ()
-    assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature, weight=weight), abs=1e-10)
+    assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature), abs=1e-10)
 
 
 def test_an_empty_queue_changes_nothing(vectors):
@@ -124,21 +121,21 @@ def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
 def test_gradient_of_the_weighted_sum_equals_finite_differences(views):
     inputs = tuple(view.clone().requires_grad_() for view in views)
     assert torch.autograd.gradcheck(
-        lambda *z: values(z, nt_xent={"hard_negative_weight": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
+        lambda *z: values(z, nt_xent={"temperature": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
     )
 
 
 @pytest.mark.parametrize(
-    ("of_nt_xent", "of_hinge", "temperature", "weight", "margin"),
+    ("of_nt_xent", "of_hinge", "temperature", "margin"),
     [
-        ({}, {}, 0.05, 0.0, 0.2),
-        ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5),
+        ({}, {}, 0.05, 0.2),
+        ({"temperature": 0.3}, {"margin": 0.5}, 0.3, 0.5),
     ],
 )
-def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, weight, margin):
+def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, margin):
     lists = [z.tolist() for z in views]
     terms = values(views, nt_xent={"weight": 0.5} | of_nt_xent, energy_hinge=of_hinge)
-    expected = reference_nt_xent(*lists, temperature=temperature, weight=weight)
+    expected = reference_nt_xent(*lists, temperature=temperature)
     hinge = reference_hinge(*lists, margin=margin)
     assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
     assert terms["nt_xent"].item() == pytest.approx(expected, abs=1e-10)
@@ -163,11 +160,10 @@ def test_a_queue_and_both_views_reach_the_contrast(vectors):
 @pytest.mark.parametrize("width", [2, 4])
 def test_matryoshka_is_nt_xent_of_the_first_numbers(views, width):
     terms = {"nt_xent": {"weight": 0.0}, "energy_hinge": {"weight": 0.0}}
-    chosen = {"weight": 1.0, "temperature": 0.3, "hard_negative_weight": 0.7}
-    found = values(views, matryoshka=chosen | {"widths": [width, 3]}, **terms)
+    found = values(views, matryoshka={"weight": 1.0, "widths": [width, 3]}, **terms)
     assert list(found) == ["matryoshka", "loss"], "a loss without weight is computed"
     cut = ([z[:, :w].tolist() for z in views] for w in (width, 3))
-    expected = [reference_nt_xent(*lists, temperature=0.3, weight=0.7) for lists in cut]
+    expected = [reference_nt_xent(*lists, temperature=0.05) for lists in cut]
     assert found["matryoshka"].item() == pytest.approx(sum(expected) / 2, abs=1e-10)
 
 

@@ -129,10 +129,11 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
     np.testing.assert_array_equal(best, made.pairs.place[labelled])
 
 
-def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path):
+def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     drawn = {"data.max_rows": 7, "data.more": [judged], "objective.collection.most_documents": 10}
-    settings = prepared(MAP | drawn | {"objective.collection.candidates": 4})
+    monkeypatch.setattr("cse.training.collection.CANDIDATES", 4)
+    settings = prepared(MAP | drawn)
     data = PreparedData(tmp_path / "prepared")
     rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
     assert len(data.train) == 7 and len(data.documents) == 30 > len(set(data.train["sent1"].to_pylist()))

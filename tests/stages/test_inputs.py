@@ -92,8 +92,7 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
     for changes in (
         {},
-        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared",
-         "objective.replaced_tokens.generator_dropout": False},
+        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"},
     ):  # fmt: skip
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS

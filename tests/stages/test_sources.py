@@ -235,7 +235,6 @@ def test_too_few_rows_of_a_source(run, several, files):
         (
             {
                 "objective.replaced_tokens.weight": 1.0,
-                "objective.replaced_tokens.generator_dropout": False,
                 "objective.replaced_tokens.corruption": "prepared",
             },
             {},

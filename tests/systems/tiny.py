@@ -86,7 +86,6 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
         "train.device": "cpu",
         "post.dimension": 8 if values.get("post.kind") == "whitening" else None,
         "objective.nt_xent.queue": min(values.get("objective.nt_xent.queue", 0), 10),
-        "objective.contrastive_tension.group": 8,
         "export.tolerance": PARITY,
     }
     if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):

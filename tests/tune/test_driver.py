@@ -16,7 +16,7 @@ from tests.stages.test_inputs import write_prompt
 from tests.tiny import make_backbone_folder
 
 OVER = {"tune.over": ["prompt.length=[2, 3]"]}
-DETECTS = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator_dropout": False}
+DETECTS = {"objective.replaced_tokens.weight": 0.1}
 OWN = {"objective.replaced_tokens.generator": "folder"}
 
 
