@@ -41,7 +41,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
 from cse.stages.build.encoder import encoder_from
 from cse.stages.build.losses import losses_from
-from cse.stages.build.plan import plan_from
+from cse.training.batch import Augmentation
+from cse.training.loop import Plan
 from cse.training.loop import train as train_loop
 from cse.training.observers import Observer, StepRecord
 from cse.training.precision import choose_bf16, choose_device
@@ -92,7 +93,7 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
             encoder,
             losses_from(settings.objective, encoder, plan, table),
             table,
-            plan_from(plan, settings.augment, model, bf16=bf16),
+            Plan(plan, Augmentation.of(settings.augment, model), bf16),
             dev=None,
             folder=RunFolder(Path(folder)),
             observer=watch,

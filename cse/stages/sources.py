@@ -12,8 +12,8 @@ from cse.files import fingerprint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.build.plan import second_text_from
 from cse.stages.uses import texts_before
+from cse.training.augment import second_text
 from cse.training.batches import group_numbers, row_keys
 from cse.training.tokens import TokenTable, shared_table, tokenise
 
@@ -88,7 +88,7 @@ def _table(settings: Settings, encoder: SentenceEncoder, source: TrainingSource,
             pad_id=encoder.backbone.pad_id,
             views=copies,
             before=before,
-            second_text=second_text_from(settings.augment, encoder.backbone, settings.train.seed),
+            second_text=second_text(settings.augment, encoder.backbone, settings.train.seed),
             progress=sys.stderr.isatty(),
         )
         if settings.train.distinct_batches:

@@ -26,7 +26,6 @@ from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.build.encoder import check_copies, encoder_from
 from cse.stages.build.losses import losses_from
-from cse.stages.build.plan import plan_from
 from cse.stages.checks import check_early_stop, check_sources, say_small
 from cse.stages.common import MINED
 from cse.stages.fit_post import check_post
@@ -35,8 +34,9 @@ from cse.stages.mined import check_backbone, rows_to_train
 from cse.stages.open_backbone import open_backbone
 from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
 from cse.stages.uses import check_roles, set_widths, texts_before
+from cse.training.batch import Augmentation
 from cse.training.group import ALONE, Group
-from cse.training.loop import take_best, train
+from cse.training.loop import Plan, take_best, train
 from cse.training.memory import is_out_of_memory
 from cse.training.observers import Observer
 from cse.training.precision import choose_bf16, choose_device
@@ -127,7 +127,7 @@ class Training:
                     bf16=self.bf16,
                 ),
                 table,
-                plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
+                Plan(settings.train, Augmentation.of(settings.augment, encoder.backbone), self.bf16),
                 more=tables[1:],
                 dev=None if dev is None else lambda: self.score(dev),
                 choose=bool(self.objective.comparing),

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+
+from cse.model.backbone import Backbone
+from cse.model.static_words import StaticWords
+from cse.settings.train import AugmentSettings
 
 
 def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray) -> np.ndarray:
@@ -59,6 +65,16 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
     start = int(rng.integers(0, len(text) - characters + 1))
     parts = (text[:start].rstrip(), mask_token, text[start + characters :].lstrip())
     return " ".join(part for part in parts if part)
+
+
+def second_text(how: AugmentSettings, backbone: Backbone | StaticWords, seed: int) -> Callable[[str, int], str] | None:
+    """Return the function of text and row number that changes the second copy's text, or None."""
+    if how.mask_span == 0 or not isinstance(backbone, Backbone):
+        return None
+    token = str(backbone.tokenizer.id_to_token(backbone.special_ids["mask"]))
+    return lambda text, row: mask_span(
+        text, characters=how.mask_span, mask_token=token, rng=np.random.default_rng([seed, row])
+    )
 
 
 def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:

@@ -19,11 +19,9 @@ class Mixture:
 
     Args:
         tables: of the main source, then of the further ones.
-        batch_size: maximum rows per batch.
-        seed: seed of the order.
     """
 
-    def __init__(self, tables: Sequence[Rows], *, batch_size: int, epochs: int, seed: int) -> None:
+    def __init__(self, tables: Sequence[Rows], batch_size: int, epochs: int, seed: int) -> None:
         main, *more = tables
         first = Batches(main.count, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=main.keys)
         numbers_E = np.diff(first.ends, prepend=0)

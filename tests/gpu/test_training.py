@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -14,7 +13,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.generator import MaskedLmGenerator
 from cse.training.batch import Cut
 from tests.gpu.base import CPU, TOLERANCE, distance, every_step, fit, relative
-from tests.parts import new_plan, new_prompt, sentence_encoder
+from tests.parts import new_plan, new_prompt, replan, sentence_encoder
 from tests.systems.tiny import Watch, cover, make_data, make_models, make_warm_start, run_training, structure, tiny
 from tests.training.helpers import losses_of, make_table
 from tests.training.systems import SYSTEMS, make_system, take_step
@@ -74,7 +73,7 @@ def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf
         start = {name: weight.detach().clone() for name, weight in encoder.trainable().items()}
         system = encoder, losses_of(encoder), make_table(backbone)
         with every_step():
-            _, state, recorder = fit(system, replace(PLAN, bf16=bf16), tmp_path / place, where)
+            _, state, recorder = fit(system, replan(PLAN, bf16=bf16), tmp_path / place, where)
         moved = {name: weight.cpu() - start[name] for name, weight in state.weights.items()}
         return moved, [record.terms["loss"] for record in recorder.records]
 

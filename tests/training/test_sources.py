@@ -24,7 +24,7 @@ from cse.training.loop import train
 from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import new_plan, replan
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 
@@ -121,7 +121,7 @@ def run(backbone, folder, plan=PLAN, group=ALONE, dropout=0.1, dies_at=-1, **opt
 
 def test_slices_and_cached_gradients_train_the_same(bert, tmp_path):
     found = [
-        run(bert, tmp_path / str(number), replace(PLAN, cut=cut), dropout=0.0)[0]
+        run(bert, tmp_path / str(number), replan(PLAN, cut=cut), dropout=0.0)[0]
         for number, cut in enumerate((Cut(1, None), Cut(3, None), Cut(1, 5)))
     ]
     for other in found[1:]:

@@ -30,7 +30,7 @@ from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import embed, new_plan, new_prompt, sentence_encoder
+from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Fours,
@@ -67,7 +67,7 @@ def copies(weights) -> dict[str, torch.Tensor]:
 
 def fit(encoder, losses, table, folder, **changes):
     return train(
-        encoder, losses, table, replace(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
+        encoder, losses, table, replan(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
     )
 
 
@@ -330,7 +330,7 @@ def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> Maske
 def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
     encoder = make_encoder(with_head, prompt=False).eval()
     term = masked_lm_term(encoder)
-    plan = replace(PLAN, cut=Cut(1, None))
+    plan = replan(PLAN, cut=Cut(1, None))
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
@@ -468,7 +468,7 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
         model.eval()
     with torch.no_grad():
         values = [
-            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, cut=Cut(groups, None))))
+            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replan(PLAN, cut=Cut(groups, None))))
             for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
         ]
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
@@ -628,7 +628,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
         with torch.no_grad():
-            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, cut=Cut(1, None))).views[0]
+            new = embed_rows(bystander.eval(), table, rows, replan(PLAN, cut=Cut(1, None))).views[0]
         bystander.train()
         kept = [*new, *kept][:12]
         found = queue.negatives()
@@ -660,7 +660,7 @@ def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
         for name, weight in encoder.trainable().items():
             if not name.startswith("mlp."):
                 weight.copy_(before[name])
-        expected = embed_rows(encoder, table, ROWS, replace(PLAN, cut=Cut(1, None))).views[0]
+        expected = embed_rows(encoder, table, ROWS, replan(PLAN, cut=Cut(1, None))).views[0]
     torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
 
 
@@ -693,7 +693,7 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     table, found = make_table(bert, 40, "sentences"), []
     for groups in (1, 4):
         queue = momentum_queue(encoder, size=9, momentum=0.5)
-        queue.take_in(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups, None))))
+        queue.take_in(embed_rows(encoder, table, np.arange(9), replan(PLAN, cut=Cut(groups, None))))
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
