@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -391,7 +390,7 @@ def test_constant_and_staircase_schedules():
     stairs = new_plan(learning_rate=1.0, batch_size=2, schedule="staircase")
     steps = [0, 499, 500, 999, 1000, 1500, 2000, 9000]
     assert [stairs.factor(step, 10_000) for step in steps] == pytest.approx([1, 1, 0.8, 0.8, 0.6, 0.4, 0.2, 0.2])
-    late = replace(stairs, warmup_share=0.01)
+    late = replan(stairs, warmup_share=0.01)
     assert [late.factor(step, 10_000) for step in (99, 599, 600)] == pytest.approx([1, 1, 0.8])
 
 
