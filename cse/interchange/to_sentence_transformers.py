@@ -28,12 +28,11 @@ from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
-from cse.model import attention, dropout, families, packing, transformer
+from cse.model import attention, dropout, families, passes, transformer
 from cse.model.backbone import plain_copy
-from cse.model.dense import ACTIVATIONS
-from cse.model.pooling import TanhMlp
+from cse.model.backbone_files import quietly
+from cse.model.pooling import ACTIVATIONS, TanhMlp
 from cse.model.post import LinearMap
-from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged
 from cse.model.transformer import Transformer
@@ -41,7 +40,7 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"
-_CODE = (prompted_transformer, attention, dropout, families, packing, transformer)
+_CODE = (prompted_transformer, attention, dropout, families, passes, transformer)
 _OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
 _REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
 _MODULES = "sentence_transformers.models"  # the name that every version since 2 knows

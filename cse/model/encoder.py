@@ -14,8 +14,7 @@ from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
-from cse.model.packing import Packed
-from cse.model.passes import Alteration, Constants, TokenBatch
+from cse.model.passes import Alteration, Constants, Packed, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
     OVER_TOKENS,
@@ -167,7 +166,7 @@ class Encoder(nn.Module):
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
     def packs(self, device: torch.device, longest: int) -> bool:
-        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.packing``."""
+        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.passes``."""
         packs = isinstance(self.backbone, Backbone) and self.backbone.packs(device, longest)
         return packs and (self.prompt is None or self.prompt.deep)
 

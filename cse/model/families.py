@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from cse.model.attention import LayerPrefix
-from cse.model.packing import Packed
+from cse.model.passes import Packed
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

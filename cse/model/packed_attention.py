@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from cse.model.packing import Packed
+from cse.model.passes import Packed
 
 _log = logging.getLogger("cse")
 

@@ -9,8 +9,7 @@ import torch
 
 from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone, plain_copy
-from cse.model.checkpoint import read_weights
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config, read_weights
 from cse.model.prompts import INPUT, Prompt
 
 _KEY = "prompt.init_checkpoint"

@@ -13,7 +13,7 @@ from transformers import AutoModel
 from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
 from cse.model.dropout import replace_dropout
 from cse.model.families import BY_TYPE, FULL, SLIDING, layer_types
-from cse.model.packing import LONGEST, WIDTHS, Packed, has_kernel, kernel
+from cse.model.passes import LONGEST, WIDTHS, Packed, has_kernel, kernel
 
 
 class Transformer(nn.Module):

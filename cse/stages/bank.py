@@ -18,7 +18,7 @@ from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, valu
 from cse.export.bank import SENTENCES, create_bank, make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
-from cse.model.checkpoint_config import identity_of, read_config
+from cse.model.checkpoint import identity_of, read_config
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, is_bank

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # torch is loaded only where something is corrupted
 
     from cse.losses.shared import Source
     from cse.model.backbone import Backbone
-    from cse.model.generator import Generator
+    from cse.model.mlm_head import Generator
     from cse.training.tokens import TokenTable
 
 GROUPS = ("backbone", "objective", "train")
@@ -144,7 +144,7 @@ def _generator(
 ) -> Generator:
     """Load the generator, in bfloat16 if training is, or count tokens for a unigram generator."""
     from cse.losses.masked_lm import Vocabulary
-    from cse.model.generator import UnigramGenerator, load_generator
+    from cse.model.mlm_head import UnigramGenerator, load_generator
 
     if replaced.generator == "unigram":
         vocabulary = Vocabulary.of(backbone)

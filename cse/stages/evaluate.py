@@ -13,7 +13,7 @@ from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
 from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.settings import Settings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall

@@ -14,9 +14,9 @@ from cse.data.suite import SuiteData
 from cse.evaluation.linear import FAST, FULL
 from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
-from cse.model.bare import BareBackbone
-from cse.model.checkpoint_config import identity_of, read_config
+from cse.model.checkpoint import identity_of, read_config
 from cse.model.named import is_checkpoint
+from cse.model.sentence_encoder import BareBackbone
 from cse.runtime.bank import Bank, domain_of
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO

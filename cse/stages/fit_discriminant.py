@@ -12,8 +12,7 @@ from torch.nn.functional import normalize
 
 from cse.data.store import PreparedData
 from cse.evaluation.tasks.labels import same_label_precisions
-from cse.model.post.discriminant import Scatter, fit_discriminant, numbered, scatter_of
-from cse.model.post.linear import LinearMap
+from cse.model.post.linear import LinearMap, Scatter, fit_discriminant, numbered, scatter_of
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.6)
 _UNDECIDED = 0.1  # where no fold holds two texts of a label

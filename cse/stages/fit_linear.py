@@ -18,8 +18,7 @@ from tqdm import trange
 from cse.errors import CseError
 from cse.evaluation.tasks.labels import same_label_precisions
 from cse.losses.supervised_contrastive import supervised_contrastive
-from cse.model.post.discriminant import fit_discriminant, numbered
-from cse.model.post.linear import LinearMap
+from cse.model.post.linear import LinearMap, fit_discriminant, numbered
 from cse.stages.fit_discriminant import few_of_each, fit_labelled, rows_of_fold
 
 PASSES = (0, 10, 40)

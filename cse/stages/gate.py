@@ -15,7 +15,7 @@ from cse.evaluation.dev_facts import dev_label, measure_in
 from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.vectors import TextEncoder
 from cse.export.parity import check_parity
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder

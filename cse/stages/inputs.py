@@ -9,8 +9,8 @@ import torch
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint_config import WEIGHTS_FILE
-from cse.model.generator import find_generator
+from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.mlm_head import find_generator
 from cse.model.named import is_word_file
 from cse.model.static_words import find_words
 from cse.runtime.seal import sha256

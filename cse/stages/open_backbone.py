@@ -11,8 +11,8 @@ from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.bare import BareBackbone
 from cse.model.named import is_word_file
+from cse.model.sentence_encoder import BareBackbone
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.settings.model import BackboneSettings, PoolerSettings
 

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from cse.errors import CseError
-from cse.model.bare import BareBackbone, load_bare_backbone
-from cse.model.checkpoint_config import training_notes
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.checkpoint import training_notes
+from cse.model.sentence_encoder import BareBackbone, SentenceEncoder, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx

@@ -11,8 +11,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.evaluation.dev_facts import dev_keys, facts_of
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config, save_checkpoint
 from cse.model.named import is_checkpoint
 from cse.model.post import QUERY_MAP
 from cse.model.sentence_encoder import SentenceEncoder

@@ -15,8 +15,7 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming
 from cse.model.backbone import Backbone
-from cse.model.checkpoint import save_checkpoint
-from cse.model.counts import count_parameters
+from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder

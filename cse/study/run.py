@@ -23,7 +23,7 @@ from cse.data.tasks.parts import apart
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.settings import Settings

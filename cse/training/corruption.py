@@ -19,7 +19,7 @@ from cse.errors import CseError
 from cse.files import write_array
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import Rows, Source
-from cse.model.generator import Generator
+from cse.model.mlm_head import Generator
 from cse.model.on_device import on_device, pinned
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.tokens import TokenColumn, TokenTable

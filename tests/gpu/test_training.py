@@ -10,7 +10,7 @@ import torch
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.generator import MaskedLmGenerator
+from cse.model.mlm_head import MaskedLmGenerator
 from cse.training.batch import Cut
 from tests.gpu.base import CPU, TOLERANCE, distance, every_step, fit, relative
 from tests.parts import new_plan, new_prompt, replan, sentence_encoder

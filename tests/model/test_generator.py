@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
-from cse.model.generator import UnigramGenerator, load_generator
+from cse.model.mlm_head import UnigramGenerator, load_generator
 from tests.tiny import make_backbone_folder, make_tokenizer
 
 

@@ -20,7 +20,7 @@ from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage

@@ -13,8 +13,8 @@ from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.tasks.labels import same_label_precisions
-from cse.model.checkpoint_config import read_config
-from cse.model.post.discriminant import fit_discriminant, numbered
+from cse.model.checkpoint import read_config
+from cse.model.post.linear import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
 from cse.stages.fit_discriminant import SHRINKAGES, choose_shrinkage, labelled_texts

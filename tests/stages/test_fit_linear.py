@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cse.evaluation.tasks.labels import same_label_precisions
-from cse.model.post.discriminant import fit_discriminant, numbered
+from cse.model.post.linear import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.fit_linear import PASSES, choose_passes, fit_linear
 from cse.stages.post import put_behind

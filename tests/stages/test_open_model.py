@@ -13,8 +13,7 @@ from cse.data.suite import only_pairs
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import identity_of, write_config
+from cse.model.checkpoint import identity_of, save_checkpoint, write_config
 from cse.model.named import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle

@@ -11,7 +11,7 @@ import pytest
 
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.settings.document import params_text, settings_table
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values

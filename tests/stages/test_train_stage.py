@@ -21,8 +21,8 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
-from cse.model.generator import MaskedLmGenerator
+from cse.model.checkpoint import read_config
+from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.runtime.seal import sha256
@@ -161,7 +161,7 @@ def test_the_generator_multiplies_as_training_does(run, settings, models, monkey
         made.append(MaskedLmGenerator(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr("cse.model.generator.MaskedLmGenerator", keep)
+    monkeypatch.setattr("cse.model.mlm_head.MaskedLmGenerator", keep)
     d2cse = {
         "objective.replaced_tokens.weight": 0.1,
         "objective.replaced_tokens.generator": "folder",

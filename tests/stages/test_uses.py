@@ -11,7 +11,7 @@ from scipy.special import logsumexp
 
 from cse.errors import CseError
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
 from cse.stages.training import open_training

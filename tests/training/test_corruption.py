@@ -15,7 +15,7 @@ from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.generator import UnigramGenerator, load_generator
+from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.corruption import corrupt_all, on_the_fly, prepared
 from cse.training.slices import PaddedRows, pad_in_groups

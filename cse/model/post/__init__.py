@@ -19,10 +19,8 @@ from typing import Any
 from torch import nn
 
 from cse.errors import CseError, nearest
-from cse.model.post.flow import Flow
-from cse.model.post.flow_training import fit_flow
-from cse.model.post.linear import QUERY_MAP, LinearMap, kept_dimension
-from cse.model.post.whitening import fit_whitening
+from cse.model.post.flow import Flow, fit_flow
+from cse.model.post.linear import QUERY_MAP, LinearMap, fit_whitening, kept_dimension
 
 LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
 LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)

@@ -31,7 +31,7 @@ from cse.losses.self_guided import SelfGuided
 from cse.losses.shared import Loss
 from cse.losses.supervised_contrastive import SupervisedContrastive
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint_config import identity_of
+from cse.model.checkpoint import identity_of
 from cse.model.mlm_head import MlmHead
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
