@@ -42,9 +42,9 @@ from cse.settings.group import LARGEST
 from cse.settings.load import check_settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
-from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
 from cse.training.collection import QueryPairs, pairs_of, teach
+from cse.training.heads import fit_query_map
 
 NAME = "queries"
 BARE = "the bare backbone"

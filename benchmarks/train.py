@@ -39,13 +39,13 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
-from cse.stages.build.encoder import encoder_from
-from cse.stages.build.losses import losses_from
 from cse.training.batch import Augmentation
+from cse.training.device import choose_bf16, choose_device
+from cse.training.encoder import encoder_from
 from cse.training.loop import Plan
 from cse.training.loop import train as train_loop
+from cse.training.losses import losses_from
 from cse.training.observers import Observer, StepRecord
-from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder
 from cse.training.tokens import tokenise
 

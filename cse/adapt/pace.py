@@ -11,8 +11,8 @@ from cse.adapt.plan import Pace
 from cse.bench.data import DataFolders
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.training import open_training
 from cse.training.observers import Observer, StepRecord
+from cse.training.ready import open_training
 
 _STEPS = 15  # at most; a record comes every five, and those up to the first warm up
 

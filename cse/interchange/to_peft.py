@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.interchange.fit import obstacle, stacked_prefix
-from cse.model.backbone_files import quietly
 from cse.model.families import FULL, layer_types
 from cse.model.pooling import pool
+from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.encode import encode_sentences

@@ -30,9 +30,9 @@ from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.model import attention, dropout, families, passes, transformer
 from cse.model.backbone import plain_copy
-from cse.model.backbone_files import quietly
 from cse.model.pooling import ACTIVATIONS, TanhMlp
 from cse.model.post import LinearMap
+from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged
 from cse.model.transformer import Transformer

@@ -19,11 +19,12 @@ from torch import nn
 from transformers import AutoConfig, AutoModel
 
 from cse.errors import CseError, nearest, one_line
-from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
+from cse.model.backbone_files import BackboneFiles, read_tokenizer, weight_files
 from cse.model.declared import Declared, declared_by, read_json
 from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, layer_types
 from cse.model.pooling import read_dense
+from cse.model.quiet import quietly
 from cse.model.transformer import Transformer, load_model
 from cse.runtime.seal import short
 

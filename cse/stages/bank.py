@@ -29,7 +29,7 @@ from cse.settings import Settings
 from cse.stages.common import DOMAINS
 from cse.stages.export import sentences_for_parity, training_sentences
 from cse.stages.gate import judge_encoders
-from cse.stages.open_backbone import bare_of
+from cse.training.encoder import bare_of
 
 CENTRES = 8  # per domain, for `auto`
 _TEXTS = 2000  # training sentences that the centres are computed from

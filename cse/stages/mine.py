@@ -21,8 +21,9 @@ from cse.settings import Settings
 from cse.settings.data import MineSettings
 from cse.settings.model import BackboneSettings, PoolerSettings
 from cse.settings.train import TrainSettings
-from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
-from cse.stages.mined import CONTENT, mining_facts
+from cse.stages.common import MINED, PREPARED, run_stage
+from cse.training import MINING_FILE
+from cse.training.mining import CONTENT, mining_facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -82,11 +83,11 @@ def _mine(
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.sentence_encoder import SentenceEncoder
-    from cse.stages.open_backbone import open_backbone
-    from cse.stages.uses import texts_before
     from cse.training import mining
-    from cse.training.neighbours import mutual_neighbours
-    from cse.training.precision import choose_device
+    from cse.training.device import choose_device
+    from cse.training.encoder import open_backbone
+    from cse.training.mining import mutual_neighbours
+    from cse.training.sources import texts_before
 
     data = PreparedData(prepared)
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")

@@ -11,12 +11,12 @@ import click
 
 from cse.errors import CseError
 from cse.model.checkpoint import training_notes
+from cse.model.named import check_model
 from cse.model.sentence_encoder import BareBackbone, SentenceEncoder, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
-from cse.stages.check_model import check_model
-from cse.training.precision import choose_device
+from cse.training.device import choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.vectors import TextEncoder

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cse.data.store import PreparedData, rows_in_words
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming
 from cse.model.backbone import Backbone
@@ -23,12 +25,12 @@ from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.checks import counted
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
-from cse.stages.environment import environment
-from cse.stages.fit_post import fit_post
-from cse.stages.training import Training, groups_of, open_training
-from cse.stages.watching import watchers
+from cse.training.device import environment
+from cse.training.fit_post import fit_post
+from cse.training.observers import CsvLog, MlflowRun, Observer, Observers, ProgressBar, TensorBoard
+from cse.training.ready import Training, groups_of, open_training
+from cse.training.sources import counted
 from cse.training.state import RunState
 
 LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
@@ -257,6 +259,28 @@ def _announce(training: Training) -> None:
         f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
+
+
+OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
+KNOWN = ("mlflow",)
+
+
+def watchers(training: Training) -> Observers:
+    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states."""
+    folder, measure = training.folder.path, training.measure
+    added: list[Observer] = []
+    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
+        if name not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
+        added.append(MlflowRun(folder, groups_of(training.settings), measure))
+    # the added ones first: they may be refused before the others have begun
+    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
+    if find_spec("tensorboard"):
+        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
+    else:
+        click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
+    return Observers([*added, *usual])
 
 
 if __name__ == "__main__":

@@ -20,8 +20,7 @@ from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, GroupLayout, order_of
-from cse.training.replay import RandomState, run_twice
-from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
+from cse.training.slices import ChangeIds, Cut, PaddedRows, RandomState, pad_in_groups, run_twice, slice_cost
 from cse.training.tokens import TokenTable
 
 R = TypeVar("R")

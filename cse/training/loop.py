@@ -20,14 +20,13 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.settings.train import TrainSettings
 from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
+from cse.training.batches import Mixture
 from cse.training.capture import Captured, Terms, why_not
 from cse.training.group import ALONE, Group
-from cse.training.initial import InitialShare, copy_into
 from cse.training.losses import Losses
-from cse.training.mixture import Mixture
 from cse.training.observers import Observer, StepRecord
 from cse.training.slices import Cut
-from cse.training.state import RunFolder, RunState
+from cse.training.state import InitialShare, RunFolder, RunState, copy_into
 from cse.training.tokens import TokenTable
 
 _log = logging.getLogger("cse")

@@ -10,12 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cse.data.clean import text_key
+from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
+from cse.runtime.seal import read_object, sha256
+from cse.settings.data import MineSettings
+from cse.settings.model import BackboneSettings
+from cse.training import MINING_FILE
+
+if TYPE_CHECKING:
+    from cse.model.backbone_files import BackboneFiles
 
 NONE = -1
 CELLS = 1 << 24  # cosines held at once
@@ -182,3 +191,90 @@ def first_places(cosines: np.ndarray, count: int) -> np.ndarray:
     last = -np.partition(-cosines, count - 1)[count - 1]
     above = np.flatnonzero(cosines > last)
     return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])
+
+
+def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
+    """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
+
+    Args:
+        vectors_TD: vector of each distinct text, of unit length.
+        nearest: how many neighbours of each text count.
+
+    Returns:
+        Numbers of texts, int64 ``(P, 2)``; none twice.
+    """
+    nearest = min(nearest, len(vectors_TD) - 1)
+    if nearest < 1:
+        return np.empty((0, 2), np.int64)
+    search = _nearest_of_each if len(vectors_TD) <= EXACT else approximate_neighbours
+    found_TK = search(vectors_TD, nearest)
+    one = np.repeat(np.arange(len(vectors_TD)), found_TK.shape[1])
+    pairs = np.stack([one, found_TK.ravel()], axis=1)
+    pairs = np.sort(pairs[pairs[:, 1] >= 0], axis=1)
+    distinct, times = np.unique(pairs, axis=0, return_counts=True)
+    return distinct[times == 2].astype(np.int64)
+
+
+def _nearest_of_each(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
+    """Return each text's nearest others, ``(T, nearest)`` in no order; the earlier of equals."""
+    found_TK = np.empty((len(vectors_TD), nearest), np.int64)
+    size = max(CELLS // len(vectors_TD), 1)
+    for start in range(0, len(vectors_TD), size):
+        cosine_BT = vectors_TD[start : start + size] @ vectors_TD.T
+        rows = np.arange(len(cosine_BT))
+        cosine_BT[rows, start + rows] = -np.inf
+        found_TK[start : start + size] = [first_places(cosine_T, nearest) for cosine_T in cosine_BT]
+    return found_TK
+
+
+def mining_facts(
+    mine: MineSettings, backbone: BackboneSettings, pooler: str | None, roles: Sequence[str] | None, prepared: Path
+) -> dict[str, Any]:
+    """Return everything that decides which rows are mined but the backbone's content, as JSON values."""
+    return {
+        "mine": mine.model_dump(mode="json"),
+        "backbone": backbone.model_dump(mode="json"),
+        "pooler": pooler,
+        "roles": None if roles is None else list(roles),
+        "source": sha256(prepared / TRAIN_FILE),
+    }
+
+
+_AGAIN = "run `cse mine` (or `dvc repro`) again"
+CONTENT = "content"  # hash of the backbone's files: a folder of the same name may hold another one
+
+
+def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> None:
+    """Refuse rows that were mined with another content of the backbone, once it is open."""
+    if mine.wanted and _read(mined).get(CONTENT) != files.content():
+        raise CseError(f"{mined}: {files.name} holds another model than the one that mined the rows; {_AGAIN}")
+
+
+def _read(mined: Path) -> dict[str, Any]:
+    path = mined / MINING_FILE
+    made = read_object(path, _AGAIN) if path.is_file() else {}
+    if "mine" not in made:
+        raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")
+    return made
+
+
+def rows_to_train(
+    mine: MineSettings,
+    backbone: BackboneSettings,
+    pooler: str | None,
+    roles: Sequence[str] | None,
+    *,
+    prepared: Path,
+    mined: Path,
+) -> PreparedData:
+    """Open the prepared data, with the mined rows for training if mining is on."""
+    if not mine.wanted:
+        return PreparedData(prepared)
+    made = _read(mined)
+    data = PreparedData(prepared, rows=mined / TRAIN_FILE)
+    wanted = mining_facts(mine, backbone, pooler, roles, prepared)
+    other = next((name for name, value in wanted.items() if made.get(name) != value), None)
+    if other is not None:
+        what = "from other rows" if other == "source" else f"with other settings ({other})"
+        raise CseError(f"{mined}: mined {what} than this training's; {_AGAIN}")
+    return data

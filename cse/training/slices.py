@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from cse.training.tokens import TokenTable
 
@@ -145,3 +147,34 @@ def cheapest_cuts(lengths: np.ndarray, cost: float) -> list[int]:
         cuts.append(int(ends[piece - 1]))
         piece = begin[piece]
     return cuts[::-1]
+
+
+R = TypeVar("R")
+
+
+def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them.
+
+    Args:
+        run: a pass; may close over tensors with gradient.
+        tensors: inputs of the pass; the random state of their device is replayed.
+    """
+    made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
+    return made
+
+
+class RandomState:
+    """Torch's current random state on the CPU and a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def replay(self, draw: Callable[[], R]) -> R:
+        """Return ``draw()`` run from this saved state; leave the current random state unchanged."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            return draw()

@@ -8,7 +8,7 @@ import torch
 
 from cse.settings.train import AugmentSettings
 from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut
-from cse.training.replay import RandomState
+from cse.training.slices import RandomState
 from tests.gpu.base import needs_gpu
 from tests.training.encoding import encode_batch
 from tests.training.systems import SYSTEMS, make_system

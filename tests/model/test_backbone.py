@@ -18,7 +18,7 @@ from cse.model.named import MINILM
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings
-from cse.stages.build.encoder import encoder_from
+from cse.training.encoder import encoder_from
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 

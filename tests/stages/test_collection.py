@@ -16,14 +16,14 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
 from cse.settings.objective import CollectionSettings
-from cse.stages.build.losses import collection_from
-from cse.stages.fit_query_map import fit_query_map
-from cse.stages.post import put_behind
 from cse.stages.train import train_stage
+from cse.training.fit_post import put_behind
+from cse.training.heads import fit_query_map
+from cse.training.losses import collection_from
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
-LEAST_STEPS = "cse.stages.fit_query_map._LEAST"
+LEAST_STEPS = "cse.training.heads._LEAST"
 TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
 
 

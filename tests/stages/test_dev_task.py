@@ -25,8 +25,8 @@ from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
-from cse.stages.post import put_behind
 from cse.stages.train import train_stage
+from cse.training.fit_post import put_behind
 from cse.tune.job import read_curve, share_data
 from tests.tiny import WORDS, write_dev
 

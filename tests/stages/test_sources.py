@@ -16,11 +16,11 @@ from cse.settings.document import params_text, settings_table
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values
 from cse.settings.load import load_settings
-from cse.stages.common import MINING_FILE
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
-from cse.stages.training import groups_of, open_training
+from cse.training import MINING_FILE
+from cse.training.ready import groups_of, open_training
 from tests.tiny import WORDS
 
 HINGE = "objective.energy_hinge.weight"

@@ -14,7 +14,7 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
-from cse.stages.training import open_training
+from cse.training.ready import open_training
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import embed_rows, losses_of, make_table
 
@@ -26,7 +26,11 @@ ROLES = {"train.roles": ["query", "passage", "passage"]}
 def opened(data, settings, tmp_path):
     def call(changes, view="triplets"):
         return open_training(
-            settings(changes), prepared=data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch"
+            settings(changes),
+            prepared=data[view],
+            mined=tmp_path,
+            corrupted=tmp_path / "corrupted",
+            scratch=tmp_path / "scratch",
         )
 
     return call
@@ -67,7 +71,7 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(data, settings, tmp
     changes = TRIPLETS | ROLES | {"post.kind": post}
     given = {"prepared": data["triplets"], "corrupted": tmp_path / "corrupted", "scratch": tmp_path / "scratch"}
     places = {"checkpoint": tmp_path / "checkpoint", "metrics": tmp_path / "train.json", "plots": tmp_path / "plots"}
-    before = open_training(settings(changes), **given)
+    before = open_training(settings(changes), **given, mined=tmp_path)
     facts = train_stage(settings(changes), **given, **places)
     trained, dev = SentenceEncoder.load(tmp_path / "checkpoint"), before.dev
     assert facts["dev_spearman"] == pytest.approx(score_dev(trained, dev).value, abs=1e-3)

@@ -14,7 +14,7 @@ from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.train import train_stage
-from cse.stages.training import Training
+from cse.training.ready import Training
 from cse.training.state import RunState
 from tests.tiny import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder

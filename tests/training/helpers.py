@@ -18,9 +18,8 @@ from cse.settings.objective import (
     SelfGuidedSettings,
 )
 from cse.settings.train import TrainSettings
-from cse.stages.build.losses import losses_from
 from cse.training.batch import Batch
-from cse.training.losses import Losses
+from cse.training.losses import Losses, losses_from
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS

@@ -28,10 +28,9 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.stages.build.losses import bare_teacher
 from cse.training.batch import NO_AUGMENTATION
 from cse.training.group import ALONE, Group
-from cse.training.losses import Losses
+from cse.training.losses import Losses, bare_teacher
 from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder

@@ -13,8 +13,7 @@ import torch
 
 from cse.settings.train import AugmentSettings
 from cse.training.batch import NO_AUGMENTATION, Augmentation
-from cse.training.replay import RandomState
-from cse.training.slices import Cut
+from cse.training.slices import Cut, RandomState
 from tests.tiny import make_backbone_folder
 from tests.training.encoding import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system

@@ -18,9 +18,9 @@ from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
-from cse.stages.build.losses import losses_from
 from cse.training.group import ALONE
 from cse.training.loop import train
+from cse.training.losses import losses_from
 from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder

@@ -24,9 +24,8 @@ from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.stages.build.losses import bare_teacher
 from cse.training.loop import train
-from cse.training.losses import Losses
+from cse.training.losses import Losses, bare_teacher
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.model import reference

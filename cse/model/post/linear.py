@@ -1,4 +1,4 @@
-"""A linear map of sentence vectors, and two ways to fit one: whitening (Su et al. 2021), a discriminant (Fisher 1936)."""
+"""A linear map of sentence vectors, and two fits of one: whitening (Su et al. 2021), a discriminant (Fisher 1936)."""
 
 from __future__ import annotations
 

@@ -19,27 +19,39 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
-from cse.model.mlm_head import MlmHead, load_mlm_head
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
+from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
+from cse.model.static_words import StaticWords, find_words
+from cse.runtime.seal import sha256
 from cse.settings import Settings
+from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.build.encoder import check_copies, encoder_from
-from cse.stages.build.losses import losses_from
-from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import MINED
-from cse.stages.fit_post import check_post
-from cse.stages.inputs import depends_on
-from cse.stages.mined import check_backbone, rows_to_train
-from cse.stages.open_backbone import open_backbone
-from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
-from cse.stages.uses import check_roles, set_widths, texts_before
+from cse.training import training_code
 from cse.training.batch import Augmentation
+from cse.training.corruption import check_generator
+from cse.training.device import choose_bf16, choose_device, is_out_of_memory
+from cse.training.encoder import check_copies, encoder_from, open_backbone
+from cse.training.fit_post import check_post
 from cse.training.group import ALONE, Group
 from cse.training.loop import Plan, take_best, train
-from cse.training.memory import is_out_of_memory
+from cse.training.losses import losses_from, teachers_content
+from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer
-from cse.training.precision import choose_bf16, choose_device
+from cse.training.sources import (
+    TrainingSource,
+    check_early_stop,
+    check_roles,
+    check_sources,
+    own_weights,
+    say_small,
+    set_widths,
+    sources_of,
+    tables_of,
+    texts_before,
+)
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
 
@@ -186,9 +198,9 @@ def open_training(
     settings: Settings,
     *,
     prepared: Path,
+    mined: Path,
     corrupted: Path,
     scratch: Path,
-    mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
     folder: Path | None = None,
@@ -247,3 +259,53 @@ def groups_of(settings: Settings) -> dict[str, Any]:
     groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"}
     more = settings.data.more_in_training
     return groups | ({"data": {"more": more}} if more else {})
+
+
+def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> dict[str, str]:
+    """Return what a training depends on beside its settings and rows, each in words: models, code, arithmetic.
+
+    If rows were corrupted before training, the generator is not read.
+
+    Args:
+        opened: the backbone's files if already found, to avoid hashing them again.
+    """
+    device = choose_device(settings.train.device)
+    facts = {
+        "the backbone's files": (opened or files_of_backbone(settings.backbone)).content(),
+        "the code": fingerprint({}, training_code()),
+        "torch": torch.__version__,
+        "device": device.type,
+        "precision": "bf16" if choose_bf16(settings.train.precision, device) else "fp32",
+    }
+    prompt, objective = settings.prompt, settings.objective.over(settings.data.more_terms)
+    if prompt.kind != "none" and prompt.init == "checkpoint":
+        facts["the initial prompt"] = _hash_of_start(Path(prompt.init_checkpoint))
+    trains, collection = settings.train.parameters != "none", objective.collection
+    replaced, distillation = objective.replaced_tokens, objective.distillation
+    if trains and replaced.reads_generator:
+        check_generator(replaced)
+        facts["the generator"] = find_generator(replaced.generator_model).content()
+    if trains and distillation.reads_folder:
+        facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
+    if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):
+        facts["the teacher of its collection"] = teachers_content(
+            Path(collection.teacher_folder), "objective.collection.teacher_folder"
+        )
+    return facts
+
+
+def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
+    """Find the files of a language model or of word vectors."""
+    if is_word_file(Path(backbone.name)):
+        return find_words(backbone.name)
+    return find_backbone(backbone.name, backbone.revision)
+
+
+def _hash_of_start(folder: Path) -> str:
+    try:
+        return sha256(folder / WEIGHTS_FILE)
+    except OSError as error:
+        raise CseError(
+            f"prompt.init_checkpoint: {folder / WEIGHTS_FILE}: {error.strerror}; train a prompt there first, or name "
+            "the folder of a checkpoint"
+        ) from None
