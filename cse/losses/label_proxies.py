@@ -29,11 +29,7 @@ def label_proxies(
 
 
 class LabelProxies(Loss[LabelProxiesSettings]):
-    """The loss over both texts of each pair.
-
-    Args:
-        labels: number of labels of the main source.
-    """
+    """The loss over both texts of each pair."""
 
     temperature = 0.1
     learning_rate = 0.01  # of the labels' vectors

@@ -71,7 +71,6 @@ def mask_tokens(
     """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % a random token, 10 % stay.
 
     Args:
-        mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
 
     Returns:

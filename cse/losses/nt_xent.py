@@ -41,7 +41,6 @@ def nt_xent(
         positive_AB: cosines between the anchors and every row's positive; a block of ``A`` rows, or all.
         negative_AB: cosines between the anchors and every row's hard negative, or None.
         queue_AQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
-        first: row of the first anchor.
     """
     anchors, rows = positive_AB.shape
     place_A = torch.arange(anchors, device=positive_AB.device)

@@ -34,8 +34,6 @@ class Backbone(Transformer):
 
     Attributes:
         tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
-        pooling: pooling that it was made for, ``mean``, ``cls`` or ``last``.
-        hidden_dropout: its own dropout after each layer.
         dense: its layers behind the pooling, from ``(B, hidden)`` to ``(B, D)``; None for most.
         dimension: D, the width of its vectors; that of its layers without ``dense``.
     """
@@ -138,12 +136,7 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
 
 
 def load_backbone(files: BackboneFiles, pooling: str | None = None, *, dense: bool = True) -> Backbone:
-    """Load a backbone in float32.
-
-    Args:
-        files: from ``find_backbone``.
-        dense: whether to load the layers behind the pooling.
-    """
+    """Load a backbone in float32."""
     config = checked_config(files)
     if config.pad_token_id is None:
         raise CseError(

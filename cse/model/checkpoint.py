@@ -37,12 +37,7 @@ from cse.runtime.seal import (
 
 
 def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
-    """Write the config and trained weights into an existing folder.
-
-    Args:
-        folder: an empty folder; the caller publishes it atomically.
-        facts: further information to store (dev score, steps, ...), as JSON values.
-    """
+    """Write the config and trained weights into an existing folder."""
     (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in stored_weights(encoder).items()}))
     names = [WEIGHTS_FILE]
     if isinstance(encoder.backbone, StaticWords):
@@ -119,7 +114,6 @@ def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: s
     """Find the backbone of a checkpoint, with its recorded revision and weights.
 
     Args:
-        config: from ``read_config``.
         elsewhere: where the backbone is now, if it moved since training.
     """
     made_for = config["backbone"]
@@ -157,11 +151,7 @@ def load_weights(encoder: Encoder, weights: Mapping[str, torch.Tensor], path: Pa
 
 
 def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Tensor]:
-    """Return a checkpoint's stored tensors by name, after checking that every file is the one written.
-
-    Args:
-        config: from ``read_config``.
-    """
+    """Return a checkpoint's stored tensors by name, after checking that every file is the one written."""
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, AGAIN)
     try:

@@ -40,21 +40,13 @@ class Encoder(nn.Module):
     By default the bare backbone.
 
     Args:
-        backbone: the language model, or static word vectors.
-        prompt: a prompt, or None for the bare backbone.
         pooler: one of ``POOLERS``; None: the one the backbone was made for.
-        loss_pooler: pooler for the loss; None: the same.
         mlp: when to apply the projector after pooling: ``none``, ``train_only`` (in the loss only) or ``always``.
-        projector: ``tanh``, ``batch_norm`` or ``mlm_transform``.
-        first_layer: for ``mean_first_last``, ``embeddings`` or ``block1``.
         position_shift: whether token positions start after the prompt's.
-        cls: whether to train the word vector of ``[CLS]``.
         templates: words around the sentence; the second template is for the second copy in training.
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
         trained: what may change beside the parts below: ``full``, all of the backbone's weights; ``biases``, its biases
             alone (BitFit, Ben Zaken et al. 2022); ``norms``, its norms; ``lora``, low-rank updates; ``prompts``, none.
-        lora_rank: rank of these updates, see ``LowRank``; 0 without.
-        new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
         side: ``both``, or ``query``: what is trained is for role ``query`` alone, see ``cse.model.side``. ``embed``,
             ``pooled`` and ``max_length`` are then the query side's.
@@ -197,11 +189,6 @@ class Encoder(nn.Module):
     def embed(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants) -> torch.Tensor:
         """Embed tokenised rows as at inference.
 
-        Args:
-            ids_BL: token ids ``(B, L)``.
-            mask_BL: 1 for real tokens, 0 for padding ``(B, L)``.
-            constants: from ``constants``.
-
         Returns:
             ``(B, D)``, after the projector if it is used at inference, and after post-processing.
         """
@@ -246,15 +233,7 @@ class Encoder(nn.Module):
         pooler: str | None = None,
         packed: Packed | None = None,
     ) -> TokenBatch:
-        """Run the backbone and pool, by default with the loss's pooler.
-
-        Args:
-            mask_BL: 1 for real tokens.
-            constants: from ``constants``.
-            template_B: template number of each row; None: the first.
-            pooler: one of ``POOLERS``; None: ``loss_pooler``.
-            packed: see ``Transformer.run``.
-        """
+        """Run the backbone and pool, by default with the loss's pooler."""
         pooler = pooler or self.loss_pooler
         every = pooler in NEEDS_ALL_LAYERS
         states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=every, packed=packed)

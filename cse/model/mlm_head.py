@@ -27,9 +27,6 @@ class MlmHead(nn.Module):
     """Transform (Linear, GELU, LayerNorm) and decoder of BERT's and RoBERTa's masked language model.
 
     The decoder is the backbone's word table unless ``untie`` gave the head its own trainable copy.
-
-    Attributes:
-        decoder: own table ``(vocabulary, D)``, or None.
     """
 
     def __init__(self, dense: nn.Module, norm: nn.Module, bias: torch.Tensor) -> None:
@@ -110,12 +107,7 @@ class Generator(Protocol):
 
 
 class MaskedLmGenerator:
-    """A frozen masked language model with the backbone's vocabulary.
-
-    Args:
-        name: hub id or folder.
-        dropout: whether to apply its dropout, as in DiffCSE's code.
-    """
+    """A frozen masked language model with the backbone's vocabulary."""
 
     reads_context = True
 

@@ -32,7 +32,6 @@ class Constants:
     """Values that do not depend on the sentence.
 
     Attributes:
-        prefix: keys and values of a deep prompt per layer, or None.
         noise_TND: output of each template without a sentence, indexed by sentence length ``n``; or None.
     """
 
@@ -48,8 +47,6 @@ class TokenBatch:
         states: the last layer's output ``(B, L, D)`` without prompt columns, preceded by all others if pooling needs
             them.
         local_BLD: token features to pool (of the last layer or the convolutions); None if not kept.
-        pooled_BD: one vector per row.
-        noise_BD: vectors to subtract from it, or None.
     """
 
     states: list[torch.Tensor]
@@ -69,7 +66,6 @@ class Packed:
     Attributes:
         places_T: place of each in the flattened batch; those behind the last are ``B * L``.
         starts: where each row starts, and where the last ends, int64.
-        longest: tokens of the longest row, or more.
         prompt_dropout: probability of dropping an entry of a layer's prompt, drawn per row.
     """
 
@@ -99,7 +95,6 @@ def pack_rows(mask_BL: np.ndarray, multiple: int = 1) -> list[np.ndarray]:
     """Return ``places_T`` and ``starts`` of ``Packed`` for padded rows.
 
     Args:
-        mask_BL: 1 for real tokens.
         multiple: tokens are filled up to one of it, so that batches are of few sizes: with rows of their own, which
             attend to each other alone.
     """

@@ -135,14 +135,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 
 
 def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
-    """Read the layers behind the pooling, in order; None if there are none.
-
-    Args:
-        folders: of the modules, each with its configuration and weights.
-
-    Returns:
-        From ``(B, width)`` to ``(B, D)``, as wide as the last layer says.
-    """
+    """Read the layers behind the pooling, in order; None if there are none."""
     layers: list[nn.Module] = []
     size = width
     for folder in folders:

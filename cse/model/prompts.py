@@ -61,12 +61,7 @@ class Prompt(nn.Module):
     """A trainable prompt; by default as at inference, with a table of zeros to fill.
 
     Args:
-        kind: one of ``PROMPT_KINDS``.
-        backbone: determines the shape; not stored.
         dropout: probability of dropping an entry of a key, value or input vector, drawn per row.
-        init_std: standard deviation of the normal initialisation.
-        reparametrize: network to train the prompt through: ``none``, ``mlp`` or ``lstm``.
-        new_layers: initialisation of that network, see ``Reparametrized``.
     """
 
     def __init__(
@@ -147,8 +142,6 @@ class Reparametrized(nn.Module):
     a bidirectional LSTM of that width over the k vectors, followed by the same two layers, as in P-tuning.
 
     Args:
-        kind: ``mlp`` or ``lstm``.
-        shape: shape of the table, with ``length`` as one of its axes.
         start: initialisation of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code
             with an LSTM was released; it uses torch's initialisation, as in P-tuning.
     """

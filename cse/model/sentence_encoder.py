@@ -273,7 +273,6 @@ class BareBackbone:
     """A backbone by name, and how a model uses it; the pooling is the backbone's own.
 
     Attributes:
-        name, revision: folder or hub id, and its revision; or a file of word vectors.
         max_length: maximum tokens per text; None: as its folder declares.
         texts: task texts by role; None: as its folder declares.
     """

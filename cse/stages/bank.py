@@ -52,7 +52,6 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
 
     Args:
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
-        settings: ``export`` is used.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
     """
     encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
@@ -73,7 +72,6 @@ class Admission:
         outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
         dev: its dev score times 100; None without dev pairs or dev task, or if it was not scored.
         before: the same for the domain that was in the bank, or for the bare backbone if there was none.
-        reason: why it was refused, or is not there.
     """
 
     name: str
@@ -89,10 +87,6 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     A domain passes if its vectors match torch's and its dev score is not more than ``promotion.dev_tolerance`` below
     that of the domain it replaces, or of the bare backbone if it is new, on the same pairs. The others stay as they
     are.
-
-    Args:
-        settings: ``export``, ``promotion`` and ``backbone`` are used.
-        place: parent of the trained domains' folders, see stage ``domain``.
     """
     if not is_bank(bank):
         click.echo(_create(bare_of(settings.backbone).load(), bank, settings), err=True)

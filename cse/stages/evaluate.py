@@ -50,9 +50,6 @@ def evaluate_stage(
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
-
-    Args:
-        settings: ``evaluation`` is used.
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
@@ -208,11 +205,7 @@ def evaluate_models(
 
     Args:
         models: checkpoint, bundle or backbone by printed name.
-        measures: a subset of ``cse.evaluation.suite.MEASURES``.
-        device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         batch_size: sentences per forward pass; None: the encoder's own.
-        fast: use SentEval's fast settings for the transfer tasks.
-        done: called with each model's name and results once it is evaluated.
     """
     banks: dict[Path, OnnxEncoder] = {}
     for model in models.values():

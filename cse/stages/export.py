@@ -108,9 +108,6 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
 def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Task], most: float) -> dict[str, float]:
     """Return what a rounded bundle loses to torch, and print it.
 
-    Args:
-        tasks: see ``_scored_tasks``.
-
     Returns:
         ``score_loss``: points of Spearman * 100, on average over scored pairs, or of one's own task; nothing if there
         is no task.

@@ -42,12 +42,7 @@ def mine_stage(
     mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
 ) -> None:
-    """Mine the rows that the settings ask for, or publish a folder marked as empty.
-
-    Args:
-        prepared: folder of the sentences or pairs.
-        backbone: a backbone that is already open; None: open it.
-    """
+    """Mine the rows that the settings ask for, or publish a folder marked as empty."""
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:

@@ -39,7 +39,6 @@ def open_model(
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
-        model: path or name given by the user, or the backbone of a model.
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """

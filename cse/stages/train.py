@@ -70,10 +70,7 @@ def train_stage(
     With ``train.parameters: none`` the checkpoint is just pooling, word vectors or post-processing, without training.
 
     Args:
-        corrupted: folder of rows corrupted before training.
         launch: runs the training and leaves the best weights in its encoder; None: chosen by ``train.workers``.
-        backbone: as in ``open_training``.
-        tokens: as in ``open_training``.
 
     Returns:
         Facts of the run, as stored in the checkpoint; ``metrics`` has those for comparing runs.

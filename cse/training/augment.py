@@ -16,13 +16,6 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     """Repeat some word pieces in place (ESimCSE, Wu et al. 2022, section 3.1).
 
     The number of repetitions is uniform over ``0 .. max(2, int(largest_share * n))`` for ``n`` pieces, at most ``n``.
-
-    Args:
-        ids: token ids of one row ``(L,)``.
-        largest_share: share of the pieces that may be repeated.
-
-    Returns:
-        Ids ``(L + repetitions,)``.
     """
     places = np.flatnonzero(~np.isin(ids, special))
     most = min(max(2, int(largest_share * len(places))), len(places))
@@ -58,7 +51,6 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
 
     Args:
         text: a sentence; returned unchanged unless it is longer than the span.
-        mask_token: for instance ``[MASK]``; separated by spaces from the surrounding words.
     """
     if len(text) <= characters:
         return text
@@ -83,7 +75,6 @@ def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, spe
     Padding and the first and last real token keep their positions. Uses torch's random numbers.
 
     Args:
-        mask_BL: 1 for real tokens.
         special: whether to shuffle the first and last real token too, as in the released code.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
@@ -99,7 +90,6 @@ def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
     """Zero a random share of each row's features at all tokens, without rescaling (ConSERT).
 
     Args:
-        embedded_BLD: input of the first layer.
         share: share of the ``D`` features, rounded down.
     """
     rows, _, width = embedded_BLD.shape

@@ -80,7 +80,6 @@ class Slice:
     Attributes:
         rows: the rows on the host (numpy), so that nobody has to fetch them from the device.
         places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
-        ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
         tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
         twice: whether passes over these rows discard activations and run again for the gradient.
     """
@@ -108,9 +107,6 @@ class Batch:
         layout: order of all workers' slices in the flattened batch.
         anchors: order of all workers' anchors (first copies).
         projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
-        labels_B: labels of the rows, or None.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
         source: number of the source of the rows; 0 is the main one.
     """
 
@@ -171,10 +167,7 @@ class Staged:
     """A step's rows on the host, padded, and what a batch must know of them.
 
     Attributes:
-        rows, longest, group, step, epoch, real_tokens, source: see ``Batch``.
-        sizes, anchors: rows and anchors of each worker.
         packed: whether the layers see the real tokens of the only slice, and no padding.
-        arrays: what the device needs, int64.
     """
 
     rows: np.ndarray
@@ -217,9 +210,6 @@ def stage_batch(
 
     Args:
         rng: draws the token-id augmentation, the same for all workers.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
-        group: workers that share the batch; each encodes its share of the slices.
         alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
     change = augmentation.change_ids(rng)

@@ -41,9 +41,6 @@ class Batches:
     """The rows of every step of a run over one table; they follow from the arguments alone.
 
     Args:
-        count: rows per epoch.
-        batch_size: maximum rows per batch.
-        seed: seed of the order.
         keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
         steps: more passes follow until there are as many batches.
     """
@@ -145,10 +142,6 @@ def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: 
     There are as many batches as the batch size or the most frequent key asks for (more only if rows have several keys
     that rule each other out), and their sizes differ by no more than that demands. Rows of the most frequent keys come
     first, each into the smallest batch that may take it; the order within equals is random.
-
-    Args:
-        keys_RK: keys of each row, see ``row_keys``.
-        batch_size: maximum rows per batch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(keys_RK))
@@ -171,11 +164,7 @@ def _filled(
     back until they are through.
 
     Args:
-        keys_RK: keys of each row.
-        order: the rows in random order.
-        counts: rows per key.
         free: the empty batches as (rows, random number, batch).
-        batch_size: maximum rows per batch.
     """
     chief_R, crossing = _chief_keys(keys_RK, counts)
     sequence = _by_class(chief_R, order)

@@ -48,11 +48,8 @@ class QueryPairs:
     """Queries and the documents that belong to them.
 
     Attributes:
-        queries: text of each row ``(n,)``.
-        documents: the distinct documents ``(N,)``.
         place: number of each row's document ``(n,)``, int64.
         stands_in: whether each row's query was taken from its document ``(n,)``, bool.
-        source: number of each row's source ``(n,)``, int64.
     """
 
     queries: list[str]
@@ -119,7 +116,6 @@ def teach(
     half as many at random are the targets' sample.
 
     Args:
-        query_nD: the teacher's unit vectors of the queries ``(n, D)``.
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
@@ -153,13 +149,7 @@ def teach(
 
 @dataclass
 class _Scores:
-    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time.
-
-    Attributes:
-        query_nD: unit vectors of the queries.
-        document_ND: unit vectors of the documents.
-        words: weight of BM25.
-    """
+    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time."""
 
     pairs: QueryPairs
     query_nD: NDArray[np.float32]

@@ -49,11 +49,7 @@ def corrupt(
     """Replace tokens with a generator's proposals; keep the first token and padding.
 
     Args:
-        ids_BL: token ids, int64.
-        mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
-        view_B: view of each row.
-        epoch: passes over the rows before this one.
 
     Returns:
         Ids ``(B, L)``, int64, on the generator's device.
@@ -196,12 +192,7 @@ def source_of_corrupted(
     *,
     bf16: bool,
 ) -> Source:
-    """Return where a training takes its corrupted rows from: what the stage prepared, or a generator.
-
-    Args:
-        corrupted: folder of rows corrupted before training.
-        bf16: whether the generator multiplies in bfloat16.
-    """
+    """Return where a training takes its corrupted rows from: what the stage prepared, or a generator."""
     if replaced.corrupts_beforehand:
         assert corrupted is not None  # noqa: S101 - stages give it
         _check_facts(corrupted / CORRUPTION_FILE, corruption_facts(replaced, train.seed))

@@ -76,12 +76,7 @@ def encoder_from(
 def check_copies(
     encoder: SentenceEncoder, augment: AugmentSettings, template: TemplateSettings, views: Sequence[str]
 ) -> None:
-    """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose.
-
-    Args:
-        encoder: from ``encoder_from``.
-        template: the same.
-    """
+    """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose."""
     backbone, prompt = encoder.backbone, encoder.prompt
     altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
     altered = altered or template.second is not None

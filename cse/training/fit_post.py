@@ -60,7 +60,6 @@ def fit_post(
     """Fit post-processing on the training sentences and add it to the encoder.
 
     Args:
-        encoder: any encoder; for a query map one with a query side.
         data: prepared data; a query map is fitted on the rows of all its sources.
         weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
             main source. None: 1.
@@ -126,10 +125,6 @@ def put_behind(
     Args:
         model: checkpoint folder, or a bare backbone by folder, hub id or file of word vectors.
         out: folder of the new checkpoint; it keeps the facts of ``model`` beside its own dev score.
-        measure: of the dev task; None: its main measure.
-
-    Returns:
-        The dev score as facts; empty without dev data.
     """
     check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)

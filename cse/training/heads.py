@@ -62,8 +62,6 @@ def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
 
     Args:
         vectors: ``(n, D)``, one row per distinct text, not normalised.
-        labels: of each row.
-        dimension: number of leading directions to keep; None: all.
 
     Returns:
         The scores by shrinkage, smallest first; nothing where no fold has two texts of a label.
@@ -121,9 +119,6 @@ def fit_linear(
 
     Args:
         vectors: one row per distinct text, not normalised.
-        labels: of each row.
-        dimension: number of leading directions of the discriminant to keep; None: all.
-        seed: of the order of the texts.
     """
     start, label = fit_labelled(vectors, labels, shrinkage, dimension), numbered(labels)
     passes = 0
@@ -208,9 +203,6 @@ def fit_query_map(
 
     Args:
         vectors: of the queries ``(n, D)``, one per row of ``targets``.
-        collection: vectors of the documents ``(N, D)``.
-        targets: the teacher's shares.
-        seed: of the order of the queries.
         times: how often each query comes in a pass ``(n,)``; None: once.
     """
     queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)

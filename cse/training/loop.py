@@ -90,8 +90,6 @@ def train(
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
         folder: where the resumable state is saved. With several workers, the first one's counts and its clock decides
             when to save; the others call it too, with nothing.
-        device: device to train on; the CPU by default.
-        group: the workers that share each batch; all of them call this with the same arguments.
 
     Returns:
         The final state; the encoder holds its ``best_weights``, or its last weights if nothing was selected.

@@ -49,7 +49,6 @@ class Losses(nn.Module):
     """The total loss of a system.
 
     Args:
-        terms: terms by settings key, in the order of summation.
         own: for each source, the weights that replace those of terms on its batches, by name; 0: not computed.
     """
 
@@ -115,14 +114,7 @@ def losses_from(
     device: torch.device = _CPU,
     bf16: bool = False,
 ) -> Losses:
-    """Build the whole loss.
-
-    Args:
-        own: for each source, the weights that replace those of terms.
-        head: the backbone's MLM head, if a term needs it.
-        sources: prepared rows of the sources, the main one first.
-        corrupted: folder of rows corrupted before training.
-    """
+    """Build the whole loss."""
 
     def masked_lm() -> MaskedLm:
         assert head is not None  # noqa: S101 - MaskedLmSettings.head is set
@@ -236,7 +228,6 @@ class TaughtCollection:
     Attributes:
         documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
         queries: the teacher's unit vectors of the queries ``(n, D')``.
-        targets: the teacher's shares.
     """
 
     pairs: QueryPairs
@@ -251,7 +242,6 @@ def collection_from(
     """Encode the documents, let the teacher score them for each query, and say how many there are.
 
     Args:
-        sources: prepared pairs, the main source first.
         most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
     """
     if encoder.documents is None:

@@ -39,7 +39,6 @@ class PairNumbers:
 
     Attributes:
         texts: distinct texts; the candidates (positives) first, in order of appearance.
-        anchor_R, positive_R: text of each row's anchor and positive.
         barred_R: for each row the candidates that are no negatives of its anchor, whatever their cosine.
     """
 
@@ -96,8 +95,6 @@ def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margi
 
     Args:
         anchors_TD: vector of each text as an anchor, of unit length; rows of texts that are none are not read.
-        texts_TD: vector of each text as a positive or negative, of unit length.
-        margin: share of the positive's cosine above which a candidate is a false negative.
     """
     candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
     chosen_R = np.full(len(pairs.anchor_R), NONE)
@@ -195,10 +192,6 @@ def first_places(cosines: np.ndarray, count: int) -> np.ndarray:
 
 def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
-
-    Args:
-        vectors_TD: vector of each distinct text, of unit length.
-        nearest: how many neighbours of each text count.
 
     Returns:
         Numbers of texts, int64 ``(P, 2)``; none twice.

@@ -25,7 +25,6 @@ class StepRecord:
     """One step as observers see it.
 
     Attributes:
-        step: optimiser updates done, from 1.
         terms: loss terms by name, NaN if the batch's source does without, and their weighted sum as ``loss``.
         sentences_per_second: rows of all views per second since the last record.
         tokens_per_second: real tokens per second, excluding padding and prompt.
@@ -259,7 +258,6 @@ class MlflowRun(Observer):
 
     Args:
         folder: the training's folder; keeps the id of the run, so that a resumed training goes on with it.
-        settings: nested settings of the training, logged as parameters such as ``prompt.length``.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], measure: str = SPEARMAN) -> None:

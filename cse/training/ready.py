@@ -64,9 +64,7 @@ class Training:
     """A training that is ready to run under any launcher.
 
     Attributes:
-        head: the backbone's MLM head; None if no term needs it.
         data: the rows and dev pairs; nothing else in it is read.
-        bf16: whether matrix products run in bfloat16.
         folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
         tokens: folder where launchers share tokenised rows; None: each process tokenises its own.
     """
@@ -208,9 +206,6 @@ def open_training(
     """Build everything a training needs.
 
     Args:
-        corrupted: folder of rows corrupted before training.
-        mined: folder of the triplets mined from the rows; read if anything is mined.
-        backbone: a backbone that is already open; None: open it.
         folder: the run's folder, if a launcher has chosen it.
     """
     data = rows_to_train(

@@ -56,9 +56,6 @@ class PaddedRows:
 
     Attributes:
         places: indices of these rows in the flattened batch ``(V * B)``.
-        ids_BL: token ids, int64.
-        mask_BL: 1 for real tokens, int64.
-        views: view of each row, int64 ``(B,)``.
         starts: where each row starts in its column's flat ids, int64 ``(B,)``.
     """
 
@@ -89,7 +86,6 @@ def pad_in_groups(
     This changes only the padding, not which rows share a batch (and so are each other's negatives).
 
     Args:
-        rows: row numbers of the batch ``(B,)``.
         groups: number of slices of equally many rows; 1 pads everything to the longest row, as the papers' code does.
             None: the slices that cost least, see ``cheapest_cuts``.
         multiple: of which a slice's padded length is one, in tokens, unless that is more than ``most``.
@@ -153,12 +149,7 @@ R = TypeVar("R")
 
 
 def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
-    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them.
-
-    Args:
-        run: a pass; may close over tensors with gradient.
-        tensors: inputs of the pass; the random state of their device is replayed.
-    """
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them."""
     made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
     return made
 

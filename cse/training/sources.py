@@ -39,11 +39,7 @@ class TrainingSource:
 
 
 def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
-    """Return the sources that a training reads, the main one first; alone if nothing is trained.
-
-    Args:
-        settings: group ``data`` names the further ones.
-    """
+    """Return the sources that a training reads, the main one first; alone if nothing is trained."""
     objective = settings.objective
     return [
         TrainingSource("data.train_path", data, objective, 1.0),
@@ -73,7 +69,6 @@ def tables_of(
     """Return the rows of each source as token ids.
 
     Args:
-        sources: from ``sources_of``.
         folder: folder where launchers share tokenised rows, which are then memory-mapped; None: not shared.
     """
     return [replace(_table(settings, encoder, source, folder), weight=source.weight) for source in sources]

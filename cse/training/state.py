@@ -21,8 +21,6 @@ class RunState:
     """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
-        weights: trained weights by name, including those of the loss.
-        memory: buffers of the loss by name (a momentum copy, a queue).
         mixed: in an ended run with a share of the initial weights, the encoder's weights to save by name; else empty.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
@@ -79,9 +77,6 @@ class RunFolder:
 
         Args:
             state: whose tensors nobody changes any more; None on all workers but the first.
-
-        Raises:
-            OSError: writing the one before failed.
         """
         self.wait()
         state = state and replace(state, evaluations=[*state.evaluations])
@@ -128,12 +123,7 @@ def _best_file(step: int) -> str:
 
 
 class InitialShare:
-    """Mixes the initial weights in (WiSE-FT, Wortsman et al. 2022: 1 - alpha); a share of 0 costs nothing.
-
-    Args:
-        weights: the trained weights by name; they are updated in place.
-        share: share of the initial weights in the result.
-    """
+    """Mixes the initial weights in (WiSE-FT, Wortsman et al. 2022: 1 - alpha); a share of 0 costs nothing."""
 
     def __init__(self, weights: Mapping[str, torch.Tensor], share: float) -> None:
         self.weights, self.share = weights, share

@@ -73,8 +73,6 @@ class Flow(nn.Module):
     Args:
         width: D, divisible by ``2 ** levels``.
         levels: number of levels; half of the channels leave between two levels.
-        depth: steps per level.
-        hidden: width of the two hidden layers of a coupling.
     """
 
     def __init__(self, width: int, *, levels: int = 3, depth: int = 3, hidden: int = 32) -> None:
@@ -164,17 +162,10 @@ def fit_flow(
     leaves them near 0.
 
     Args:
-        vectors: ``(n, D)``, one row per sentence.
         batch_size: rows per step, and rows that initialise the actnorms.
-        epochs: passes over the vectors, each in a new order.
-        seed: seed for weights and order; the same seed gives the same flow.
-        progress: whether to show a progress bar with rate and loss on stderr.
         weight_decay: weight decay of AdamW; by default as published.
         clip_norm: largest norm of the gradient; by default as published.
         shape: ``levels``, ``depth`` and ``hidden``, see ``Flow``.
-
-    Returns:
-        The flow without gradients, in evaluation mode.
     """
     flow = Flow(vectors.shape[1], **shape)
     check_finite(vectors)

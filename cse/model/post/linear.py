@@ -20,12 +20,7 @@ QUERY_MAP = "query_map"
 class LinearMap(nn.Module):
     """``y = (x - mean) matrix``; all zeros until it is fitted or its weights are loaded.
 
-    Args:
-        kind: ``whitening``, ``discriminant``, ``linear`` or ``query_map``.
-        dimension: output width d, at most ``width``.
-
     Attributes:
-        mean: ``(D,)``, mean of the vectors it was fitted on.
         matrix: ``(D, d)``, one direction per column, the most important first.
     """
 
@@ -126,10 +121,6 @@ def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) ->
     rounding errors to unit variance. Cosines use the remaining directions.
 
     A column of the matrix is a direction of the vectors, in order of decreasing variance, over its standard deviation.
-
-    Args:
-        vectors: ``(n, D)``, one row per sentence.
-        dimension: number of leading directions to keep, at most D; None: D.
     """
     width = vectors.shape[1]
     kept = kept_dimension(dimension, width)
@@ -173,7 +164,6 @@ class Scatter:
     """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64.
 
     Attributes:
-        count_C: vectors of each label.
         square_DD: sum of the outer products of all vectors with themselves.
     """
 
@@ -259,8 +249,6 @@ def fit_discriminant(
     """Fit a discriminant to labelled sentence vectors, in float64.
 
     Args:
-        vectors: ``(n, D)``, one row per text.
-        labels: of each row.
         shrinkage: s, from 0 (for a regular ``S_w`` only) to 1.
         dimension: number of leading directions to keep, at most D; None: all, one fewer than labels and at most D.
     """
