@@ -26,6 +26,7 @@ from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
+from cse.training import Folders
 from cse.training.device import environment
 from cse.training.fit_post import fit_post
 from cse.training.observers import CsvLog, MlflowRun, Observer, Observers, ProgressBar, TensorBoard
@@ -83,15 +84,8 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        training = open_training(
-            settings,
-            prepared=prepared,
-            mined=mined,
-            corrupted=corrupted,
-            scratch=scratch,
-            backbone=backbone,
-            tokens=tokens,
-        )
+        folders = Folders(prepared, mined, corrupted, tokens)
+        training = open_training(settings, folders, scratch=scratch, backbone=backbone)
         with only_one(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
@@ -12,6 +13,20 @@ _TRAINS = (
     *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages", "study"),
     *("training", "tune"),
 )
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of a training's rows; of these, ``mined`` and ``corrupted`` are read only if the settings say so.
+
+    Attributes:
+        tokens: where launchers share tokenised rows; None: each process tokenises its own.
+    """
+
+    prepared: Path
+    mined: Path
+    corrupted: Path
+    tokens: Path | None = None
 
 
 def training_code() -> list[Path]:

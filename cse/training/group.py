@@ -62,7 +62,7 @@ class Group:
         return part if self.size == 1 or rows < self.size else self.size * part
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """Return this worker's contribution to a mean over all workers' tokens; averaging over workers gives the mean."""
+        """Return this worker's contribution to a mean over all workers' tokens; the average of theirs is the mean."""
         return total / count.clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:

@@ -21,7 +21,7 @@ from cse.errors import CseError
 from cse.runtime.seal import read_object, sha256
 from cse.settings.data import MineSettings
 from cse.settings.model import BackboneSettings
-from cse.training import MINING_FILE
+from cse.training import MINING_FILE, Folders
 
 if TYPE_CHECKING:
     from cse.model.backbone_files import BackboneFiles
@@ -256,11 +256,10 @@ def rows_to_train(
     backbone: BackboneSettings,
     pooler: str | None,
     roles: Sequence[str] | None,
-    *,
-    prepared: Path,
-    mined: Path,
+    folders: Folders,
 ) -> PreparedData:
     """Open the prepared data, with the mined rows for training if mining is on."""
+    prepared, mined = folders.prepared, folders.mined
     if not mine.wanted:
         return PreparedData(prepared)
     made = _read(mined)

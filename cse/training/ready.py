@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
-from cse.training import training_code
+from cse.training import Folders, training_code
 from cse.training.batch import Augmentation
 from cse.training.corruption import check_generator
 from cse.training.device import choose_bf16, choose_device, is_out_of_memory
@@ -59,27 +59,23 @@ GROUPS = ("data", "mine", "backbone", "prompt", "template", "pooler", "post", "a
 DEV_BATCH = 64  # sentences
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """A training that is ready to run under any launcher.
 
     Attributes:
         data: the rows and dev pairs; nothing else in it is read.
         folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
-        tokens: folder where launchers share tokenised rows; None: each process tokenises its own.
     """
 
     settings: Settings
-    prepared: Path
-    mined: Path
-    corrupted: Path
+    folders: Folders
+    data: PreparedData
     encoder: SentenceEncoder
     head: MlmHead | None
-    data: PreparedData
     device: torch.device
     bf16: bool
     folder: RunFolder
-    tokens: Path | None
 
     @cached_property
     def dev(self) -> Task | None:
@@ -108,7 +104,7 @@ class Training:
 
     def tables(self) -> list[TokenTable]:
         """Return the training rows as token ids, see ``tables_of``; shared rows are memory-mapped."""
-        return tables_of(self.settings, self.encoder, self.sources, self.tokens)
+        return tables_of(self.settings, self.encoder, self.sources, self.folders.tokens)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -132,7 +128,7 @@ class Training:
                     own=own_weights(settings),
                     head=self.head,
                     sources=[source.data for source in self.sources],
-                    corrupted=self.corrupted,
+                    corrupted=self.folders.corrupted,
                     device=self.device,
                     bf16=self.bf16,
                 ),
@@ -194,13 +190,10 @@ class Training:
 
 def open_training(
     settings: Settings,
+    folders: Folders,
     *,
-    prepared: Path,
-    mined: Path,
-    corrupted: Path,
     scratch: Path,
     backbone: Backbone | StaticWords | None = None,
-    tokens: Path | None = None,
     folder: Path | None = None,
 ) -> Training:
     """Build everything a training needs.
@@ -208,14 +201,12 @@ def open_training(
     Args:
         folder: the run's folder, if a launcher has chosen it.
     """
-    data = rows_to_train(
-        settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined
-    )
+    data = rows_to_train(settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
     check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
-    check_backbone(mined, settings.mine, backbone.files)
+    check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(
@@ -238,13 +229,21 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
+        rows = [*sorted({*folders.prepared.glob("*.arrow"), data.rows_file}), *sorted(folders.corrupted.glob("*.npy"))]
         run = fingerprint(facts, rows)
         folder = scratch / "resume" / run
-    if settings.train.workers > 1 and tokens is None:
-        tokens = scratch / "tokens"
-    state = RunFolder(folder)
-    training = Training(settings, prepared, mined, corrupted, encoder, head, data, device, bf16, state, tokens)
+    if settings.train.workers > 1 and folders.tokens is None:
+        folders = replace(folders, tokens=scratch / "tokens")
+    training = Training(
+        settings=settings,
+        folders=folders,
+        data=data,
+        encoder=encoder,
+        head=head,
+        device=device,
+        bf16=bf16,
+        folder=RunFolder(folder),
+    )
     _ = training.measure  # refuses an unknown one
     return training
 

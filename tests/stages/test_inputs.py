@@ -12,6 +12,7 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
+from cse.training import Folders
 from cse.training.ready import depends_on, open_training
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
@@ -72,13 +73,8 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     settings, folders = inputs
 
     def folder() -> str:
-        places = {
-            "prepared": data["sentences"],
-            "mined": tmp_path,
-            "corrupted": tmp_path / "none",
-            "scratch": tmp_path / "scratch",
-        }
-        return open_training(settings, **places).folder.path.name
+        folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+        return open_training(settings, folders, scratch=tmp_path / "scratch").folder.path.name
 
     before = folder()
     assert folder() == before

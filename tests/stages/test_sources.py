@@ -19,7 +19,7 @@ from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
-from cse.training import MINING_FILE
+from cse.training import MINING_FILE, Folders
 from cse.training.ready import groups_of, open_training
 from tests.tiny import WORDS
 
@@ -84,13 +84,8 @@ def curve(folder):
 
 
 def opened(settings, tmp_path):
-    return open_training(
-        settings,
-        prepared=tmp_path / "prepared",
-        corrupted=tmp_path / "none",
-        scratch=tmp_path,
-        mined=tmp_path / "mined",
-    )
+    folders = Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none")
+    return open_training(settings, folders, scratch=tmp_path)
 
 
 def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, tmp_path):

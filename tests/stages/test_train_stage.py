@@ -29,6 +29,7 @@ from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
+from cse.training import Folders
 from cse.training.ready import open_training
 from tests.cli.workspace import contents
 from tests.parts import sentence_encoder
@@ -78,9 +79,8 @@ def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, 
         "mean_top2": {"pooler.kind": "mean_top2"},
         "mean": {"pooler.kind": "mean"},
     }.items():
-        training = open_training(
-            settings(values), prepared=data["sentences"], mined=tmp_path, corrupted=tmp_path / "none", scratch=tmp_path
-        )
+        folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+        training = open_training(settings(values), folders, scratch=tmp_path)
         scores[name] = training.score(training.dev)
     assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
 
@@ -97,13 +97,8 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
 
 
 def test_scoring_shows_its_progress_on_a_terminal_alone(settings, data, tmp_path, monkeypatch, capsys):
-    training = open_training(
-        settings(),
-        prepared=data["sentences"],
-        mined=tmp_path,
-        corrupted=tmp_path / "none",
-        scratch=tmp_path / "scratch",
-    )
+    folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+    training = open_training(settings(), folders, scratch=tmp_path / "scratch")
     training.score(training.dev)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -14,6 +14,7 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
+from cse.training import Folders
 from cse.training.ready import open_training
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import embed_rows, losses_of, make_table
@@ -25,13 +26,8 @@ ROLES = {"train.roles": ["query", "passage", "passage"]}
 @pytest.fixture
 def opened(data, settings, tmp_path):
     def call(changes, view="triplets"):
-        return open_training(
-            settings(changes),
-            prepared=data[view],
-            mined=tmp_path,
-            corrupted=tmp_path / "corrupted",
-            scratch=tmp_path / "scratch",
-        )
+        folders = Folders(data[view], tmp_path, tmp_path / "corrupted")
+        return open_training(settings(changes), folders, scratch=tmp_path / "scratch")
 
     return call
 
@@ -71,7 +67,8 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(data, settings, tmp
     changes = TRIPLETS | ROLES | {"post.kind": post}
     given = {"prepared": data["triplets"], "corrupted": tmp_path / "corrupted", "scratch": tmp_path / "scratch"}
     places = {"checkpoint": tmp_path / "checkpoint", "metrics": tmp_path / "train.json", "plots": tmp_path / "plots"}
-    before = open_training(settings(changes), **given, mined=tmp_path)
+    folders = Folders(given["prepared"], tmp_path, given["corrupted"])
+    before = open_training(settings(changes), folders, scratch=given["scratch"])
     facts = train_stage(settings(changes), **given, **places)
     trained, dev = SentenceEncoder.load(tmp_path / "checkpoint"), before.dev
     assert facts["dev_spearman"] == pytest.approx(score_dev(trained, dev).value, abs=1e-3)
