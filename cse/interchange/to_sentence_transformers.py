@@ -165,7 +165,7 @@ def _text(module: ModuleType) -> str:
 
 def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
     """Write backbone and tokenizer as the library's own ``Transformer`` module reads them."""
-    backbone = encoder.backbone
+    backbone = encoder.transformer
     backbone.model.save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=plain_copy(backbone.tokenizer),
@@ -187,6 +187,7 @@ def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
     names = {kind: name for name, kind in ACTIVATIONS.items()}
     layers = list(encoder.backbone.dense or ())
     for linear, activation in zip(layers[::2], layers[1::2], strict=True):
+        assert isinstance(linear, nn.Linear)  # noqa: S101 - as read_dense makes them
         yield linear, names[type(activation)]
     if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
         yield encoder.mlp.dense, names[nn.Tanh]

@@ -98,9 +98,9 @@ class MaskedLm(Loss[MaskedLmSettings]):
     def __init__(self, encoder: SentenceEncoder, settings: MaskedLmSettings, head: MlmHead, seed: int) -> None:
         super().__init__(encoder, settings)
         if settings.train_head:
-            head.untie(encoder.backbone.word_table)
+            head.untie(encoder.transformer.word_table)
         self.head = head
-        self.vocabulary = Vocabulary.of(encoder.backbone)
+        self.vocabulary = Vocabulary.of(encoder.transformer)
         self.seed = seed
 
     def weight(self, step: int, own: float | None = None) -> float:
@@ -109,7 +109,7 @@ class MaskedLm(Loss[MaskedLmSettings]):
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean over all chosen tokens; 0 with zero gradient if nothing was chosen."""
         encoder = self.encoder
-        table_VD = encoder.backbone.word_table
+        table_VD = encoder.transformer.word_table
         total = torch.zeros((), device=batch.projected_XD.device)
         count = 0
         for piece in batch.slices:

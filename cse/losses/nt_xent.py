@@ -115,7 +115,7 @@ class MomentumQueue(nn.Module):
     def __init__(self, encoder: SentenceEncoder, settings: NtXentSettings) -> None:
         super().__init__()
         self.encoder = (encoder,)
-        shared = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
+        shared: dict[int, nn.Module] = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
         if settings.queue_projector == "current" and encoder.mlp is not None:
             shared[id(encoder.mlp)] = encoder.mlp
         self.follower = (copy.deepcopy(encoder, shared),)

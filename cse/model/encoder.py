@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Self
 
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from cse.choices import Side
@@ -25,13 +26,15 @@ from cse.model.pooling import (
     pool,
     read_at,
 )
+from cse.model.post.flow import Flow
+from cse.model.post.linear import LinearMap
 from cse.model.prompts import Prompt
 from cse.model.side import check_side, use_of_documents, with_roles
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
 from cse.model.trained import choose_trained
 from cse.runtime.tokens import Tokenizers
-from cse.runtime.uses import check_room
+from cse.runtime.uses import QUERY, check_room
 
 
 class Encoder(nn.Module):
@@ -80,7 +83,7 @@ class Encoder(nn.Module):
         side: Side = "both",
     ) -> None:
         super().__init__()
-        self.backbone: Any = backbone
+        self.backbone: Backbone | StaticWords = backbone
         use = use or backbone.declared
         self.side = side
         self.texts, self.widths = use.texts if side == "both" else with_roles(use.texts), use.widths
@@ -89,7 +92,6 @@ class Encoder(nn.Module):
         self.loss_pooler = loss_pooler or self.pooler
         if self.pooler not in POOLERS:
             raise CseError(f"pooler: {self.pooler!r} is not one of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
-        body: Any = backbone
         if isinstance(backbone, StaticWords) and (prompt is not None or cls or self.pooler != "mean"):
             raise CseError(
                 f"backbone.name: {backbone.files.name} holds word vectors; use no prompt and set pooler.kind: mean"
@@ -111,13 +113,13 @@ class Encoder(nn.Module):
         self.templates = tuple(templates)
         self.denoise = denoise
         self.trained, self.lora_rank = trained, lora_rank
-        self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
+        self.cls = nn.Parameter(self._word(self.transformer.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None
         # per template: words after the sentence's end, and all words; buffers, so that no step sends them to the device
         for name, values in (("tails", [t.tail for t in templates]), ("sizes", [len(t.ids) for t in templates])):
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
-        self.post: Any = None
+        self.post: LinearMap | Flow | None = None
         self.shift = prompt.length if prompt is not None and position_shift else 0
         self.max_length = backbone.usable_length(self.shift)
         if self.max_length < 3:
@@ -132,10 +134,17 @@ class Encoder(nn.Module):
             check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
         check_side(self)
         self.bare = False
-        self.documents: Any = None if side == "both" else type(self)(backbone, use=use_of_documents(body, self.texts))
-        if self.documents is not None:
+        self.documents: Self | None = None
+        if side == QUERY and isinstance(backbone, Backbone):
+            self.documents = type(self)(backbone, use=use_of_documents(backbone, self.texts))  # type: ignore[assignment]
             self.documents.bare = True
         self.eval()
+
+    @property
+    def transformer(self) -> Backbone:
+        """The backbone of an encoder with parts that word vectors cannot have."""
+        assert isinstance(self.backbone, Backbone)  # noqa: S101 - refused above and by the settings
+        return self.backbone
 
     @property
     def frozen(self) -> bool:
@@ -147,7 +156,7 @@ class Encoder(nn.Module):
         """Width of the embeddings."""
         return self.backbone.dimension if self.post is None else self.post.dimension
 
-    def tokenizer_of_view(self, view: int, *, training: bool) -> Any:
+    def tokenizer_of_view(self, view: int, *, training: bool) -> Tokenizer:
         """Return the tokenizer of a view; it wraps each text in the view's template, if there is one."""
         if not self.templates:
             return self.backbone.tokenizer
@@ -214,9 +223,10 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            more = {} if packed is None else {"packed": packed}  # word vectors know of none
-            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, **more)
-        prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
+            if packed is not None:  # word vectors know of none
+                return self.transformer.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, packed=packed)
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
+        prompt_BPD = self.prompt.inputs(self.transformer, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
         states = self.backbone.run(together, positions_BL, seen, None, every=every)
@@ -285,7 +295,7 @@ class Encoder(nn.Module):
         if self.projector == "batch_norm":
             return BatchNormProjector(self.backbone.dimension, start)
         if self.projector == "mlm_transform":
-            head = load_mlm_head(self.backbone, wanted_by="pooler.projector")
+            head = load_mlm_head(self.transformer, wanted_by="pooler.projector")
             return nn.Sequential(head.dense, nn.GELU(), head.norm).requires_grad_(True)
         return TanhMlp(self.backbone.dimension)
 

@@ -77,7 +77,7 @@ def judge_encoders(
     reasons, difference = [], None
     try:
         sentences = sentences_for_parity(data)
-        precision: Precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
+        precision: Precision = onnx.manifest.precision if isinstance(onnx, OnnxEncoder) else "fp32"
         tolerance = settings.export.tolerance
         found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)
         difference = float(found["largest_difference"])

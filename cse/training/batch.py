@@ -37,8 +37,8 @@ class Augmentation:
     @classmethod
     def of(cls, how: AugmentSettings, backbone: Backbone | StaticWords) -> Augmentation:
         """Return that of an encoder's backbone."""
-        repeats = how.repeat_words > 0 and isinstance(backbone, Backbone)
-        return cls(how, Vocabulary.of(backbone).special if repeats else ())
+        words = backbone if how.repeat_words > 0 and isinstance(backbone, Backbone) else None
+        return cls(how, () if words is None else Vocabulary.of(words).special)
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the function that changes token ids in one step, or None if they do not change."""
@@ -302,7 +302,7 @@ def _encode_slice(
 
     if not twice:
         prompt = None if packed is None else encoder.prompt  # the kernel drops its entries
-        prefix = draw() if prompt is None else prompt.blocks(encoder.backbone)
+        prefix = draw() if prompt is None else prompt.blocks(encoder.transformer)
         constants = Constants(prefix, noise_TND)
         tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
         return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)

@@ -9,7 +9,6 @@ from typing import Any
 
 import click
 import numpy as np
-from torch import nn
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
@@ -19,6 +18,7 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config, save_checkpoint
 from cse.model.named import is_checkpoint
 from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_flow, fit_whitening, kept_dimension
+from cse.model.post.linear import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.side import check_side
 from cse.outputs import Kind, check_folder, publish_folder
@@ -79,7 +79,7 @@ def fit_post(
         labels = [label_of[sentence] for sentence in sentences]
         shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
         if post.kind == "linear":
-            fitted: nn.Module = fit_linear(vectors, labels, shrinkage, post.dimension, SEED, bar)
+            fitted: LinearMap | Flow = fit_linear(vectors, labels, shrinkage, post.dimension, SEED, bar)
         else:
             fitted = fit_labelled(vectors, labels, shrinkage, post.dimension)
     elif post.kind == "whitening":

@@ -122,7 +122,7 @@ def losses_from(
 
     def replaced_tokens() -> ReplacedTokens:
         chosen = objective.replaced_tokens
-        source = source_of_corrupted(chosen, train, encoder.backbone, table, corrupted, device, bf16=bf16)
+        source = source_of_corrupted(chosen, train, encoder.transformer, table, corrupted, device, bf16=bf16)
         return ReplacedTokens(encoder, chosen, source)
 
     def label_proxies() -> LabelProxies:
@@ -160,7 +160,7 @@ def losses_from(
 
 def bare_teacher(encoder: SentenceEncoder) -> SentenceEncoder:
     """Return the bare backbone of an encoder as it is now; it shares the memory of weights that stay frozen."""
-    backbone = encoder.backbone
+    backbone = encoder.transformer
     return SentenceEncoder(backbone.sibling() if encoder.frozen else copy.deepcopy(backbone))
 
 

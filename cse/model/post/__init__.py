@@ -45,7 +45,7 @@ __all__ = [
 ]
 
 
-def build_post(config: Mapping[str, Any]) -> nn.Module:
+def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
     """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``."""
     kind = config.get("kind")
     if kind in LINEAR_KINDS:
