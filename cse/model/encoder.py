@@ -136,8 +136,9 @@ class Encoder(nn.Module):
         self.bare = False
         self.documents: Self | None = None
         if side == QUERY and isinstance(backbone, Backbone):
-            self.documents = type(self)(backbone, use=use_of_documents(backbone, self.texts))  # type: ignore[assignment]
-            self.documents.bare = True
+            bare = type(self)(backbone, use=use_of_documents(backbone, self.texts))
+            bare.bare = True
+            self.documents = bare  # type: ignore[assignment]
         self.eval()
 
     @property

@@ -16,8 +16,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from cse.errors import CseError, nearest
 from cse.model.post.flow import Flow, fit_flow
 from cse.model.post.linear import QUERY_MAP, LinearMap, fit_whitening, kept_dimension
