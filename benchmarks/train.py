@@ -69,8 +69,7 @@ class _Times(Observer):
 
 def default_encoder(settings: Settings, backbone: Path) -> SentenceEncoder:
     """Return a backbone with new prompts."""
-    groups = (settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
-    return encoder_from(load_backbone(find_backbone(str(backbone))), *groups)
+    return encoder_from(load_backbone(find_backbone(str(backbone))), settings)
 
 
 def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **changes: Any) -> float:

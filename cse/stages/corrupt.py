@@ -9,20 +9,13 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.model import BackboneSettings
-from cse.settings.objective import ReplacedTokensSettings
-from cse.settings.train import TrainSettings
 from cse.stages.common import CORRUPTED, PREPARED, run_stage
 from cse.training import CORRUPTION_FILE
-
-if TYPE_CHECKING:  # torch is loaded only where something is corrupted
-    pass
 
 GROUPS = ("backbone", "objective", "train")
 
@@ -34,7 +27,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
     facts: dict[str, object] = {"corruption": "prepared" if wanted else "none"}
     with publish_folder(corrupted, Kind.CORRUPTED_ROWS) as folder:
         if wanted:
-            facts |= _corrupt(prepared, folder, settings.backbone, replaced, settings.train)
+            facts |= _corrupt(prepared, folder, settings)
         (folder / CORRUPTION_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     if wanted:
         click.echo(
@@ -44,13 +37,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
         click.echo("nothing to corrupt (objective.replaced_tokens.corruption is on_the_fly or its weight is 0)")
 
 
-def _corrupt(
-    prepared: Path,
-    folder: Path,
-    backbone_settings: BackboneSettings,
-    replaced: ReplacedTokensSettings,
-    train: TrainSettings,
-) -> dict[str, object]:
+def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, object]:
     # imported here so that pipelines without replaced-token detection do not load torch
     from cse.data.store import PreparedData
     from cse.losses.masked_lm import Vocabulary
@@ -60,9 +47,8 @@ def _corrupt(
     from cse.training.device import choose_bf16, choose_device
     from cse.training.tokens import tokenise
 
-    data = PreparedData(prepared)
-    files = find_backbone(backbone_settings.name, backbone_settings.revision)
-    backbone = load_backbone(files)
+    data, replaced, train = PreparedData(prepared), settings.objective.replaced_tokens, settings.train
+    backbone = load_backbone(find_backbone(settings.backbone.name, settings.backbone.revision))
     bar = sys.stderr.isatty()
     table = tokenise(
         data.train,

@@ -18,9 +18,6 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.data import MineSettings
-from cse.settings.model import BackboneSettings, PoolerSettings
-from cse.settings.train import TrainSettings
 from cse.stages.common import MINED, PREPARED, run_stage
 from cse.training import MINING_FILE
 from cse.training.mining import CONTENT, mining_facts
@@ -46,9 +43,7 @@ def mine_stage(
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:
-            found = _mine(prepared, folder, settings.mine, settings.backbone, settings.pooler, settings.train, backbone)
-            roles, pooler = settings.train.roles, settings.pooler.kind
-            facts |= mining_facts(settings.mine, settings.backbone, pooler, roles, prepared) | found
+            facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings, backbone)
         (folder / MINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
 
@@ -67,13 +62,7 @@ def _told(facts: Mapping[str, Any]) -> str:
 
 
 def _mine(
-    prepared: Path,
-    folder: Path,
-    mine: MineSettings,
-    backbone_settings: BackboneSettings,
-    pooler: PoolerSettings,
-    train: TrainSettings,
-    backbone: Backbone | StaticWords | None,
+    prepared: Path, folder: Path, settings: Settings, backbone: Backbone | StaticWords | None
 ) -> dict[str, object]:
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
@@ -81,14 +70,13 @@ def _mine(
     from cse.training import mining
     from cse.training.device import choose_device
     from cse.training.encoder import open_backbone
-    from cse.training.mining import mutual_neighbours
     from cse.training.sources import texts_before
 
-    data = PreparedData(prepared)
+    data, mine, train = PreparedData(prepared), settings.mine, settings.train
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
-    backbone = backbone or open_backbone(backbone_settings, pooler, data)
+    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     encoder = SentenceEncoder(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles
@@ -101,7 +89,7 @@ def _mine(
     if mine.neighbours:
         sentences = list(dict.fromkeys(texts_in(data.train, "sent0")))
         vectors = encode(sentences)
-        numbers = mutual_neighbours(vectors, mine.neighbours)
+        numbers = mining.mutual_neighbours(vectors, mine.neighbours)
         if not len(numbers):
             raise CseError(f"{prepared}: no two sentences are among each other's nearest; raise mine.neighbours")
         first, second = ([sentences[number] for number in column] for column in numbers.T)

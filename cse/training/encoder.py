@@ -21,19 +21,13 @@ from cse.model.prompts import INPUT, Prompt
 from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
+from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
-from cse.settings.train import AugmentSettings, TrainSettings
 
 
-def encoder_from(
-    backbone: Backbone | StaticWords,
-    prompt: PromptSettings,
-    template: TemplateSettings,
-    pooler: PoolerSettings,
-    augment: AugmentSettings,
-    train: TrainSettings,
-) -> SentenceEncoder:
+def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> SentenceEncoder:
     """Build the encoder to train, initialised from ``train.seed``."""
+    prompt, pooler, augment, train = settings.prompt, settings.pooler, settings.augment, settings.train
     torch.manual_seed(train.seed)
     if isinstance(backbone, StaticWords) and train.parameters != "none":
         raise CseError(
@@ -49,6 +43,7 @@ def encoder_from(
         if prompt.kind != "none" and isinstance(backbone, Backbone)
         else None
     )
+    templates = _templates_from(settings.template, backbone, train.max_length) if isinstance(backbone, Backbone) else ()
     learned = isinstance(backbone, StaticWords) or backbone.family.positions != "rotary"
     encoder = SentenceEncoder(
         backbone,
@@ -60,8 +55,10 @@ def encoder_from(
         first_layer=pooler.first_layer,
         position_shift=learned if prompt.position_shift is None else prompt.position_shift,
         cls=prompt.cls,
-        templates=_templates_from(template, backbone, train.max_length) if isinstance(backbone, Backbone) else (),
-        denoise=template.denoise,
+        templates=_templates_from(settings.template, backbone, train.max_length)
+        if isinstance(backbone, Backbone)
+        else (),
+        denoise=settings.template.denoise,
         trained="prompts" if train.parameters == "none" else train.parameters,
         lora_rank=train.lora_rank if train.parameters == "lora" else 0,
         new_layers=train.new_layers,
@@ -73,13 +70,11 @@ def encoder_from(
     return encoder
 
 
-def check_copies(
-    encoder: SentenceEncoder, augment: AugmentSettings, template: TemplateSettings, views: Sequence[str]
-) -> None:
+def check_copies(encoder: SentenceEncoder, settings: Settings, views: Sequence[str]) -> None:
     """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose."""
-    backbone, prompt = encoder.backbone, encoder.prompt
+    backbone, prompt, augment = encoder.backbone, encoder.prompt, settings.augment
     altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
-    altered = altered or template.second is not None
+    altered = altered or settings.template.second is not None
     noisy = not isinstance(backbone, Backbone) or backbone.has_dropout or (prompt is not None and prompt.dropout > 0.0)
     if "sentences" in views and augment.dropout and not altered and not noisy:
         raise CseError(

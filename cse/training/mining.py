@@ -19,8 +19,8 @@ from cse.data.clean import text_key
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.runtime.seal import read_object, sha256
+from cse.settings import Settings
 from cse.settings.data import MineSettings
-from cse.settings.model import BackboneSettings
 from cse.training import MINING_FILE, Folders
 
 if TYPE_CHECKING:
@@ -220,15 +220,13 @@ def _nearest_of_each(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     return found_TK
 
 
-def mining_facts(
-    mine: MineSettings, backbone: BackboneSettings, pooler: str | None, roles: Sequence[str] | None, prepared: Path
-) -> dict[str, Any]:
+def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:
     """Return everything that decides which rows are mined but the backbone's content, as JSON values."""
     return {
-        "mine": mine.model_dump(mode="json"),
-        "backbone": backbone.model_dump(mode="json"),
-        "pooler": pooler,
-        "roles": None if roles is None else list(roles),
+        "mine": settings.mine.model_dump(mode="json"),
+        "backbone": settings.backbone.model_dump(mode="json"),
+        "pooler": settings.pooler.kind,
+        "roles": settings.train.roles,
         "source": sha256(prepared / TRAIN_FILE),
     }
 
@@ -251,20 +249,14 @@ def _read(mined: Path) -> dict[str, Any]:
     return made
 
 
-def rows_to_train(
-    mine: MineSettings,
-    backbone: BackboneSettings,
-    pooler: str | None,
-    roles: Sequence[str] | None,
-    folders: Folders,
-) -> PreparedData:
+def rows_to_train(settings: Settings, folders: Folders) -> PreparedData:
     """Open the prepared data, with the mined rows for training if mining is on."""
     prepared, mined = folders.prepared, folders.mined
-    if not mine.wanted:
+    if not settings.mine.wanted:
         return PreparedData(prepared)
     made = _read(mined)
     data = PreparedData(prepared, rows=mined / TRAIN_FILE)
-    wanted = mining_facts(mine, backbone, pooler, roles, prepared)
+    wanted = mining_facts(settings, prepared)
     other = next((name for name, value in wanted.items() if made.get(name) != value), None)
     if other is not None:
         what = "from other rows" if other == "source" else f"with other settings ({other})"

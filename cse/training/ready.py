@@ -201,7 +201,7 @@ def open_training(
     Args:
         folder: the run's folder, if a launcher has chosen it.
     """
-    data = rows_to_train(settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, folders)
+    data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
     check_early_stop(objective, settings.train)
@@ -209,16 +209,14 @@ def open_training(
     check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
-    encoder = encoder_from(
-        backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
-    )
+    encoder = encoder_from(backbone, settings)
     set_widths(encoder, objective, settings.train)
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post, data)
     compares = objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0
     if compares and settings.train.parameters != "none":
-        check_copies(encoder, settings.augment, settings.template, views)
+        check_copies(encoder, settings, views)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
     if wanted and isinstance(backbone, Backbone):
