@@ -55,9 +55,7 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
         first_layer=pooler.first_layer,
         position_shift=learned if prompt.position_shift is None else prompt.position_shift,
         cls=prompt.cls,
-        templates=_templates_from(settings.template, backbone, train.max_length)
-        if isinstance(backbone, Backbone)
-        else (),
+        templates=templates,
         denoise=settings.template.denoise,
         trained="prompts" if train.parameters == "none" else train.parameters,
         lora_rank=train.lora_rank if train.parameters == "lora" else 0,
