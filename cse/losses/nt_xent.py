@@ -2,7 +2,8 @@ r"""NT-Xent, the contrastive cross-entropy of SimCSE (Gao et al. 2021, equations
 
 With ``s_ij = cos(z1_i, z2_j)``, ``h_ij = cos(z1_i, z3_j)``, ``g_iq = cos(z1_i, m_q)`` and temperature ``t``::
 
-    L = mean_i -log( exp(s_ii / t) / ( sum_j exp(s_ij / t) + sum_j exp(h_ij / t) + sum_q exp(g_iq / t) ) )
+    L = mean_i -log( exp(s_ii / t) / ( sum_j exp(s_ij / t) + sum_j w_ij exp(h_ij / t) + sum_q exp(g_iq / t) ) )
+    w_ij = exp(hard_negative_weight) where i == j, else 1
 
 It runs from anchor to copy only: no symmetric term and no negatives from the anchor's own view. Without ``z3`` there is
 no second sum (unsupervised by dropout, or pairs). The third sum is over the vectors ``m_q`` of ESimCSE's momentum queue
@@ -32,6 +33,7 @@ def nt_xent(
     negative_AB: torch.Tensor | None = None,
     *,
     temperature: float,
+    hard_negative_weight: float = 0.0,
     queue_AQ: torch.Tensor | None = None,
     first: int = 0,
 ) -> torch.Tensor:
@@ -40,13 +42,20 @@ def nt_xent(
     Args:
         positive_AB: cosines between the anchors and every row's positive; a block of ``A`` rows, or all.
         negative_AB: cosines between the anchors and every row's hard negative, or None.
+        hard_negative_weight: added to the logit of a row's own hard negative; the log of its weight.
         queue_AQ: cosines between the anchors and ``Q`` further negatives that belong to no row, or None.
+        first: row of the first anchor.
     """
     anchors, rows = positive_AB.shape
     place_A = torch.arange(anchors, device=positive_AB.device)
     logits = positive_AB / temperature
     if negative_AB is not None:
-        logits = torch.cat([logits, negative_AB / temperature], dim=1)
+        negative_logits = negative_AB / temperature
+        if hard_negative_weight != 0.0:
+            weight = torch.zeros_like(negative_logits)
+            weight[place_A, place_A + first] = hard_negative_weight
+            negative_logits = negative_logits + weight
+        logits = torch.cat([logits, negative_logits], dim=1)
     if queue_AQ is not None:
         logits = torch.cat([logits, queue_AQ / temperature], dim=1)
     return F.cross_entropy(logits, place_A + first) * (anchors / rows)
@@ -95,6 +104,7 @@ class NtXent(Loss[NtXentSettings]):
                 cosines(own_AD, positive_BD),
                 cosines(own_AD, rest[0]) if rest else None,
                 temperature=chosen.temperature,
+                hard_negative_weight=chosen.hard_negative_weight,
                 queue_AQ=None if queue_QD is None else cosines(own_AD, queue_QD),
                 first=own.start,
             )

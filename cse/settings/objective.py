@@ -55,6 +55,9 @@ class NtXentSettings(LossSettings):
 
     weight: NonNegative = Field(1.0, description="Weight of this term in the loss; 0 disables it.")
     temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
+    hard_negative_weight: float = Field(
+        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
+    )
     two_views: bool = Field(
         False, description="Symmetric loss with negatives from both copies, as in SimCLR (ConSERT, Mirror-BERT)."
     )

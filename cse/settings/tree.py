@@ -150,7 +150,8 @@ def _read_out_problems(settings: Settings) -> list[tuple[bool, str]]:
 
 def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
     rows, objective, terms = settings.data.rows, settings.objective, _terms(settings, settings.objective)
-    view = _views(settings)[0]
+    views = _views(settings)
+    view = views[0]
     return [
         (
             settings.mine.neighbours > 0 and rows != "sentences",
@@ -175,6 +176,10 @@ def _view_problems(settings: Settings) -> list[tuple[bool, str]]:
                 + (", or mine.negatives: 1" if rows == "pairs" and "triplets" in term.views else ""),
             )
             for name, term in terms.items()
+        ),
+        (
+            "nt_xent" in terms and objective.nt_xent.hard_negative_weight != 0 and "triplets" not in views,
+            f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0",
         ),
         (
             "nt_xent" in terms and objective.nt_xent.two_views and view == "triplets",

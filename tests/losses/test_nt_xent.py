@@ -43,10 +43,11 @@ def cos(a, b) -> float:
     return sum(x * y for x, y in zip(a, b, strict=True)) / math.sqrt(sum(x * x for x in a) * sum(y * y for y in b))
 
 
-def reference_nt_xent(z1, z2, z3=(), queue=(), *, temperature) -> float:
+def reference_nt_xent(z1, z2, z3=(), queue=(), *, temperature, weight=0.0) -> float:
     total = 0.0
     for i in range(len(z1)):
-        logits = [cos(z1[i], each) / temperature for each in (*z2, *queue, *z3)]
+        logits = [cos(z1[i], each) / temperature for each in (*z2, *queue)]
+        logits += [cos(z1[i], z3[j]) / temperature + (weight if i == j else 0.0) for j in range(len(z3))]
         total -= math.log(math.exp(logits[i]) / sum(map(math.exp, logits)))
     return total / len(z1)
 
@@ -73,17 +74,19 @@ def reference_hinge(z1, z2, z3, *, margin) -> float:
 
 
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
+@pytest.mark.parametrize("weight", [0.0, 1.0, -0.7])
 @pytest.mark.parametrize(("triplets", "queued"), [(False, False), (True, False), (False, True), (True, True)])
-def test_nt_xent(vectors, temperature, triplets, queued):
+def test_nt_xent(vectors, temperature, weight, triplets, queued):
     z1, z2, z3, queue = vectors
     found = nt_xent(
         cosines(z1, z2),
         cosines(z1, z3) if triplets else None,
         temperature=temperature,
+        hard_negative_weight=weight,
         queue_AQ=cosines(z1, queue) if queued else None,
     )
     lists = z1.tolist(), z2.tolist(), z3.tolist() if triplets else (), queue.tolist() if queued else ()
-    assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature), abs=1e-10)
+    assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature, weight=weight), abs=1e-10)
 
 
 def test_an_empty_queue_changes_nothing(vectors):
@@ -121,21 +124,21 @@ def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
 def test_gradient_of_the_weighted_sum_equals_finite_differences(views):
     inputs = tuple(view.clone().requires_grad_() for view in views)
     assert torch.autograd.gradcheck(
-        lambda *z: values(z, nt_xent={"temperature": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
+        lambda *z: values(z, nt_xent={"hard_negative_weight": 0.3})["loss"], inputs, eps=1e-6, atol=1e-4
     )
 
 
 @pytest.mark.parametrize(
-    ("of_nt_xent", "of_hinge", "temperature", "margin"),
+    ("of_nt_xent", "of_hinge", "temperature", "weight", "margin"),
     [
-        ({}, {}, 0.05, 0.2),
-        ({"temperature": 0.3}, {"margin": 0.5}, 0.3, 0.5),
+        ({}, {}, 0.05, 0.0, 0.2),
+        ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5),
     ],
 )
-def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, margin):
+def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, weight, margin):
     lists = [z.tolist() for z in views]
     terms = values(views, nt_xent={"weight": 0.5} | of_nt_xent, energy_hinge=of_hinge)
-    expected = reference_nt_xent(*lists, temperature=temperature)
+    expected = reference_nt_xent(*lists, temperature=temperature, weight=weight)
     hinge = reference_hinge(*lists, margin=margin)
     assert list(terms) == ["nt_xent", "energy_hinge", "loss"]
     assert terms["nt_xent"].item() == pytest.approx(expected, abs=1e-10)

@@ -115,6 +115,10 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
         ("prompt: {kind: none, length: 0}", "prompt.kind: 'none' leaves nothing to train"),
         ("prompt: {length: 0}", "prompt.length: a prompt needs at least 1 vector"),
         ("data: {view: pairs}", "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
+        (
+            "data: {view: sentences}\nobjective: {energy_hinge: {weight: 0.0}, nt_xent: {hard_negative_weight: 1.0}}",
+            "objective.nt_xent.hard_negative_weight: data.view 'sentences' has no hard negatives",
+        ),
         ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
         (
             "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, label_proxies: {weight: 1.0}}",
