@@ -1,4 +1,4 @@
-"""A checkpoint: the trained weights and how to load them, without the backbone."""
+"""A checkpoint: the trained weights without the backbone, and what it says of itself, sealed and checked when read."""
 
 from __future__ import annotations
 

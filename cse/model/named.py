@@ -1,4 +1,4 @@
-"""What a name that a user gives can mean, told without loading a model or a package that runs one."""
+"""What a name that a user gives can mean, and what cannot be a model: told without torch, which takes seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stage ``evaluate``: compare the checkpoint with its bare backbone on the evaluation tasks."""
+"""Stage ``evaluate``: compare the checkpoint with its bare backbone, as any models a user names, and on MTEB."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Which rows share a batch: a slice of the epoch's permutation, or batches without false negatives.
 
 The other rows of a batch serve as negatives. A row of the same group (label, document) or with the same text is a false
-one, so ``distinct_batches`` puts no two such rows into one batch.
+one, so ``distinct_batches`` puts no two such rows into one batch. An epoch is one pass over the main source; another
+source adds its weight times as many batches, taken from passes of its own that go on from one epoch to the next.
 """
 
 from __future__ import annotations

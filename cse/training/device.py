@@ -1,4 +1,4 @@
-"""Choose the device and precision of a run from what the machine supports."""
+"""Device and precision of a run, and the machine and software behind its result."""
 
 from __future__ import annotations
 

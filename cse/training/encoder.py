@@ -1,4 +1,4 @@
-"""Build the encoder to train from groups ``prompt``, ``template``, ``pooler`` and the dropout of ``augment``."""
+"""The backbone that settings name, and the encoder to train on it."""
 
 from __future__ import annotations
 

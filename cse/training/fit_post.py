@@ -1,4 +1,4 @@
-"""Fit post-processing, whitening, discriminant, linear head or flow, on the prepared training sentences."""
+"""Fit post-processing, whitening, discriminant, linear head, query map or flow, on the prepared training sentences."""
 
 from __future__ import annotations
 

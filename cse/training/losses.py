@@ -1,4 +1,7 @@
-"""The training loss: a weighted sum of terms, such as NT-Xent and the hinge (PromCSE equation 12)."""
+"""The training loss: a weighted sum of terms, such as NT-Xent and the hinge (PromCSE equation 12).
+
+``losses_from`` builds it from group ``objective``, with what its terms need beside an encoder and their settings.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,12 @@
-"""Hard negatives: for each pair the nearest text to its anchor that is not a false negative.
+"""Pairs of plain sentences and hard negatives of pairs, mined with the bare backbone, and the rows that come of it.
 
-A candidate nearer to the anchor than a share of the positive's cosine is taken for a false negative (TopK-PercPos of
-NV-Retriever, Moreira et al. 2024, arXiv 2407.15831). Texts of any group that the anchor's text is in, and texts that
-stand in a row with it, are never candidates; nor is what says the same but for case and punctuation.
+A hard negative is the nearest text to an anchor that is not a false negative: one nearer than a share of the positive's
+cosine (TopK-PercPos of NV-Retriever, Moreira et al. 2024, arXiv 2407.15831). Texts of any group that the anchor's text
+is in, and texts that stand in a row with it, are never candidates; nor is what says the same but for case and
+punctuation.
+
+Two sentences among each other's nearest are a pair. In text of one field such pairs mostly mean the same: of the
+training questions of banking77, 93 % of the pairs among each other's five nearest (MiniLM) ask for the same intent.
 """
 
 from __future__ import annotations

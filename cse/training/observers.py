@@ -1,4 +1,4 @@
-"""Observers of a run: progress on the terminal, TensorBoard, and the CSV files that DVC plots."""
+"""Observers of a run: progress on the terminal, TensorBoard, the CSV files that DVC plots, and MLflow."""
 
 from __future__ import annotations
 

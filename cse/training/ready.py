@@ -1,4 +1,4 @@
-"""A training that is ready to run under any launcher."""
+"""A training that is ready to run under any launcher, and what it depends on beside settings and rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,12 @@
-"""Cut a batch into slices of similar length, which are padded and encoded one at a time."""
+"""Cut a batch into slices of similar length, which are padded and encoded one at a time, once or twice (GradCache).
+
+Gao et al. 2021: the gradient of a contrastive loss reaches the weights only through the embeddings. A large batch can
+therefore be encoded slice by slice without keeping activations; the loss uses all embeddings, and the backward pass
+encodes the slices again, one at a time, to carry the gradient of the embeddings to the weights. The gradient is exact
+only if the second pass drops the same units as the first, so the random states of CPU and GPU are saved. Where
+positives differ by dropout alone, different units would silently make it a different method. ``torch.utils.checkpoint``
+goes around whole slices, so this works for terms with their own passes, too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sources that a training reads, each with its own loss, and their rows as token ids."""
+"""The sources that a training reads, what is refused of them, and their rows as token ids."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state that a killed run needs to resume, kept outside the stage's outputs and replaced atomically."""
+"""The state that a killed run needs to resume, replaced atomically, and the weights that are saved in the end."""
 
 from __future__ import annotations
 

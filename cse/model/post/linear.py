@@ -1,4 +1,12 @@
-"""A linear map of sentence vectors, and two fits of one: whitening (Su et al. 2021), a discriminant (Fisher 1936)."""
+"""A linear map of sentence vectors, and two fits of one, in blocks: a million vectors are never copied at once.
+
+BERT-whitening (Su et al. 2021, equations 3 to 5): ``y = (x - mu) W`` with ``W = U S^(-1/2)``.
+
+Linear discriminant analysis (Fisher 1936; Rao 1948), the directions in which labels differ most: ``S_b v = lambda S_w
+v``, with the covariance ``S_b`` of the labels' means and the pooled covariance ``S_w`` within labels, shrunk towards a
+multiple of the identity (Friedman 1989): ``(1 - s) S_w + s tr(S_w) / D I``. What varies within a label no longer counts
+when vectors are compared.
+"""
 
 from __future__ import annotations
 
