@@ -270,7 +270,8 @@ class CollectionSettings(LossSettings):
     )
     teacher_folder: str = Field(
         "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model; the pipeline retrains when it changes.",
+        description="`teacher: folder`: a checkpoint or model; the pipeline watches "
+        "`objective.distillation.teacher_folder`: name it there, too.",
     )
     most_documents: Positive = Field(
         20_000,
