@@ -444,27 +444,31 @@ def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
 
 
 def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
-    """Read rows from the first columns of a txt file; skip a first line of usual names as a header."""
+    """Read rows of a txt file, separated by tabs; skip a first line of usual names as a header."""
     width = {"sentences": 1, "pairs": 2, "categories": 2}.get(view, 3)
     chosen = Columns(
         ("",) * (width - (view in (LABELLED, "categories"))), "" if view in (LABELLED, "categories") else None
     )
     for number, line in enumerate(text_lines(path, encoding), start=1):
-        texts = tuple(line.split("\t"))[:width]
+        texts, head = tuple(line.split("\t")), number == 1 and _is_header(line.split("\t"), view)
         if line.strip() and len(texts) < width:
             raise CseError(
                 f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
                 "separated by tabs; use a csv file or set data.view: sentences"
             )
-        if number > 1 or not _is_header(texts, view):
-            yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
+        pairs = pair_columns(texts, str(path)) if head and view in JUDGED else None
+        more = map(_word, () if head or view not in JUDGED else texts[width:])
+        if (pairs and pairs.label) or any(_is_label(word) or _NUMBER.fullmatch(word) for word in more):
+            raise CseError(
+                f"{path}:{number}: a txt file has {width} texts on a line for data.view: {view}, and no label of them; "
+                "name the columns in its first line and the file .tsv"
+            )
+        if not head:
+            yield from rows_of(path, [(number, texts[:width] if line.strip() else ())], view, chosen)
 
 
-def _is_header(texts: tuple[str, ...], view: str) -> bool:
-    if view == "categories":
-        found = category_columns(texts)
-    else:
-        found = triplet_columns(texts) if view == "triplets" else pair_columns(texts, "")
+def _is_header(texts: Sequence[str], view: str) -> bool:
+    found = category_columns(texts) if view == "categories" else triplet_columns(texts) or pair_columns(texts, "")
     return found is not None and set(found.names) == set(texts)
 
 

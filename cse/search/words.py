@@ -23,7 +23,12 @@ _K1, _B = 1.2, 0.75  # as Lucene and LanceDB have them
 _DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = regex.compile(rf"([{_DENSE}]+)|[[\p{{L}}\p{{M}}\p{{N}}]--[{_DENSE}]]+", regex.V1)
 _ASCII = re.compile("[a-z0-9]+")  # the same, ten times as fast
-_ACCENTS = regex.compile("[\u0300-\u036f]")
+# accents; points and vowels of Hebrew and Arabic, which few write, and Arabic's stretching; hyphens that do not show
+_ACCENTS = regex.compile(
+    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u00ad\u200d\u2060\ufeff]"
+)
+# what an apostrophe leaves, and two abbreviations: letters of no meaning, unlike the C or R of a program
+_LEFT = re.compile(r"(?<=[^\W_])['\u2019](?:s|t|d|m|ll|re|ve)\b|\b(?:e\.g|i\.e)\b")
 STOP = {
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
@@ -37,8 +42,8 @@ def tokens(text: str) -> list[str]:
     words; of Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese each character and each pair of neighbours.
     """
     if text.isascii():
-        return _stemmer().stemWords([word for word in _ASCII.findall(text.lower()) if word not in STOP])
-    text = _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold())
+        return _stemmer().stemWords([word for word in _ASCII.findall(_LEFT.sub(" ", text.lower())) if word not in STOP])
+    text = _LEFT.sub(" ", _ACCENTS.sub("", unicodedata.normalize("NFKD", text).casefold()))
     found: list[str] = []
     for match in _WORD.finditer(unicodedata.normalize("NFC", text)):
         if match[1]:

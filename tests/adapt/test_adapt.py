@@ -138,6 +138,9 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # 
     assert len(trained_on) == 20, "none of the test rows"
     (shipped,) = (line.split()[3] for line in done.out.splitlines() if line.startswith("in the bundle: "))
     if shipped != "the":  # the bare backbone
+        assert ", dev " not in next(line for line in done.out.splitlines() if line.startswith("in the bundle: ")), (
+            "the model trained again has no dev score, and another's is not its own"
+        )
         assert cse("prepare", "--params", "out/params.yaml").code == 0
         assert PreparedData(place / "data/prepared").train["sent0"].unique().to_pylist() == trained_on
     again = cse(*command)

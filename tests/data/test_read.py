@@ -184,6 +184,10 @@ def test_pairs_file_for_triplets_and_txt_for_pairs(tmp_path):
     assert "no column 'hard_neg' for data.view: triplets" in failure(write(tmp_path / "a.csv", "sent0,sent1\na,b\n"))
     assert "a.txt:2:" in failure(write(tmp_path / "a.txt", "a\tb\nonly one\n"), "pairs")
     assert "data.columns: null" in failure(tmp_path / "a.txt", "pairs", columns=["a", "b"])
+    labelled = write(tmp_path / "b.txt", "sentence1\tsentence2\tlabel\na\tb\t0\nc\td\t1\n")
+    for view in ("pairs", "triplets"):
+        assert "the file .tsv" in failure(labelled, view), "a label is neither left out nor a negative"
+    assert "c.txt:1: a txt file has 2 texts" in failure(write(tmp_path / "c.txt", "a\tb\tno\n"), "pairs")
 
 
 def test_broken_json_ragged_rows_and_open_quotes(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 
 import numpy as np
@@ -16,10 +17,11 @@ from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
 from cse.export.int8 import quantize
+from cse.export.mix import mixed_texts
 from cse.runtime.bundle import MODEL, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import BEYOND
-from cse.stages.export import check_score
+from cse.stages.export import check_mixed, check_score
 from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
@@ -198,6 +200,28 @@ def test_without_scored_pairs_ones_own_task_is_scored(capsys):
     refused = r"loses \d\d\.\d\d points of faq nDCG@10, more than export\.score_loss allows, 6\.67;"
     with pytest.raises(CseError, match=refused):
         check_score(Exact(), Forgetful(), [search], 0.3)
+
+
+class OfQueries(Fixed):
+    """Has a query side; ``noise`` moves what that encodes alone."""
+
+    side, beyond_ranges = "query", 0
+
+    def encode(self, sentences, *, role=None, **_):
+        logging.getLogger("cse").warning("long texts were cut")
+        self.beyond_ranges += 3 * (role is not None)
+        vectors = super().encode(sentences) if role else Fixed(0.0).encode(sentences)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def test_texts_of_the_mix_judge_queries_too_and_nothing_is_said_of_their_length(capsys, caplog):
+    found = check_mixed(OfQueries(0.0), OfQueries(0.0))
+    share = round(3 / len(mixed_texts(judged=True)), 3)
+    assert found == {"mixed_mean_cosine": 1.0, "mixed_neighbours": 1.0, "mixed_beyond_ranges": share}
+    assert f"mean cosine with torch 1.000, {100 * share:.1f} % of texts" in capsys.readouterr().out
+    with pytest.raises(CseError, match="int8 keeps of numbers, codes, other scripts and single words a mean cosine"):
+        check_mixed(OfQueries(0.0), OfQueries(1.0))
+    assert not caplog.records and logging.getLogger("cse").isEnabledFor(logging.WARNING)
 
 
 def test_without_anything_to_score_it_says_so(capsys):

@@ -321,7 +321,7 @@ def test_columns_that_cannot_be_kept(cse, bundle, tmp_path, name, values, wanted
     assert not (tmp_path / "vectors/plan.json").exists()
 
 
-NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b"]
+NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b", "\\N", "\u3164\u2800"]
 
 
 @pytest.mark.parametrize("name", ["corpus.jsonl", "corpus.parquet", "corpus.txt"])
@@ -337,8 +337,8 @@ def test_rows_that_say_nothing_are_counted_and_left_out(cse, bundle, tmp_path, n
         )
     run = ("embed", corpus, "--out", tmp_path / "out", "--model", bundle, "--workers", 0, "--provider", "cpu")
     done = cse(*run, "--keep-text", "--index", "--shard-rows", 4)  # the second shard holds none
-    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 1 more"
-    assert f"left out: 9 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
+    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
+    assert f"left out: 11 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
     assert "out: 5 vectors of 8 dimensions in 4 shards\n" in done.err
     (answer,) = answers(cse, tmp_path / "out", queries=["dog"])
     assert {hit["id"]: hit["text"] for hit in answer["hits"]} == {
