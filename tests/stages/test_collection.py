@@ -208,6 +208,4 @@ def test_a_map_recovers_a_rotation(monkeypatch):
         return float(np.mean((vectors @ documents.T).argmax(axis=1) == np.arange(200)))
 
     fitted = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
-    again = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
-    assert torch.equal(fitted.matrix, again.matrix)
     assert found(queries) < 0.9 < found(fitted(torch.from_numpy(queries)).numpy())
