@@ -307,7 +307,9 @@ def test_saved_and_loaded_it_is_the_same_to_the_bit(fitted, tmp_path):
     assert not any(weight.requires_grad for weight in loaded.parameters())
 
 
-def test_onnx_equals_torch_for_any_batch(fitted, tmp_path):
+@pytest.mark.parametrize("kind", ["whitening", "flow"])  # every other kind is a whitening's LinearMap
+def test_onnx_equals_torch_for_any_batch(kind, tmp_path):
+    fitted = fit_whitening(anisotropic(640), 12) if kind == "whitening" else trained(WIDTH, levels=2, depth=2, hidden=4)
     torch.onnx.export(
         fitted,
         (torch.randn(3, WIDTH),),
