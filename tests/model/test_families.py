@@ -165,8 +165,7 @@ def real(states_BLD, mask_BL):
     return (states_BLD * mask_BL[..., None]).numpy()
 
 
-@pytest.mark.parametrize("shift", [0, 3])
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
+@pytest.mark.parametrize(("kind", "shift"), [("key_value", 3), ("hidden_state", 0)])
 def test_states_equal_the_library_with_attention_written_out(case, rows, kind, shift, monkeypatch):
     _, folder = case
     encoder = prompted(load(folder), kind, shift=bool(shift))

@@ -51,9 +51,8 @@ def test_a_paper_brings_its_rows_and_this_projects_own_systems_take_the_users():
             assert preset.data == f"yours (data.view: {fits['data.view']})"
         else:
             assert data == {"data.source": "files" if name in ON_STS else "hub"} | AS_PUBLISHED, name
-            assert name in ON_STS or preset.data.startswith(
-                f"{fits['data.hub_id']}/{fits['data.hub_file']} from the hub; "
-            ), name
+            where = f"{fits['data.hub_id']}/{fits['data.hub_file']} from the hub; "
+            assert name in ON_STS or preset.data.startswith(where), name
         assert not (preset.rows and "minilm" in name), name
 
 
@@ -65,6 +64,7 @@ def test_presets_name_known_keys_and_none_of_the_machine():
 
 
 def test_only_terms_of_the_system_are_in_its_loss():
+    alone = {"mlm": "masked_lm", "ct": "contrastive_tension", "sgopt": "self_guided", "isbert": "mutual_information"}
     for name in preset_names():
         terms = set(settings_of(name).objective.terms())
         system = name.split("-")[0]
@@ -73,12 +73,6 @@ def test_only_terms_of_the_system_are_in_its_loss():
         expected |= {"masked_lm"} if name in WITH_MLM else set()
         expected |= {"energy_hinge"} if system == "minilm" else set()
         expected |= {"distillation"} if name == "minilm-keeps" else set()
-        alone = {
-            "mlm": "masked_lm",
-            "ct": "contrastive_tension",
-            "sgopt": "self_guided",
-            "isbert": "mutual_information",
-        }
         if name == "sbert-sup-bert-base":
             expected = {"nli_softmax"}
         assert terms == ({alone[system]} if system in alone else expected), name
