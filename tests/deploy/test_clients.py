@@ -157,7 +157,7 @@ def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
 
 
 def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path):
-    options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 5000)
+    options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 2000)
     statuses = []
     http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: statuses.append(answer.status_code)]})
     with (
@@ -165,7 +165,7 @@ def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, http_client=http) as client,
     ):
         client.embeddings.create(model="bundle", input=TEXTS)  # now the server knows how fast it is
-        many = {"model": "bundle", "input": ["the cat sat"] * 5000}
+        many = {"model": "bundle", "input": ["the cat sat"] * 2000}
         answers = []
         load = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", many).status_code))
         load.start()
