@@ -613,10 +613,6 @@ def test_options_that_ask_for_what_is_not_measured(cse, project):
     assert "suite 'al': choose full" in cse("evaluate", "--suite", "al").refused()
 
 
-def test_mteb_offline_and_unknown(cse, project, monkeypatch):
-    assert "did you mean 'STSBenchmark'" in cse("evaluate", "--mteb", "STSBenchmrk").refused()
-
-
 @pytest.mark.parametrize(
     ("command", "options"),
     [

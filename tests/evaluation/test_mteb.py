@@ -64,6 +64,11 @@ def test_similarities_are_cosines(encoder):
     np.testing.assert_allclose(np.asarray(model.similarity_pairwise(a, b)), np.diag(expected), rtol=1e-6)
 
 
+def test_an_unknown_task_is_one_line():
+    with pytest.raises(CseError, match="did you mean 'STSBenchmark'"):
+        find_tasks(["STSBenchmrk"])
+
+
 def test_without_the_extra_it_is_one_line(monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     monkeypatch.delitem(sys.modules, MtebEncoder.__module__)

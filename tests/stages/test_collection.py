@@ -76,7 +76,7 @@ def train(settings, tmp_path, name="checkpoint"):
 
 
 def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
-    monkeypatch.setattr(LEAST_STEPS, 3000)  # random weights take many
+    monkeypatch.setattr(LEAST_STEPS, 1500)  # random weights take many
     settings = prepared(MAP | {"objective.collection.words": 2.0})
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
