@@ -25,13 +25,19 @@ import onnx
 import torch
 from onnx import numpy_helper
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
 
 from cse.runtime.tokens import Tokenizers
 
 Export = Callable[[nn.Module, dict[str, Any], Path], None]
-# what a model, its configuration or a backbone says of itself, and no pass reads
-UNSEEN = ("name_or_path", "_name_or_path", "declared", "pooling")
+# what no pass over ids and mask reads: what a model, its configuration or a backbone says of itself, and an encoder of
+# texts, rates of dropout and training
+UNSEEN = {
+    "PreTrainedConfig": ("_name_or_path", "architectures"),
+    "PreTrainedModel": ("name_or_path",),
+    "Backbone": ("declared", "pooling", "tokenizer", "around", "special_ids"),
+    "Encoder": ("texts", "widths", "max_length", "tokenizer", "text_tokenizers", "bare", "loss_pooler"),
+    "Prompt": ("dropout",),
+}
 PLACES = "places.json"  # of weights in a graph that other weights can be put into
 
 
@@ -120,8 +126,9 @@ class _Pickler(pickle._Pickler):
             return type(thing), ()
         if type(thing).__name__ == "BackboneFiles":  # by name: a test of this memory has no cse/model of ours
             return tuple, ()
-        if isinstance(thing, PretrainedConfig | PreTrainedModel) or type(thing).__name__ == "Backbone":
-            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k not in UNSEEN}),)
+        unseen = [name for kind in type(thing).__mro__ for name in UNSEEN.get(kind.__name__, ())]
+        if unseen:
+            return tuple, ((type(thing), {k: v for k, v in vars(thing).items() if k not in unseen}),)
         if isinstance(thing, Tokenizers):
             return Tokenizers, (thing._tokenizer,)
         if isinstance(thing, FunctionType) and "<locals>" in thing.__qualname__:

@@ -19,7 +19,7 @@ SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] *
 
 @pytest.fixture
 def encoder(bert):
-    return sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.7), pooler="mean")
+    return sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
 
 
 def test_half_precision_is_near_and_takes_half_the_space(encoder, tmp_path):

@@ -35,7 +35,7 @@ def tolerance(encoder: OnnxEncoder) -> float:
 @pytest.fixture(scope="module")
 def bundle(tiny_folders, tmp_path_factory):
     bert = load_backbone(find_backbone(str(tiny_folders["bert"])))
-    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.7), pooler="mean")
+    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
     folder = tmp_path_factory.mktemp("openvino")
     for precision in ("fp32", "int8"):
         with write_bundle(encoder, folder / precision, normalize=True, metrics={}, precision=precision, texts=TEXTS):

@@ -44,11 +44,11 @@ def case(request, folders):
 # one of each model class; the others differ in size or in the order of their layers
 DISTINCT = (
     "bert", "roberta", "electra", "distilbert", "mpnet", "albert, two groups of two", "modernbert", "nomic_bert",
-    "eurobert", "llama, wide heads, no added tokens", "qwen3",
+    "eurobert", "llama, wide heads, no added tokens", "qwen3", "gemma3", "gemma3, both ways",
 )  # fmt: skip
 
 
-@pytest.fixture(params=[*DISTINCT, "gemma3", "gemma3, both ways"])
+@pytest.fixture(params=DISTINCT)
 def distinct(request, folders):
     return folders[request.param]
 
@@ -223,10 +223,14 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
     np.testing.assert_allclose(openvino.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
 
 
-def train_a_little(folder, place):
-    """Train a prompt for 200 steps; return the encoder, the loss before and after, and the steps."""
+# BERT's and RoBERTa's loss is seen to fall in tests/training/test_loop.py; of these it falls as slowly
+SLOW_LEARNERS = ("electra", "distilbert", "mpnet")
+
+
+def train_a_little(folder, place, epochs):
+    """Train a prompt for five steps an epoch; return the encoder, the loss before and after, and the steps."""
     encoder, losses, table = make_problem(load(folder), dropout=0.0)
-    plan = new_plan(learning_rate=0.1, batch_size=8, epochs=40, cut=Cut(3, None))
+    plan = new_plan(learning_rate=0.1, batch_size=8, epochs=epochs, cut=Cut(3, None))
     seen = Recorder()
 
     def loss():
@@ -239,10 +243,12 @@ def train_a_little(folder, place):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("distinct", [name for name in DISTINCT if name not in ("bert", "roberta")], indirect=True)
 def test_a_few_steps_train_the_prompt_alone(distinct, tmp_path):
     untouched = load(distinct).state_dict()
-    encoder, before, after, steps = train_a_little(distinct, tmp_path)
-    assert steps == 200
+    epochs = 40 if load(distinct).family.name in SLOW_LEARNERS else 8
+    encoder, before, after, steps = train_a_little(distinct, tmp_path, epochs)
+    assert steps == 5 * epochs
     assert after < 0.9 * before
     assert all(torch.equal(weight, untouched[name]) for name, weight in encoder.backbone.state_dict().items())
 
