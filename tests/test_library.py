@@ -57,6 +57,7 @@ def test_import_is_light():
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
+@pytest.mark.slow
 def test_encoding_with_a_checkpoint_loads_neither_training_nor_evaluation(tiny_folders, tmp_path):
     (tmp_path / "checkpoint").mkdir()
     save_checkpoint(cse.SentenceEncoder.load(tiny_folders["bert"]), tmp_path / "checkpoint")

@@ -113,7 +113,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
         (["train", "-s", "train.seed=" + "9" * 5001], "9' is not a YAML value"),
         (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
-        (["train", "-s", "train.epochs=" + "[" * 3000], "[' is not a YAML value"),
         (["train", "-s", "train.seed=1" + "0" * 22], "is not a YAML value"),
         (["train", "-s", "data.train_path="], "data.train_path: input should be a valid string, found None"),
         (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
@@ -172,9 +171,6 @@ def test_damaged_model_is_one_line(cse, project):
         "weights.safetensors: 100 bytes, checkpoint.json says"
         in cse("encode", "data/checkpoint", "--out", "x.npy", stdin=b"a\n").refused()
     )
-    graph = project / "data/bundle/model.onnx"
-    graph.write_bytes(graph.read_bytes()[:100])
-    assert "model.onnx: 100 bytes" in cse("encode", "data/bundle", "--out", "x.npy", stdin=b"a\n").refused()
 
 
 def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
@@ -612,10 +608,6 @@ def test_options_that_ask_for_what_is_not_measured(cse, project):
     assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
     assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: applies to the transfer tasks")
     assert "suite 'al': choose full" in cse("evaluate", "--suite", "al").refused()
-
-
-def test_mteb_offline_and_unknown(cse, project, monkeypatch):
-    assert "did you mean 'STSBenchmark'" in cse("evaluate", "--mteb", "STSBenchmrk").refused()
 
 
 @pytest.mark.parametrize(

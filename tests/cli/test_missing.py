@@ -74,17 +74,12 @@ def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
             r"this command needs onnxruntime: pip install 'cse\[cpu",
         ),
         (
-            ["export", "--format", "sentence-transformers", "--out", "x.npy"],
-            ["sentence_transformers"],
-            r"this command needs sentence-transformers: pip install 'cse\[interchange\]'",
-        ),
-        (
             ["--help"],
             SERVER,
             r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'",
         ),
     ],
-    ids=["train", "tune", "backbone", "onnxruntime", "interchange", "no command line"],
+    ids=["train", "tune", "backbone", "onnxruntime", "no command line"],
 )
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
@@ -96,6 +91,17 @@ def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, lin
     assert done.returncode == 2, done.stdout
     assert re.fullmatch(f"error: {line}.*\n", done.stderr), done.stderr
     assert not (tmp_path / "x.npy").exists()
+
+
+def test_a_missing_package_that_only_one_format_needs(cse, empty, monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    monkeypatch.delitem(sys.modules, "cse.interchange.to_sentence_transformers", raising=False)
+    (empty / "params.yaml").write_text("{}")
+    for name in ("data/prepared", "data/checkpoint"):
+        (empty / name).mkdir(parents=True)
+    (empty / "data/checkpoint/checkpoint.json").write_text("{}")
+    line = cse("export", "--format", "sentence-transformers", "--out", "x.npy").refused()
+    assert line == "this command needs sentence-transformers: pip install 'cse[interchange]'"
 
 
 def test_what_no_extra_brings_is_a_defect():

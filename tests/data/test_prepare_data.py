@@ -163,6 +163,7 @@ def test_the_stage_writes_flat_metrics_and_a_summary(tmp_path, monkeypatch, caps
     assert shown.err == ""
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is not here")
 def test_published_data(tmp_path):

@@ -97,6 +97,7 @@ def test_data_of_an_older_version_or_a_cut_file_are_one_line(suite, tmp_path):
         open_suite(PreparedData(tmp_path))
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no evaluation data here")
 def test_real_data_are_the_same_through_prepare(tmp_path):

@@ -17,6 +17,9 @@ import httpx
 
 from tests.waiting import wait_for
 
+# httpx.get makes a client for each request: 40 ms of reading certificates. Connections are its own as there, not kept.
+CLIENT = httpx.Client(timeout=60, limits=httpx.Limits(max_keepalive_connections=0, max_connections=None))
+
 
 class Server(NamedTuple):
     url: str
@@ -33,10 +36,13 @@ class Server(NamedTuple):
         return [json.loads(line) for line in self.log.read_text().splitlines()]
 
     def post(self, route: str, body: Any, **options: Any) -> httpx.Response:
-        return httpx.post(self.url + route, json=body, timeout=60, **options)
+        return CLIENT.post(self.url + route, json=body, **options)
+
+    def get(self, route: str, **options: Any) -> httpx.Response:
+        return CLIENT.get(self.url + route, **options)
 
     def metric(self, series: str) -> float:
-        text = httpx.get(f"{self.url}/metrics").text
+        text = self.get("/metrics").text
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(series))
 
     def memory(self) -> int:

@@ -12,7 +12,6 @@ import threading
 from importlib.util import find_spec
 from pathlib import Path
 
-import httpx
 import numpy as np
 import openai
 import pytest
@@ -148,10 +147,10 @@ def test_the_options_on_the_page_are_those_of_the_command(cse):
 def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
     listed = set(re.findall(r"`(cse_\w+)", PAGE))
     assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in names()}
-    routes = set(httpx.get(f"{service.url}/openapi.json").json()["paths"]) | {"/", "/metrics", "/docs", "/openapi.json"}
+    routes = set(service.get("/openapi.json").json()["paths"]) | {"/", "/metrics", "/docs", "/openapi.json"}
     table = PAGE.partition("## Routes")[2].partition("## Clients")[0]
     assert routes <= set(re.findall(r"(?<=[ `])/[\w/.]*(?=`)", table))
-    assert all(httpx.get(service.url + route).status_code == 200 for route in ("/", "/docs", "/metrics", "/ready"))
+    assert all(service.get(route).status_code == 200 for route in ("/", "/docs", "/metrics", "/ready"))
 
 
 # ---- OpenAI's client -----------------------------------------------------------------------------------------------

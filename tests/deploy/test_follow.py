@@ -94,7 +94,7 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
     with serving(*server_options, log=tmp_path / "log", cwd=repository) as server:
 
         def version():
-            return httpx.get(f"{server.url}/info").json()["version"]
+            return server.get("/info").json()["version"]
 
         assert version() == "v1.0.0"
         load = Load(server.url, vectors)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 
-import httpx
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -45,4 +44,4 @@ def test_the_fuzzer_reached_what_embeds_and_the_server_lives(server):
         refused = server.metric(f'cse_requests_total{{route="{route}",status="4')
         assert answered > 3 and refused > 3, route
     assert server.metric('cse_requests_total{route="other",status="5') == 0
-    assert httpx.get(f"{server.url}/health").status_code == 200
+    assert server.get("/health").status_code == 200

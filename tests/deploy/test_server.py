@@ -29,7 +29,7 @@ from deploy.server.intake import _mended
 from deploy.server.keys import digest
 from deploy.server.options import Options
 from deploy.server.schema import EmbeddingRequest, EmbedRequest, SimilarityRequest
-from tests.deploy.servers import asked, serving
+from tests.deploy.servers import CLIENT, asked, serving
 from tests.export.banks import KINDS, MAPS, make_encoder, padded
 
 TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on a mat", "zebra", "a dog"]
@@ -134,7 +134,7 @@ def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, small_
         ("/embed", b'{"inputs": ["a dog", "%b"], "x": "\\ud83d"}'),
         ("/similarity", b'{"inputs": {"source_sentence": "a dog", "sentences": ["%b"]}, "x": "\\ud83d"}'),
     ):
-        answer = httpx.post(server.url + route, content=form % sent, headers={"Content-Type": "application/json"})
+        answer = CLIENT.post(server.url + route, content=form % sent, headers={"Content-Type": "application/json"})
         assert answer.status_code == 200, answer.text
         whole = form.replace(b"\\ud83d", b"-") % json.dumps(read)[1:-1].encode()
         assert answer.json() == server.post(route, json.loads(whole)).json()
@@ -152,7 +152,7 @@ def test_the_client_raises_its_own_errors(client):
 def test_models_are_listed(client, bank_server):
     (card,) = client.models.list().data
     assert (card.id, card.object, card.dimension, card.max_length) == ("small", "model", 8, 6)
-    assert {card["id"] for card in httpx.get(f"{bank_server.url}/v1/models").json()["data"]} == KINDS.keys()
+    assert {card["id"] for card in bank_server.get("/v1/models").json()["data"]} == KINDS.keys()
 
 
 @pytest.mark.parametrize(
@@ -197,7 +197,7 @@ def test_bad_requests_of_openai(server, body, status, message):
     ],
 )
 def test_bodies_that_are_no_request(server, content):
-    answer = httpx.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
+    answer = CLIENT.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
     assert answer.json()["error"]["type"] == "invalid_request_error"
 
@@ -241,7 +241,7 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
 
     for sized in (b"x" * (17 * 2**20), parts()):
         try:
-            answer = httpx.post(f"{server.url}/v1/embeddings", content=sized, timeout=30)
+            answer = CLIENT.post(f"{server.url}/v1/embeddings", content=sized, timeout=30)
         except httpx.WriteError:  # the server has hung up already
             continue
         assert answer.status_code == 413
@@ -249,7 +249,7 @@ def test_a_body_beyond_the_limit_is_refused_before_it_is_read(server):
 
 
 def test_unknown_routes_and_methods_get_openais_form(server):
-    for answer, status in ((httpx.get(f"{server.url}/v2"), 404), (httpx.get(f"{server.url}/v1/embeddings"), 405)):
+    for answer, status in ((server.get("/v2"), 404), (server.get("/v1/embeddings"), 405)):
         assert answer.status_code == status
         assert answer.json()["error"]["message"]
 
@@ -322,7 +322,7 @@ def test_each_domain_is_a_model_whatever_runs_beside_it(bank_server, small_bank)
     texts = [" ".join(random.choice(words, random.integers(1, 12))) for _ in range(160)]
     names = [str(name) for name in random.choice(sorted(KINDS), len(texts))]
     expected = encoder.encode(texts, domain=names)
-    cards = httpx.get(f"{bank_server.url}/v1/models").json()["data"]
+    cards = bank_server.get("/v1/models").json()["data"]
     widths = {card["id"]: card["dimension"] for card in cards}
     assert widths == dict.fromkeys(KINDS, 32) | MAPS
 
@@ -355,31 +355,32 @@ def test_auto_says_whose_prompts_it_chose(small_bank, tiny_folders, tmp_path):
         centre = encoder.encode([text], normalize=True, domain=encoder.bank.bare)
         domain = make_domain(make_encoder(tiny_folders["bert"], name), name, centres=centre)
         add_domain(bank, domain, replace=True)
-    with serving(bank, log=tmp_path / "log") as server:
-        answer = server.post("/v1/embeddings", {"model": "auto", "input": texts})
-        plain = server.post("/embed", {"model": "auto", "inputs": texts}).json()
+    routes = {"/v1/embeddings": "input", "/embed": "inputs"}
+    wanted = [("POST", route, {"model": "auto", name: texts}) for route, name in routes.items()]
+    answer, plain = asked(create_app(Options(model=str(bank))), *wanted)
     assert [item["domain"] for item in answer.json()["data"]] == ["headed", "hidden"]
     found = [item["embedding"] for item in answer.json()["data"]]
-    assert [list(map(len, rows)) for rows in (found, plain)] == [[5, 32], [5, 32]]
+    assert [list(map(len, rows)) for rows in (found, plain.json())] == [[5, 32], [5, 32]]
     for row, text, name in zip(found, texts, ("headed", "hidden"), strict=True):
         np.testing.assert_allclose(row, encoder.encode(text, domain=name), atol=1e-5)
 
 
 def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path):
     bank = shutil.copytree(small_bank, tmp_path / "bank")
-    with serving(bank, log=tmp_path / "log") as server:
-        asked = {"model": "plain", "input": "the cat sits"}
-        old = vectors_of(server.post("/v1/embeddings", asked))
-        add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
-        new = vectors_of(server.post("/v1/embeddings", asked))
-        np.testing.assert_allclose(new, OnnxEncoder(bank).encode(["the cat sits"], domain="plain"), atol=1e-6)
-        assert np.abs(new - old).max() > 0.01
-        remove_domain(bank, "plain")
-        assert server.post("/v1/embeddings", asked).status_code == 404
-        (bank / "domains/hidden.safetensors").write_bytes(b"damaged")
-        answer = server.post("/v1/embeddings", asked | {"model": "hidden"})
-        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
-        assert server.post("/v1/embeddings", asked | {"model": "shared"}).status_code == 200
+    app = create_app(Options(model=str(bank)))
+
+    def ask(name):
+        (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": name, "input": "the cat sits"}))
+        return answer
+
+    old = vectors_of(ask("plain"))
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+    new = vectors_of(ask("plain"))
+    np.testing.assert_allclose(new, OnnxEncoder(bank).encode(["the cat sits"], domain="plain"), atol=1e-6)
+    assert np.abs(new - old).max() > 0.01
+    remove_domain(bank, "plain")
+    assert ask("plain").status_code == 404
+    assert ask("shared").status_code == 200
 
 
 def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_bank, tmp_path):
@@ -397,14 +398,14 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
                     assert (answer.status_code, answer.json()["error"]["code"]) == (503, "model_damaged")
             (bank / "kept").rename(bank / "domains/hidden.safetensors")
             assert server.post("/v1/embeddings", asked | {"model": "hidden"}).status_code == 200
-        assert httpx.get(f"{server.url}/ready").status_code == 200
+        assert server.get("/ready").status_code == 200
         (bank / "domains").rename(bank / "away")
         gone = [server.post("/v1/embeddings", asked)]
-        gone += [httpx.get(server.url + route) for route in ("/ready", "/v1/models", "/info")]
+        gone += [server.get(route) for route in ("/ready", "/v1/models", "/info")]
         for answer in gone:
             assert (answer.status_code, answer.json()["error"]["code"]) == (503, "bank_unreachable")
             assert str(tmp_path) not in answer.text
-        assert [httpx.get(server.url + route).status_code for route in ("/health", "/metrics")] == [200, 200]
+        assert [server.get(route).status_code for route in ("/health", "/metrics")] == [200, 200]
         (bank / "away").rename(bank / "domains")
         assert server.post("/v1/embeddings", asked).status_code == 200
     said = [line["event"] for line in server.lines() if line["level"] == "error"]
@@ -464,25 +465,26 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     assert freed[0].status_code == 200
 
 
-@pytest.mark.parametrize("put", [os.mkfifo, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path, put):
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    put(bank / "domains/odd.safetensors")
+def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path):
+    bank, odd = shutil.copytree(small_bank, tmp_path / "bank"), ["pipe", "zeros"] * 4
+    os.mkfifo(bank / "domains/pipe.safetensors")
+    (bank / "domains/zeros.safetensors").symlink_to("/dev/zero")
     with serving(bank, log=tmp_path / "log") as server:
         with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda _: server.post("/embed", {"model": "odd", "inputs": "a"}), range(8)))
+            answers = list(pool.map(lambda name: server.post("/embed", {"model": name, "inputs": "a"}), odd))
         assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {
-            (503, "model 'odd': its file in the bank is damaged; the log says how")
+            (503, f"model '{name}': its file in the bank is damaged; the log says how") for name in odd
         }
         assert server.post("/embed", {"model": "plain", "inputs": "a"}).status_code == 200
         for route in ("/ready", "/v1/models", "/info"):
-            assert httpx.get(server.url + route).status_code == 200
+            assert server.get(route).status_code == 200
         assert server.memory() < 2**30
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(20) == 0
-    said = [line["event"] for line in server.lines() if line["level"] == "error"]
-    assert len(said) == 1
-    assert "odd.safetensors: not a file but a pipe, a device or the like" in said[0]
+    said = sorted(line["event"] for line in server.lines() if line["level"] == "error")
+    assert len(said) == 2
+    for line, name in zip(said, ("pipe", "zeros"), strict=True):
+        assert f"{name}.safetensors: not a file but a pipe, a device or the like" in line
 
 
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
@@ -526,7 +528,7 @@ def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeyp
             assert server.post("/v1/embeddings", body, headers={"Authorization": f"Bearer {key}"}).status_code == 200
         assert [server.post(route, {"inputs": "a"}).status_code for route in ("/embed", "/")] == [401, 401]
         for route in ("/health", "/ready", "/metrics", "/info", "/docs", "/openapi.json", "/"):
-            assert httpx.get(server.url + route).status_code == 200, route
+            assert server.get(route).status_code == 200, route
         events = server.lines()
     text = server.log.read_text()
     assert "secret" not in text
@@ -591,12 +593,12 @@ def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tm
 
 
 def test_info_and_metrics(server, small_bundle):
-    info = httpx.get(f"{server.url}/info").json()
+    info = server.get("/info").json()
     manifest = json.loads((small_bundle / "bundle.json").read_text())
     assert info["model_sha"] == manifest["files"]["model.onnx"]["sha256"]
     assert (info["dimension"], info["max_input_length"], info["max_client_batch_size"]) == (8, 6, 2048)
     server.post("/v1/embeddings", {"model": "small", "input": TEXTS})
-    text = httpx.get(f"{server.url}/metrics").text
+    text = server.get("/metrics").text
     assert 'cse_requests_total{route="/v1/embeddings",status="200"}' in text
     assert f'cse_model_info{{model="small",version="{info["version"]}"}} 1.0' in text
     beyond = 'cse_beyond_ranges_texts_total{model="small"}'
@@ -606,5 +608,5 @@ def test_info_and_metrics(server, small_bundle):
 
 
 def test_a_request_id_is_kept_if_it_is_plain(server):
-    assert httpx.get(f"{server.url}/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
-    assert httpx.get(f"{server.url}/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"
+    assert server.get("/health", headers={"x-request-id": "abc-1"}).headers["x-request-id"] == "abc-1"
+    assert server.get("/health", headers={"x-request-id": "a b"}).headers["x-request-id"] != "a b"

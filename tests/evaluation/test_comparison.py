@@ -127,9 +127,7 @@ def test_chance_passes_for_a_gain_over_the_bare_backbone_in_five_percent(seeds):
     assert min(found.values()) > {2: 0.01, 3: 0.02, 5: 0.03}[seeds], "wide where both errors are about as large"
 
 
-@pytest.mark.parametrize(
-    ("seeds", "others", "at_four"), [(2, 2, 0.017), (3, 3, 0.03), (5, 5, 0.035), (2, 3, 0.013), (3, 5, 0.028)]
-)
+@pytest.mark.parametrize(("seeds", "others", "at_four"), [(2, 2, 0.017), (5, 5, 0.035), (2, 3, 0.013)])
 def test_chance_passes_for_a_difference_of_two_trainings_in_at_most_seven_percent(seeds, others, at_four):
     """Two seeds on each side cannot tell whose noise is the larger, so where both are alike the interval is wide."""
     rng = np.random.default_rng(10 * seeds + others)
@@ -140,7 +138,7 @@ def test_chance_passes_for_a_difference_of_two_trainings_in_at_most_seven_percen
             assert (noise, ratio) != (1, 4) or found > at_four
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds", [2, 5])
 def test_two_records_of_the_same_system_are_told_apart_in_five_percent(seeds, monkeypatch):
     """The same with items, a bootstrap and the public function, with seed noise of four item errors."""
     monkeypatch.setattr(comparison, "RESAMPLES", 100)

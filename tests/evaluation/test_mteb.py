@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
+import importlib
 import sys
-from pathlib import Path
 
 import datasets
 import numpy as np
@@ -13,6 +12,7 @@ from mteb.models.models_protocols import EncoderProtocol
 from mteb.types import PromptType
 
 from cse.data.tasks.kinds import ScoredPairs
+from cse.errors import CseError
 from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.evaluation.sts import evaluate_sts
 from tests.tiny import WORDS
@@ -64,14 +64,16 @@ def test_similarities_are_cosines(encoder):
     np.testing.assert_allclose(np.asarray(model.similarity_pairwise(a, b)), np.diag(expected), rtol=1e-6)
 
 
-def test_without_the_extra_it_is_one_line(tmp_path):
-    (tmp_path / "mteb.py").write_text("raise ImportError('not here')", encoding="utf-8")
-    code = "import cse.evaluation.mteb_encoder"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env={"PYTHONPATH": f"{tmp_path}:{Path.cwd()}"}, capture_output=True, text=True,
-        check=False,
-    )  # fmt: skip
-    assert "MTEB: not installed; pip install 'cse[mteb]'" in done.stderr
+def test_an_unknown_task_is_one_line():
+    with pytest.raises(CseError, match="did you mean 'STSBenchmark'"):
+        find_tasks(["STSBenchmrk"])
+
+
+def test_without_the_extra_it_is_one_line(monkeypatch):
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    monkeypatch.delitem(sys.modules, MtebEncoder.__module__)
+    with pytest.raises(CseError, match=r"MTEB: not installed; pip install 'cse\[mteb\]'"):
+        importlib.import_module(MtebEncoder.__module__)
 
 
 def test_queries_and_documents_of_a_search_get_their_task_texts():

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.flows.prefect_server import share_database
-from tests.flows.repositories import DVC_YAML, commit, copy, git_init, keep_apart, write
+from tests.flows.repositories import DVC_YAML, commit, copy, dvc, git_init, keep_apart, write
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -30,7 +28,7 @@ def first_commit(tmp_path_factory) -> Path:
     with pytest.MonkeyPatch.context() as patch:
         keep_apart(patch, root.parent)
         git_init(root)
-        subprocess.run([sys.executable, "-m", "dvc", "init", "--quiet"], cwd=root, check=True)
+        dvc(root, "init", "--quiet")
         write(root / ".dvc/config", "[core]\n    remote = local\n['remote \"local\"']\n    url = ../../remote\n")
         commit(root, "first")
     return root

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 
 from cse.errors import CseError
 from flows.pull_steps import keep_remotes
 from flows.repository import git
-from tests.flows.repositories import commit, write
+from tests.flows.repositories import commit, dvc, write
 
 
 def remote_of(folder) -> str:
-    command = [sys.executable, "-m", "dvc", "remote", "list"]
-    listed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    return listed.replace("\n", "")  # DVC breaks long lines
+    return dvc(folder, "remote", "list").replace("\n", "")  # DVC breaks long lines
 
 
 @pytest.fixture

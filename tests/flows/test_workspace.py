@@ -12,15 +12,10 @@ import time
 import pytest
 
 from cse.errors import CseError
+from flows.processes import run_dvc
 from flows.repository import git, uncommitted
 from flows.workspace import in_place, keep_as_experiment, snapshot, throwaway_clone
-from tests.flows.repositories import commit, copy, keep_apart, write
-
-
-def repro(folder) -> str:
-    done = subprocess.run([sys.executable, "-m", "dvc", "repro"], cwd=folder, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+from tests.flows.repositories import commit, copy, dvc, keep_apart, write
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +24,7 @@ def results(first_commit, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         keep_apart(patch, folder)
         root = copy(first_commit, folder / "project")
-        repro(root)
+        dvc(root, "repro")
         commit(root, "results")
     return root
 
@@ -66,10 +61,12 @@ def test_a_tree_that_was_copied_or_touched_has_no_changes(finished, tmp_path):
 
 
 def test_a_clone_shares_cache_and_remote(finished):
+    lines = []
     with throwaway_clone(finished, "a-run") as place:
         assert (place.folder / "data/second.txt").read_text() == "text\n", "checked out from the shared cache"
-        assert repro(place.folder).count("didn't change") == 2
-        subprocess.run([sys.executable, "-m", "dvc", "push", "--quiet"], cwd=place.folder, check=True)
+        run_dvc(["repro"], place.folder, lines.append)
+        assert sum("didn't change" in line for line in lines) == 2
+        dvc(place.folder, "push", "--quiet")
     assert list((finished.parent / "remote").rglob("*/*")), "the same folder as the remote of the tree itself"
 
 
@@ -110,22 +107,19 @@ def test_what_a_clone_made_becomes_an_experiment(finished):
     lock = (finished / "dvc.lock").read_text()
     with throwaway_clone(finished, "a-run") as place:
         write(place.folder / "source.txt", "another text\n")
-        repro(place.folder)
+        dvc(place.folder, "repro")
         revision = keep_as_experiment(place, "another")
     assert (finished / "dvc.lock").read_text() == lock
     assert git(finished, "show", f"{revision}:source.txt") == "another text"
     assert git(finished, "show", f"{revision}:dvc.lock") + "\n" != lock
     assert git(finished, "rev-parse", f"{revision}^") == git(finished, "rev-parse", "HEAD")
-    applied = subprocess.run(
-        [sys.executable, "-m", "dvc", "exp", "apply", "another"], cwd=finished, capture_output=True, text=True
-    )
-    assert applied.returncode == 0, applied.stderr
+    dvc(finished, "exp", "apply", "another")
     assert (finished / "data/second.txt").read_text() == "another text\n"
 
 
 def test_a_snapshot_is_the_tree_as_it_is(repository):
     """Before the first commit of results: ``dvc.lock`` and metrics are not tracked yet, and stay so."""
-    repro(repository)
+    dvc(repository, "repro")
     before, head = git(repository, "status", "--short"), git(repository, "rev-parse", "HEAD")
     revision = snapshot(repository, "a model")
     assert revision != head

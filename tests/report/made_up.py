@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,12 @@ class Words:
         self.seed = seed
 
     def encode(self, sentences, *, batch_size=64, normalize=False, show_progress_bar=False):
-        words = [
-            [np.random.default_rng([self.seed, *w.encode()]).normal(size=WIDTH) for w in s.split()] for s in sentences
-        ]
-        return np.array([np.sum(vectors, axis=0) for vectors in words], dtype=np.float32)
+        return np.array([sum(vector(self.seed, word) for word in s.split()) for s in sentences], dtype=np.float32)
+
+
+@functools.cache
+def vector(seed: int, word: str) -> np.ndarray:
+    return np.random.default_rng([seed, *word.encode()]).normal(size=WIDTH)
 
 
 def make_task(name: str, rows: int = 40) -> ScoredPairs:

@@ -99,8 +99,10 @@ def test_the_data_of_a_picture_are_those_of_the_records(report, records):
 
 
 def test_the_same_records_give_the_same_report(report, records):
-    again = make_report(group(find_records([records])), report.ablations)
-    assert as_html(again) == as_html(report)
+    first, again = (
+        as_html(make_report(group(find_records([records / "runs/longer"])), report.ablations[:1])) for _ in range(2)
+    )
+    assert again == first
 
 
 SCRIPT = "<script>document.title = 'x'</script>"

@@ -12,6 +12,8 @@ from cse.report.page import as_markdown, make_report
 from cse.report.systems import find_records, group
 from tests.report.made_up import BARE, make_data, make_record, trained
 
+SMALL = {"data": make_data(("STS12",)), "measures": ("sts",)}  # where only the model tells systems apart
+
 
 def test_seeds_of_one_setting_are_one_system_and_the_bare_backbone_comes_first(records):
     systems = group(find_records([records]))
@@ -39,9 +41,9 @@ def test_mean_and_sample_deviation(records):
 
 
 def test_one_seed_twice_counts_once_and_records_without_settings_stand_alone(tmp_path):
-    first = make_record(tmp_path, "a-1", trained(1))
-    again = make_record(tmp_path, "a-1b", trained(1))
-    bundles = [make_record(tmp_path, name, BARE | {"kind": "bundle"}) for name in ("b-1", "b-2")]
+    bundle = BARE | {"kind": "bundle"}
+    models = {"a-1": trained(1), "a-1b": trained(1), "b-1": bundle, "b-2": bundle}
+    first, again, *bundles = (make_record(tmp_path, name, model, **SMALL) for name, model in models.items())
     systems = group([first, again, *bundles])
     assert [len(system.records) for system in systems] == [1, 1, 1]
     assert [system.name for system in systems] == ["a", "b-1", "b-2"]
@@ -51,7 +53,7 @@ def test_models_of_other_text_are_two_systems_even_where_file_name_rows_and_seed
     models = [trained(1), trained(1)]
     for model, content in zip(models, ("0a", "0b"), strict=True):
         model["facts"]["data"] |= {"content": content}
-    records = [make_record(tmp_path, f"text-{number}", model) for number, model in enumerate(models)]
+    records = [make_record(tmp_path, f"text-{number}", model, **SMALL) for number, model in enumerate(models)]
     assert [system.records for system in group(records)] == [(records[0],), (records[1],)], "none is dropped"
 
 
@@ -62,11 +64,8 @@ def trained_on(seed, precision, device):
 
 
 def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp_path):
-    data = make_data(("STS12",))
     models = [trained_on(1, "fp32", "cpu"), trained_on(2, "fp32", "NVIDIA H200"), trained_on(3, "bf16", "cpu")]
-    records = [
-        make_record(tmp_path, f"run-{seed}", model, data=data, measures=("sts",)) for seed, model in enumerate(models)
-    ]
+    records = [make_record(tmp_path, f"run-{seed}", model, **SMALL) for seed, model in enumerate(models)]
     systems = group(records)
     assert [system.seeds for system in systems] == [[1, 2], [3]]
     page = as_markdown(make_report(systems, []))
@@ -84,10 +83,9 @@ def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp
     ],
 )
 def test_a_system_is_called_by_what_its_runs_share(tmp_path, names, name):
-    data = make_data(("STS12",))
     runs = []
     for seed, called in enumerate(names):
-        record = make_record(tmp_path, f"run{seed}", trained(seed), seed=seed, data=data, measures=("sts",))
+        record = make_record(tmp_path, f"run{seed}", trained(seed), seed=seed, **SMALL)
         runs.append(replace(record, name=called))
     (system,) = group(runs)
     assert system.name == name

@@ -401,7 +401,7 @@ def test_killed_writers_leave_the_old_domain_or_the_new_one(bank):
     """SIGKILL, many times over, at random moments, under the eyes of a reader."""
     opened, moments = Bank(bank), random.Random(1)
     add_domain(bank, make_domain("a", 5.0, length=400), replace=True)
-    for _ in range(12):
+    for _ in range(6):
         process = writer(bank, "a")
         process.stdout.readline()
         until = time.monotonic() + moments.uniform(0.0, 0.06)

@@ -77,7 +77,7 @@ def cosines(found):
     return [{hit["id"]: hit["cosine"] for hit in json.loads(line)["hits"]} for line in found.out.splitlines()]
 
 
-SIDES = ["mapped", "prompted", "later", "bank:mapped", "bank:prompted", "bank:later"]
+SIDES = ["mapped", "prompted", "bank:mapped", "bank:later"]
 
 
 @pytest.mark.parametrize("made_by", ["bare", "prompted", "bank:mapped"])

@@ -97,16 +97,16 @@ def test_every_selector_finds_its_row():
     assert [selector for selector in named if selector not in known] == []
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_a_preset_names_each_row_once_and_on_its_own_backbone(name):
-    found = rows_of(name)
-    assert len({row.selector for row in found}) == len(found)
+def test_a_preset_names_each_row_once_and_on_its_own_backbone():
     sizes = {"BERT-base": "bert-base", "BERT-large": "bert-large", "GloVe": "glove"}
-    for row in found:
-        size = sizes.get(row.selector.backbone, row.selector.backbone.lower())
-        backbone = load_preset(name).settings["backbone.name"].lower()
-        assert size in backbone
-        assert ("roberta" in size) == ("roberta" in backbone)
+    for name in preset_names():
+        found = rows_of(name)
+        assert len({row.selector for row in found}) == len(found), name
+        for row in found:
+            size = sizes.get(row.selector.backbone, row.selector.backbone.lower())
+            backbone = load_preset(name).settings["backbone.name"].lower()
+            assert size in backbone, name
+            assert ("roberta" in size) == ("roberta" in backbone), name
 
 
 def test_supervision_of_rows_and_presets_agrees():

