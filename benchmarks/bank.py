@@ -160,7 +160,7 @@ def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str],
 
 def main() -> None:
     """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--domains", type=int, default=1000, help="default: 1000")
     parser.add_argument("--seconds", type=float, default=60.0, help="of replacements under load; default: 60")
     parser.add_argument("--head", type=int, metavar="NUMBERS", help="give each domain a head with vectors this long")

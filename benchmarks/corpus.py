@@ -185,7 +185,7 @@ def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
 
 def main() -> None:
     """Measure and print; ``--json`` also writes the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--model", default="data/bundle", help="bundle for the throughput test")
     parser.add_argument("--workers", type=int, default=usable_cpus())
     parser.add_argument("--rows", type=int, default=16_384)

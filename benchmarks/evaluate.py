@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,9 +19,8 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from benchmarks.record import facts, histogram, lengths_in_words, run, table
-from benchmarks.rounds import interleave, ratio, timed
-from benchmarks.texts import lengths_with
+from benchmarks.harness import facts, histogram, interleave, lengths_in_words, parser_of, ratio, run, table, timed
+from benchmarks.inputs import lengths_with
 from cse import OnnxEncoder
 from cse.data.cxc import read_cxc
 from cse.data.sample import sample_pairs
@@ -34,7 +32,6 @@ from cse.evaluation.vectors import Vectors
 from cse.model.named import MINILM
 from cse.stages.open_model import open_model
 
-NAME = "evaluate"
 ENCODE, EVALUATE = "encode", "evaluate"
 
 
@@ -46,16 +43,17 @@ class Random:
         return np.random.default_rng(0).normal(size=(len(sentences), 384)).astype(np.float32)
 
 
-def measure(options: argparse.Namespace) -> dict[str, Any]:
+def measure(given: argparse.Namespace) -> dict[str, Any]:
     """Encode and evaluate, and return the figures."""
-    if options.senteval:
-        tasks = read_senteval(options.senteval).sts
-    else:
-        tasks = [sample_pairs(f"sample-{number}", options.pairs, seed=number) for number in range(2)]
-    model: Any = open_model(options.model)
+    tasks = (
+        read_senteval(given.senteval).sts
+        if given.senteval
+        else [sample_pairs(f"sample-{number}", given.pairs, seed=number) for number in range(2)]
+    )
+    model: Any = open_model(given.model)
     distinct = list(dict.fromkeys(sentences_of(tasks)))
     tokenizer = (
-        Tokenizer.from_file(f"{options.model}/tokenizer.json") if isinstance(model, OnnxEncoder) else model.tokenizer
+        Tokenizer.from_file(f"{given.model}/tokenizer.json") if isinstance(model, OnnxEncoder) else model.tokenizer
     )
     lengths = lengths_with(tokenizer, distinct, model.max_length)
     print(lengths_in_words(lengths, model.max_length), flush=True)
@@ -63,14 +61,14 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         ENCODE: lambda: timed(lambda: model.encode(distinct, batch_size=64, normalize=False)),
         EVALUATE: lambda: timed(lambda: evaluate_sts(model, tasks)),
     }
-    seconds = interleave(runs, options.rounds)
+    seconds = interleave(runs, given.rounds)
     cost = ratio(seconds[EVALUATE], seconds[ENCODE])
     lines = [
         ("encode the distinct sentences", f"{statistics.median(seconds[ENCODE]):.1f}", "1"),
         (f"evaluate {len(tasks)} STS tasks", f"{statistics.median(seconds[EVALUATE]):.1f}", str(cost)),
     ]
     figures: dict[str, Any] = facts("cpu") | {
-        "model": options.model,
+        "model": given.model,
         "tasks": [task.name for task in tasks],
         "sentences": len(distinct),
         "lengths": histogram(lengths),
@@ -78,8 +76,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "spread": (cost.least, cost.most),
         "ratios": {"evaluate / encode": cost.median},
     }
-    if options.cxc:
-        pairs = read_cxc(options.cxc)
+    if given.cxc:
+        pairs = read_cxc(given.cxc)
         vectors = Vectors(Random(), [*pairs.sentence1, *pairs.sentence2])
         for how in (Bootstrap(), Bootstrap("caption", replace=False)):
             taken = timed(partial(score_cxc, vectors, pairs, how))
@@ -90,20 +88,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--senteval", type=Path, help="SentEval's downstream folder; default: generated pairs")
-    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS that includes the captions")
-    parser.add_argument("--model", default=MINILM, help="checkpoint, bundle or backbone; default: %(default)s")
-    parser.add_argument("--pairs", type=int, default=1000, help="generated ones of each of two tasks; default: 1000")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    return parser.parse_args(arguments)
-
-
 def main() -> int:
     """Print the table and keep the figures."""
-    return run(NAME, lambda: measure(parse()))
+    parser = parser_of(__doc__)
+    parser.add_argument("--senteval", type=Path, help="SentEval's downstream folder; default: generated pairs")
+    parser.add_argument("--cxc", type=Path, help="CSV of CxC-STS that includes the captions")
+    parser.add_argument("--model", default=MINILM, help="checkpoint, bundle or backbone")
+    parser.add_argument("--pairs", type=int, default=1000, help="generated ones of each of two tasks")
+    parser.add_argument("--rounds", type=int, default=3, help="of each")
+    return run("evaluate", lambda: measure(parser.parse_args()))
 
 
 if __name__ == "__main__":

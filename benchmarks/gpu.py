@@ -178,7 +178,7 @@ def machine(device: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run all parts, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parts = [file.stem.removeprefix("test_") for file in sorted(TESTS.glob("test_*.py"))]
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: cuda; cpu: the dry form")
     named = [*parts, "speed"]

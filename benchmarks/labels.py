@@ -212,7 +212,7 @@ def _ahead(difference: np.ndarray) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="train.* and test.* of labelled texts")
     parser.add_argument("--rows", type=int, nargs="+", default=[5, 10, 20], help="a label; default: 5 10 20")
     parser.add_argument("--draws", type=int, default=3, help="of each number of rows; default: 3")

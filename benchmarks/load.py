@@ -371,7 +371,7 @@ def run_load(
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("url", metavar="URL", help="of the server, such as http://127.0.0.1:8080")
     parser.add_argument(
         "--kind", choices=ROUTES, default="openai", help="openai: /v1/embeddings; infinity: /embeddings"

@@ -292,7 +292,7 @@ def _against(every: list[dict[str, list[Scores]]], system: str, name: str) -> st
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="search collections in BEIR's layout")
     parser.add_argument("--seeds", type=int, default=3, help="of each training; default: 3")
     parser.add_argument("--splits", type=int, default=3, help="of the judged queries in halves; default: 3")

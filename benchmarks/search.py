@@ -193,7 +193,7 @@ def measure(work: Path, rows: int, options: argparse.Namespace) -> dict[str, Any
 
 def main() -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("sentences", type=Path, nargs="?", help="a sentence a line")
     parser.add_argument("--model", default="data/bare", help="bundle")
     parser.add_argument("--real", action="store_true", help="embed with the bundle itself")

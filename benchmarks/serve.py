@@ -309,7 +309,7 @@ def table(figures: dict[str, Any]) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="default: both")
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64], help="default: 1 16 64")
     parser.add_argument("--rounds", type=int, default=3, help="default: 3")
