@@ -8,11 +8,11 @@
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
-here; int8 is calibrated on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are
-to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least and the most, of seconds and of the
-processor's seconds. Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts
-alone with those of the same texts among all. What does not run here is named, with the reason. Run it while the machine
-is idle.
+here; int8 is calibrated on the same sentences, ours on the exporter's mix as well. All encode the same distinct
+sentences in interleaved rounds. Ratios are to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least
+and the most, of seconds and of the processor's seconds. Vectors of unit length are compared with ours in fp32 (with or
+without prompts), and those of texts alone with those of the same texts among all. What does not run here is named, with
+the reason. Run it while the machine is idle.
 """
 
 from __future__ import annotations
@@ -134,13 +134,16 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
         if reason := elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else ""):
             skipped[name] = reason
             continue
-        for kind, model in models.items():
-            out = place / f"{kind}-{precision}"
-            given = texts[:CALIBRATED] + unlike(judged=False)  # as `cse export` calibrates
-            with write_bundle(model, out, normalize=True, metrics={}, precision=precision, texts=given):
-                pass
-            run = InProcess(OnnxEncoder(out, provider=device).encode, texts)
-            found[f"{name}, {kind}"] = Contestant(run, precision, kind == "prompts")
+        given = texts[:CALIBRATED] + unlike(judged=False)  # as `cse export` calibrates
+        try:
+            for kind, model in models.items():
+                out = place / f"{kind}-{precision}"
+                with write_bundle(model, out, normalize=True, metrics={}, precision=precision, texts=given):
+                    pass
+                run = InProcess(OnnxEncoder(out, provider=device).encode, texts)
+                found[f"{name}, {kind}"] = Contestant(run, precision, kind == "prompts")
+        except CseError as error:
+            skipped[name] = str(error)
     for kind in models if place and device == "cpu" else ():
         try:
             encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")

@@ -10,7 +10,6 @@ Each part runs in a process of its own with a time limit, so that none hides the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import os

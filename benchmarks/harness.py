@@ -73,13 +73,16 @@ def timed(work: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def interleave(contestants: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def interleave(
+    contestants: Mapping[str, Callable[[], float]], rounds: int, *, quiet: bool = False
+) -> dict[str, list[float]]:
     """Return what each measured; each runs once a round, so that other load slows all alike."""
     found: dict[str, list[float]] = {name: [] for name in contestants}
     for number in range(rounds):
         for name, run in contestants.items():
             found[name].append(run())
-            say(f"round {number + 1} of {rounds}: {name}: {found[name][-1]:,.4g}")
+            if not quiet:
+                say(f"round {number + 1} of {rounds}: {name}: {found[name][-1]:,.4g}")
     return found
 
 
@@ -164,7 +167,7 @@ def keep(name: str, figures: Mapping[str, Any], folder: Path = FOLDER) -> Path:
         with history.open(encoding="utf-8", newline="") as stream:
             before = list(csv.reader(stream))[1:]
     run = max((int(row[0]) for row in before), default=0) + 1
-    ratios = figures.get("ratios", {})
+    ratios = figures.get("ratios", {})  # by name
     rows = [(run, figures["date"], figures["commit"], key, f"{value:.4g}") for key, value in ratios.items()]
     if rows:
         write_csv(history, _HEAD, [*before, *rows])
@@ -186,6 +189,13 @@ def run(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
     for fault in figures.get("faults", ()):
         print(f"error: {fault}", file=sys.stderr)
     return int(bool(figures.get("faults")))
+
+
+def listed(figures: Mapping[str, Any]) -> str:
+    """Return figures as text, one a line."""
+    return "\n".join(
+        f"{name:60} {f'{value:,.4g}' if isinstance(value, float) else value}" for name, value in figures.items()
+    )
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -26,8 +26,6 @@ MOST_TEXTS = 64
 
 
 class Query(BaseModel):
-    """Body of a request."""
-
     input: str | list[str]
     model: str = ""
 
