@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.asking import LoadError
-from benchmarks.backbones import backbone_folder
+from benchmarks.inputs import backbone_folder
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.peers.encoders import fastest, side_by_side
 from cse import SentenceEncoder
@@ -59,6 +59,6 @@ def test_the_fastest_way_and_batch_size_are_kept():
     def way(quick):
         return lambda: lambda texts, size: time.sleep(0 if size == quick else 0.03)
 
-    best = fastest({"slow": way(None), "quick with 64": way(64)}, TEXTS, "cpu")
-    assert (best.way, best.size) == ("quick with 64", 64)
-    assert set(best.rates) == {"slow", "quick with 64"}
+    _, name, size, rates = fastest({"slow": way(None), "quick with 64": way(64)}, TEXTS, "cpu")
+    assert (name, size) == ("quick with 64", 64)
+    assert set(rates) == {"slow", "quick with 64"}

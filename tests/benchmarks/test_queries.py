@@ -45,7 +45,7 @@ def test_every_query_side_is_measured_beside_the_bare_backbone(collection, tiny_
     assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
     assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
     table = found["table"]
-    assert f"tiny, {BARE}" in table and "tiny, closed form" in table and "95 % interval" in table
+    assert f"tiny, {BARE}" in table and "tiny, map, no words" in table and "95 % interval" in table
     assert of["map"] != of[BARE] * 2, "a map changes the ranking"
 
 

@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.backbones import backbone_folder
+from benchmarks.inputs import backbone_folder, rows_of
 from benchmarks.peers.training import VIRTUAL_TOKENS, full_model, prefix_model, train
-from benchmarks.texts import rows_of
 
 CPU = torch.device("cpu")
 
