@@ -20,7 +20,6 @@ from benchmarks.harness import FOLDER, parser_of, table
 QUICK = {
     "train": "--steps 11 --batch-size 32 --rounds 1",
     "encode": "--sentences 300 --rounds 1",
-    "evaluate": "--pairs 100 --rounds 1",
     "sweep": "--trials 2 --rows 300",
 }
 

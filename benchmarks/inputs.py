@@ -62,12 +62,8 @@ def sentences_of(count: int, triplets: Path | None) -> list[str]:
 
 
 def lengths_of(texts: list[str], folder: Path, limit: int) -> list[int]:
-    """Return the real tokens of each text with the tokenizer of a backbone's folder, see ``lengths_with``."""
-    return lengths_with(read_tokenizer(BackboneFiles(str(folder), "main", folder, "")), texts, limit)
-
-
-def lengths_with(tokenizer: Tokenizer, texts: list[str], limit: int) -> list[int]:
-    """Return the real tokens of each text, special tokens included, cut at ``limit``."""
+    """Return the real tokens of each text by a backbone's tokenizer, special tokens included, cut at ``limit``."""
+    tokenizer = read_tokenizer(BackboneFiles(str(folder), "main", folder, ""))
     return [min(len(found.ids), limit) for found in plain_copy(tokenizer).encode_batch(texts)]
 
 

@@ -33,7 +33,6 @@ from tokenizers import Tokenizer
 from benchmarks.harness import facts, listed, parser_of, run, say
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus import table as tables
 from cse.scale.corpus.output import open_vectors
 from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.table import Mode, SearchTable, open_table
@@ -187,9 +186,7 @@ def main() -> int:
     parser.add_argument("--exact", type=int, default=50, help="queries that compare every vector")
     parser.add_argument("--work", type=Path, help="folder to keep what was made; default: a temporary one")
     parser.add_argument("--ask", help="ask an index that is there: a folder of --work, or a copy of it in a bucket")
-    parser.add_argument("--probes", type=int, default=tables._PROBES, help="partitions that a search reads")
     options = parser.parse_args()
-    tables._PROBES = options.probes
     if options.ask:
         rows = options.ask.rpartition("vectors-")[2]
         given = (options.work or Path(options.ask).parent) / f"queries-{rows}.npz"

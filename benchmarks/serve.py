@@ -9,7 +9,7 @@ bfloat16) and sentence-transformers behind FastAPI; first the settings of each, 
 for a few seconds with the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each
 request holds one text of 1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each
 started anew; ratios are of neighbours, medians over the rounds. A sample of all vectors is compared with the exported
-model's. Also: one request of 2,048 texts against as many clients, and the time from start to first vector.
+model's. Also: the time from start to first vector.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tokenizers import Tokenizer
 
 from benchmarks import peers
 from benchmarks.asking import LoadError
 from benchmarks.harness import environment, facts, parser_of, run, say, table
-from benchmarks.inputs import lengths_with
+from benchmarks.inputs import lengths_of
 from benchmarks.load import CHECK_EVERY, faulty
 from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
 from benchmarks.servers import Running, ServerUnderTest, Setting, running
@@ -48,7 +47,6 @@ OPENVINO_TOLERANCE = 3e-3  # of products in bfloat16, whose sums are in float32
 COLUMNS = ("requests_per_s", "p50_ms", "p99_ms")
 PEERS = ("infinity", "sentence-transformers")
 TRUNCATION = 256  # sentence-transformers' limit for this model; no text is longer, so nobody's limit matters
-LARGE = 2048  # texts of the one large request
 REFERENCES = 200
 TRIAL_SECONDS = 5.0
 
@@ -79,8 +77,7 @@ class Bench:
             pass
         texts = mixed_texts()
         encoder = OnnxEncoder(self.bundle, provider=self.options.device)
-        tokenizer = Tokenizer.from_file(str(self.bundle / "tokenizer.json"))
-        longest = max(lengths_with(tokenizer, texts, 10**6))
+        longest = max(lengths_of(texts, find_backbone(MINILM).folder, 10**6))
         if longest > TRUNCATION:
             raise LoadError(f"a text has {longest} tokens, more than {TRUNCATION}, where servers would truncate it")
         np.save(self.references, encoder.encode(texts[: REFERENCES * CHECK_EVERY : CHECK_EVERY]))
@@ -161,17 +158,6 @@ class Bench:
         self.chosen[contestant.name] = next(one for one in contestant.settings if one.name == best)
         return {"requests_per_s": rates, "failed": failed}
 
-    def one_large_request(self, ours: ServerUnderTest) -> dict[str, Any]:
-        """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
-        most = max(self.options.clients)
-        with running(ours, self.chosen[ours.name]) as server:
-            window = {"texts-per-request": LARGE, "requests": 1 if self.options.quick else 3, "timeout": 600}
-            large = self.load(ours, server, 1, **window)
-            small = self.load(ours, server, most)
-        ratio = over(large["texts_per_s"], small["texts_per_s"])
-        self.say(f"one request of {LARGE} texts: {large['texts_per_s']:.1f} texts/s, {ratio:.2f} of {most} clients'")
-        return {"large": large, "clients": small, "texts_per_s_ratio": ratio}
-
     def run(self) -> dict[str, Any]:
         """Measure everything and return the figures."""
         ours, others = self.contestants()  # first, as a peer may be missing
@@ -198,7 +184,6 @@ class Bench:
             for peer in others:
                 found["pairs"][peer.name] = {"ours": self.measure(ours), "peer": self.measure(peer)}
             rounds.append(found)
-        figures["one_large_request"] = self.one_large_request(ours)
         figures["medians"] = medians(rounds)
         figures["against"] = ratios(rounds)
         figures["ratios"] = {
@@ -271,11 +256,8 @@ def shown(figures: dict[str, Any]) -> str:
     ]
     lines += [(f"ours / {name}", *cells(found, ".2f"), "", "") for name, found in figures["against"].items()]
     head = ("requests/s; p50; p99 in ms", *(f"{number} clients" for number in numbers), "start, s", "memory, MB")
-    one = figures["one_large_request"]
-    share = f"{one['texts_per_s_ratio']:.2f} of {one['clients']['clients']} clients'"
     settings = [f"setting of {name}: {one['setting']}" for name, one in figures["contestants"].items()]
-    large = f"one request of {LARGE} texts: {one['large']['texts_per_s']:.1f} texts/s, {share}"
-    return "\n".join([table(head, lines), large, *settings])
+    return "\n".join([table(head, lines), *settings])
 
 
 def main() -> int:

@@ -27,13 +27,10 @@ def sentence_transformers(model: Path, device: str) -> list[ServerUnderTest]:
         more = "run: pip install -c constraints.txt -e '.[benchmarks]'"
         raise LoadError(f"sentence-transformers is missing; {more}")
     app = (sys.executable, "-m", "benchmarks.peers.sentence_transformers_app", str(model), "--port", "{port}")
-    one, two = ("--threads", "1"), ("--workers", "2", "--threads", "1")
     ways: Ways = {
-        "batching, passive threads": (("--batching",), PASSIVE),
-        "batching": (("--batching",), {}),
-        "batching, 1 thread": (("--batching", *one), {}),
-        "no batching, passive threads": ((), PASSIVE),
-        "no batching, 2 workers of 1 thread": (two, {}),
+        "passive threads": ((), PASSIVE),
+        "torch's threads": ((), {}),
+        "1 thread": (("--threads", "1"), {}),
     }
     return _by_precision("sentence-transformers", (*app, "--device", device), ways, found, kind="openai")
 
