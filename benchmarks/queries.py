@@ -38,8 +38,8 @@ from cse.settings.data import DataSettings
 from cse.settings.group import LARGEST
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
-from cse.stages.fit_query_map import fit_query_map
 from cse.training.collection import QueryPairs, pairs_of, teach
+from cse.training.heads import fit_query_map
 
 BARE = "the bare backbone"
 _WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them
@@ -137,7 +137,7 @@ def trained_map(
     targets, times = teach(pairs, own, documents, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
-        fitted = fit_query_map(own, documents, targets, temperature=settings.temperature, seed=seed, times=times)
+        fitted = fit_query_map(own, documents, targets, seed=seed, times=times)
         return np.asarray(fitted(torch.from_numpy(queries)).numpy())
 
     return mapped
