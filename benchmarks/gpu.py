@@ -249,11 +249,8 @@ def _process(command: list[str], seconds: float, variables: dict[str, str]) -> t
 
 def _lines(report: Path) -> list[dict[str, Any]]:
     """Return the lines of a report; the last may be cut off."""
-    found = []
-    for line in report.read_text(encoding="utf-8").splitlines() if report.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
+    lines = report.read_text(encoding="utf-8").split("\n")[:-1] if report.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def _row_of(part: str, line: dict[str, Any]) -> Row:
