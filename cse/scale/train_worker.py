@@ -32,7 +32,6 @@ class WorkerTask:
     Attributes:
         folders: where the rows are: prepared, mined and corrupted ones.
         rows: where the rows are instead, if machines share no disk; each machine then makes its own tokens.
-        relay: see ``cse.scale.relay``.
     """
 
     settings: dict[str, Any]
