@@ -53,7 +53,7 @@ install: $(TOOLS)          ## all that the other targets need
 
 # some peers' pins do not agree with ours: they have environments of their own
 PEERS := .venv-peers
-benchmark: $(STAMP)        ## training, encoding, evaluation, a sweep: relative to peers at their best, in one run
+benchmark: $(STAMP)        ## training, encoding, a sweep: relative to peers at their best, in one run
 	-$(MAKE) --no-print-directory $(PEERS)/.installed # without it, its peers are skipped by name
 	$(PIP) -e '.[benchmarks]'
 	python -m benchmarks

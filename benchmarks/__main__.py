@@ -9,22 +9,18 @@ Run it while the machine is idle: it takes a quarter of an hour on two cores.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks import encode, evaluate, sweep, train
-from benchmarks.record import FOLDER, table
+from benchmarks.harness import FOLDER, parser_of, table
 
-PROGRAMS = {program.NAME: program.__name__ for program in (train, encode, evaluate, sweep)}
 QUICK = {
-    train.NAME: "--steps 11 --batch-size 32 --rounds 1",
-    encode.NAME: "--sentences 300 --rounds 1",
-    evaluate.NAME: "--pairs 100 --rounds 1",
-    sweep.NAME: "--trials 2 --rows 300",
+    "train": "--steps 11 --batch-size 32 --rounds 1",
+    "encode": "--sentences 300 --rounds 1",
+    "sweep": "--trials 2 --rows 300",
 }
 
 
@@ -34,7 +30,7 @@ def run(names: Sequence[str], quick: bool) -> tuple[str, list[str]]:
     for name in names:
         print(f"== {name}", flush=True)
         start = time.monotonic()
-        command = [sys.executable, "-m", PROGRAMS[name], *(QUICK[name].split() if quick else [])]
+        command = [sys.executable, "-m", f"benchmarks.{name}", *(QUICK[name].split() if quick else [])]
         if subprocess.run(command, check=False).returncode:
             failed.append(name)
             continue
@@ -46,14 +42,13 @@ def run(names: Sequence[str], quick: bool) -> tuple[str, list[str]]:
 
 def main() -> int:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(PROGRAMS)}; default: all")
+    parser = parser_of(__doc__)
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(QUICK)}; default: all")
     parser.add_argument("--quick", action="store_true", help="small sizes")
-    options = parser.parse_args()
-    names = options.names or list(PROGRAMS)
-    if unknown := set(names) - set(PROGRAMS):
-        parser.error(f"no benchmark {min(unknown)!r}; give some of {', '.join(PROGRAMS)}")
-    found, failed = run(names, options.quick)
+    given = parser.parse_args()
+    if unknown := set(given.names) - set(QUICK):
+        parser.error(f"no benchmark {min(unknown)!r}; give some of {', '.join(QUICK)}")
+    found, failed = run(given.names or list(QUICK), given.quick)
     print(found)
     for name in failed:
         print(f"error: {name} failed, see above", file=sys.stderr)

@@ -8,11 +8,13 @@ import json
 from typing import Any
 from urllib.parse import urlsplit
 
+from cse.errors import CseError
+
 ROUTES = {"openai": "/v1/embeddings", "infinity": "/embeddings"}
 MODELS = {"openai": "/v1/models", "infinity": "/models"}
 
 
-class LoadError(Exception):
+class LoadError(CseError):
     """Why there is nothing to measure."""
 
 
@@ -24,12 +26,7 @@ class Asking:
         self.headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
 
     def ask(self, route: str, given: Any = None) -> bytes:
-        """Return the body of an answer; ``given`` is posted as JSON.
-
-        Raises:
-            LoadError: another status than 200.
-            OSError: no connection.
-        """
+        """Return the body of an answer, or raise ``LoadError`` or ``OSError``; ``given`` is posted as JSON."""
         body = None if given is None else json.dumps(given)
         self.connection.request("GET" if body is None else "POST", route, body, self.headers)
         answer = self.connection.getresponse()
@@ -40,11 +37,7 @@ class Asking:
 
 
 def split_url(url: str) -> tuple[str, int, str]:
-    """Return host, port and path of a URL.
-
-    Raises:
-        LoadError: not http, or without a host.
-    """
+    """Return host, port and path of a URL."""
     parts = urlsplit(url if "//" in url else f"http://{url}")
     if parts.scheme != "http" or not parts.hostname:
         raise LoadError(f"{url}: give an address such as http://127.0.0.1:8080; only http, without TLS")

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import random
 import statistics
 import subprocess
@@ -23,13 +22,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from benchmarks.harness import facts, interleave, listed, parser_of, ratio, run, timed
 from cse import OnnxEncoder, SentenceEncoder
 from cse.data.sample import sample_rows
 from cse.export.bank import create_bank, make_domain
@@ -49,7 +49,7 @@ import sys, time, psutil
 from cse import OnnxEncoder
 begin = time.perf_counter()
 bank = OnnxEncoder(sys.argv[1]).bank
-print(time.perf_counter() - begin, psutil.Process().memory_info().rss, len(bank.domains().usable))
+print(time.perf_counter() - begin, psutil.Process().memory_info().rss)
 """
 
 
@@ -77,34 +77,22 @@ def variant(domain: Domain, name: str, seed: int) -> Domain:
 
 def speed(bank: OnnxEncoder, bundle: OnnxEncoder, sentences: list[str], names: list[str]) -> dict[str, float]:
     """Return the times of the bank as multiples of the bundle's: a mixed batch, and a batch of one domain."""
-    ways: dict[str, Callable[[], Any]] = {
-        "bundle": lambda: bundle.encode(sentences),
-        "mixed": lambda: bank.encode(sentences, domain=names[: len(sentences)]),
-        "one": lambda: bank.encode(sentences, domain=names[0]),
+    ways = {
+        "bundle": lambda: timed(lambda: bundle.encode(sentences)),
+        "mixed": lambda: timed(lambda: bank.encode(sentences, domain=names[: len(sentences)])),
+        "one": lambda: timed(lambda: bank.encode(sentences, domain=names[0])),
     }
-    times: dict[str, list[float]] = {name: [] for name in ways}
-    for number in range(ROUNDS + 3):
-        for name, work in ways.items():
-            begin = time.perf_counter()
-            work()
-            if number >= 3:  # the first rounds warm up
-                times[name].append(time.perf_counter() - begin)
-    ratios = {name: [a / b for a, b in zip(times[name], times["bundle"], strict=True)] for name in ("mixed", "one")}
-    found = {f"{name}_over_bundle": statistics.median(values) for name, values in ratios.items()}
+    interleave(ways, 3, quiet=True)  # warm up
+    times = interleave(ways, ROUNDS, quiet=True)
+    found = {f"{name}_over_bundle": ratio(times[name], times["bundle"]).median for name in ("mixed", "one")}
     return found | {"bundle_ms": 1e3 * statistics.median(times["bundle"])}
 
 
-def opened(folder: Path) -> tuple[float, int]:
-    """Return the seconds to open a bank in a new process, and that process's memory in bytes."""
-    done = subprocess.run([sys.executable, "-c", _OPEN, str(folder)], capture_output=True, text=True, check=True)
-    seconds, memory, _ = done.stdout.split()
-    return float(seconds), int(memory)
-
-
 def least(folder: Path) -> tuple[float, int]:
-    """Return the least seconds and the least memory of three processes that open a bank."""
-    seconds, memory = zip(*(opened(folder) for _ in range(3)), strict=True)
-    return min(seconds), min(memory)
+    """Return the least seconds to open a bank in a new process, and the least memory in bytes, of three."""
+    command = [sys.executable, "-c", _OPEN, str(folder)]
+    done = [subprocess.run(command, capture_output=True, text=True, check=True).stdout.split() for _ in range(3)]
+    return min(float(seconds) for seconds, _ in done), min(int(memory) for _, memory in done)
 
 
 def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str], seconds: float) -> dict[str, int]:
@@ -158,14 +146,8 @@ def under_load(folder: Path, domain: Domain, names: list[str], texts: list[str],
     return counts
 
 
-def main() -> None:
-    """Print the figures and write them as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--domains", type=int, default=1000, help="default: 1000")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of replacements under load; default: 60")
-    parser.add_argument("--head", type=int, metavar="NUMBERS", help="give each domain a head with vectors this long")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    options = parser.parse_args()
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Fill a bank, measure it, and return the figures."""
     rows = sample_rows("sentences", 1000, 0)
     sentences = list(dict.fromkeys(text for row in rows for text in row))[:BATCH]
     with tempfile.TemporaryDirectory() as place:
@@ -176,42 +158,45 @@ def main() -> None:
             pass
         domain = make_domain(encoder, "own")
         empty = least(root / "bank")
-        adding, curve = [], {0: empty[1]}
+        adding, memory = [], {0: empty[1]}
         names = [f"domain-{number:04d}" for number in range(options.domains)]
         for number, name in enumerate(names):
             new = domain if number == 0 else variant(domain, name, number)
             new = dataclasses.replace(new, facts=dataclasses.replace(new.facts, name=name))
-            begin = time.perf_counter()
-            add_domain(root / "bank", new)
-            adding.append(time.perf_counter() - begin)
+            adding.append(timed(partial(add_domain, root / "bank", new)))
             if number + 1 in (1, 10, 100):
-                curve[number + 1] = least(root / "bank")[1]
+                memory[number + 1] = least(root / "bank")[1]
         full = least(root / "bank")
-        curve[options.domains] = full[1]
+        memory[options.domains] = full[1]
         own = sum(path.stat().st_size for path in (root / "bank" / DOMAINS).iterdir())
-        bundle_bytes = sum(path.stat().st_size for path in (root / "bundle").iterdir())
+        bank, bundle = OnnxEncoder(root / "bank"), OnnxEncoder(root / "bundle")
+        np.testing.assert_allclose(bank.encode(sentences, domain=names[0]), bundle.encode(sentences), atol=1e-5)
         figures: dict[str, Any] = {
             "domains": options.domains,
             "prompt_kilobytes": own / options.domains / 1e3,
-            "bundle_megabytes": bundle_bytes / 1e6,
+            "bundle_megabytes": sum(path.stat().st_size for path in (root / "bundle").iterdir()) / 1e6,
             "memory_over_own_bytes": (full[1] - empty[1]) / own,
             "open_empty_s": empty[0],
             "open_s": full[0],
             "add_median_ms": 1e3 * statistics.median(adding),
             "add_slowest_ms": 1e3 * max(adding),
-            "memory_megabytes": {count: round(memory / 1e6, 1) for count, memory in curve.items()},
+            "memory_megabytes": {count: round(taken / 1e6, 1) for count, taken in memory.items()},
+            **speed(bank, bundle, sentences, names),
+            "threads": bank.threads,
         }
-        bank, bundle = OnnxEncoder(root / "bank"), OnnxEncoder(root / "bundle")
-        np.testing.assert_allclose(bank.encode(sentences, domain=names[0]), bundle.encode(sentences), atol=1e-5)
-        figures |= speed(bank, bundle, sentences, names)
-        figures["threads"] = bank.threads
         del bank, bundle
         figures["under_load"] = under_load(root / "bank", domain, names[:200], sentences, options.seconds)
-    text = json.dumps(figures, indent=2)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(text + "\n", encoding="utf-8")
+    return facts("cpu") | figures | {"table": listed(figures)}
+
+
+def main() -> int:
+    """Print the figures and keep them."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--domains", type=int, default=1000, help="in the bank")
+    parser.add_argument("--seconds", type=float, default=60.0, help="of replacements under load")
+    parser.add_argument("--head", type=int, metavar="NUMBERS", help="give each domain a head with vectors this long")
+    return run("bank", lambda: measure(parser.parse_args()))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,48 +1,39 @@
-"""`cse embed` against a bare loop around ``OnnxEncoder.encode``, and its memory as the corpus grows.
+"""`cse embed` against a bare loop around ``OnnxEncoder.encode``, and its memory.
 
     python -m benchmarks.corpus --model data/bundle
+    python -m benchmarks.corpus --rows 100000 --rounds 1    # does memory grow with the corpus?
 
-Throughput: one single-threaded process per worker runs the bare loop over the same sentences in the same portions, so
-that both load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse embed` (Python,
-Ray, loading the model in each actor, shutdown) is its time for one line per worker. On a busy machine, look at the CPU
-time: that of all processes of `cse embed`, including Ray's, minus that of its start-up.
-Memory: the resident set of the command and its actors, sampled while it embeds corpora of growing size with a small
-random model of the usual width; resident sets count shared pages once per process.
+One single-threaded process per worker runs the bare loop over the same sentences in the same portions, so that both
+load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse embed` (Python, Ray, models
+in the actors, shutdown) is its time for one line per worker. On a busy machine, look at the CPU time: that of all
+processes of `cse embed`, including Ray's, minus that of its start-up. Memory is the most that the command, and its
+actors with it, held; resident sets count shared pages once per process.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 import multiprocessing
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
-from tokenizers import Tokenizer, models, pre_tokenizers
 
-from benchmarks.search import averaging_model
+from benchmarks.harness import facts, listed, parser_of, run, say
 from cse.data.sample import sample_rows
+from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import usable_cpus
 
-WIDTH, WORDS = 384, 5000
 _SAMPLE_SECONDS = 0.25
-
-
-def sentences(count: int) -> Iterator[str]:
-    """Yield generated sentences, nearly all distinct."""
-    return islice((text for row in sample_rows("triplets", count // 3 + 1, seed=1) for text in row), count)
 
 
 def bare_loop(model: str, texts: list[str], portion: int, barrier: Any, seconds: Any) -> None:
@@ -110,102 +101,62 @@ def embed(corpus: Path, out: Path, model: str, *options: str) -> EmbedRun:
         time.sleep(_SAMPLE_SECONDS)
     run.seconds = time.perf_counter() - start
     if process.returncode:
-        raise SystemExit(process.stderr.read() if process.stderr else "cse embed failed")
+        raise CseError(process.stderr.read() if process.stderr else "cse embed failed")
     return run
-
-
-def small_model(folder: Path) -> Path:
-    """Write a bundle that averages random word vectors: fast, and as wide as MiniLM."""
-    vocabulary = {"[UNK]": 0, **{f"w{n}": n for n in range(1, WORDS)}}
-    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    return averaging_model(folder, tokenizer, np.random.default_rng(0).normal(size=(WORDS, WIDTH)).astype(np.float32))
-
-
-def write_words(path: Path, rows: int) -> Path:
-    """Write lines of twelve random words."""
-    rng = np.random.default_rng(1)
-    with path.open("w", encoding="utf-8") as stream:
-        for first in range(0, rows, 10_000):
-            for line in rng.integers(1, WORDS, (min(10_000, rows - first), 12)):
-                stream.write(" ".join(f"w{n}" for n in line) + "\n")
-    return path
 
 
 def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
     """Measure the bare loop and `cse embed` alternately."""
-    texts = list(sentences(options.rows))
+    sample = (text for row in sample_rows("triplets", options.rows // 3 + 1, seed=1) for text in row)
+    texts = list(islice(sample, options.rows))
     corpus, few = work / "corpus.txt", work / "few.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     few.write_text("a line\n" * options.workers, encoding="utf-8")
-    workers = ["--workers", str(options.workers)]
+    workers, shard_rows = ["--workers", str(options.workers)], ["--shard-rows", str(options.shard_rows)]
     bare, whole, start = [], [], []
     for round_ in range(options.rounds):
         bare.append(bare_rate(options.model, texts, options.shard_rows, options.workers))
         start.append(embed(few, work / f"few-{round_}", options.model, *workers, "--shard-rows", "1"))
-        shard_rows = ["--shard-rows", str(options.shard_rows)]
         whole.append(embed(corpus, work / f"out-{round_}", options.model, *workers, *shard_rows))
-        print(
+        say(
             f"round {round_ + 1}: bare {bare[-1][0]:.1f} rows/s, start-up {start[-1].seconds:.1f} s, "
-            f"whole {whole[-1].seconds:.1f} s",
-            flush=True,
+            f"whole {whole[-1].seconds:.1f} s"
         )
     rates = [options.rows / (run.seconds - up.seconds) for run, up in zip(whole, start, strict=True)]
     cpu = [(sum(run.cpu.values()) - sum(up.cpu.values())) / options.rows for run, up in zip(whole, start, strict=True)]
+    after = [rate / one for rate, (one, _) in zip(rates, bare, strict=True)]
+    with_start = [options.rows / run.seconds / one for run, (one, _) in zip(whole, bare, strict=True)]
     return {
         "bare loop, rows/s per core": statistics.median(rate for rate, _ in bare) / options.workers,
         "cse embed, rows/s per core, after start-up": statistics.median(rates) / options.workers,
-        "ratio after start-up": statistics.median(rate / one for rate, (one, _) in zip(rates, bare, strict=True)),
+        "ratio after start-up": statistics.median(after),
         "start-up and end, s": statistics.median(run.seconds for run in start),
-        "ratio with start-up": statistics.median(
-            options.rows / run.seconds / one for run, (one, _) in zip(whole, bare, strict=True)
-        ),
+        "ratio with start-up": statistics.median(with_start),
         "bare loop, rows per CPU second": statistics.median(1 / one for _, one in bare),
         "cse embed, rows per CPU second": statistics.median(1 / own for own in cpu),
         "ratio of rows per CPU second": statistics.median(one / own for own, (_, one) in zip(cpu, bare, strict=True)),
+        "driver, MB": max(run.driver for run in whole),
+        "driver and actors, MB": max(run.with_actors for run in whole),
     }
 
 
-def memory(work: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Measure peak memory for corpora of growing size."""
-    model = str(small_model(work / "small"))
-    figures: dict[str, float] = {}
-    for rows in options.sizes:
-        corpus = write_words(work / f"{rows}.txt", rows)
-        sizes = ["--workers", str(options.workers), "--shard-rows", str(options.shard_rows)]
-        run = embed(corpus, work / f"memory-{rows}", model, *sizes)
-        figures |= {
-            f"{rows:,} rows: driver, MB": run.driver,
-            f"{rows:,} rows: driver and actors, MB": run.with_actors,
-            f"{rows:,} rows: seconds": run.seconds,
-        }
-        print(f"{rows:,} rows: {run.seconds:.1f} s, {run.driver:.0f} MB, with actors {run.with_actors:.0f}", flush=True)
-    return figures
-
-
-def main() -> None:
-    """Measure and print; ``--json`` also writes the figures."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="data/bundle", help="bundle for the throughput test")
-    parser.add_argument("--workers", type=int, default=usable_cpus())
-    parser.add_argument("--rows", type=int, default=16_384)
+def main() -> int:
+    """Print the figures and keep them."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--model", default="data/bundle", help="bundle")
+    parser.add_argument("--workers", type=int, default=usable_cpus(), help="of `cse embed`")
+    parser.add_argument("--rows", type=int, default=16_384, help="generated sentences")
     parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that short corpora have several shards")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--sizes", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--only", choices=["throughput", "memory"])
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--rounds", type=int, default=3, help="of each")
     options = parser.parse_args()
-    figures: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        if options.only != "memory":
-            figures |= throughput(Path(folder), options)
-        if options.only != "throughput":
-            figures |= memory(Path(folder), options)
-    for name, value in figures.items():
-        print(f"{name:55} {value:10.2f}")
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+
+    def measure() -> dict[str, Any]:
+        with tempfile.TemporaryDirectory() as folder:
+            figures = throughput(Path(folder), options)
+        return facts("cpu") | {"figures": figures, "table": listed(figures)}
+
+    return run("corpus", measure)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

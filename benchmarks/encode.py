@@ -8,11 +8,11 @@
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
-here; int8 is calibrated on the same sentences. All encode the same distinct sentences in interleaved rounds. Ratios are
-to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least and the most, of seconds and of the
-processor's seconds. Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts
-alone with those of the same texts among all. What does not run here is named, with the reason. Run it while the machine
-is idle.
+here; int8 is calibrated on the same sentences, ours on the exporter's mix as well. All encode the same distinct
+sentences in interleaved rounds. Ratios are to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least
+and the most, of seconds and of the processor's seconds. Vectors of unit length are compared with ours in fp32 (with or
+without prompts), and those of texts alone with those of the same texts among all. What does not run here is named, with
+the reason. Run it while the machine is idle.
 """
 
 from __future__ import annotations
@@ -35,12 +35,22 @@ from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
 from benchmarks.asking import LoadError
-from benchmarks.backbones import add_backbone, backbone_folder
+from benchmarks.harness import (
+    ROOT,
+    facts,
+    histogram,
+    interleave,
+    lengths_in_words,
+    parser_of,
+    percent,
+    ratio,
+    run,
+    say,
+    table,
+)
+from benchmarks.inputs import add_inputs, backbone_folder, lengths_of, sentences_of
 from benchmarks.mixed_texts import mixed_texts
 from benchmarks.peers.encoder_process import EncoderProcess
-from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
-from benchmarks.rounds import interleave, ratio, timed
-from benchmarks.texts import add_texts, lengths_of, sentences_of
 from benchmarks.train import default_encoder
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
@@ -50,15 +60,16 @@ from cse.errors import CseError, nearest
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
+from cse.export.mix import mixed_texts as unlike
 from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
 from cse.training.device import choose_device
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]
-NAME = "encode"
+OURS = "SentenceEncoder"
 BASE = {"cpu": "sentence-transformers torch-fp32", "cuda": "sentence-transformers torch-fp16"}
-OWN_BASE = "SentenceEncoder, fp32, bare"  # without that peer
-PYTHON = Path(__file__).parents[1] / ".venv-peers/bin/python"  # made by `make benchmark`
+OWN_BASE = f"{OURS}, fp32, bare"  # without that peer
+PYTHON = ROOT / ".venv-peers/bin/python"  # made by `make benchmark`
 # peers by device, and whether their environment is ours; the rest needs one of its own
 OWN = {
     "cpu": ("torch-fp32", "torch-bf16", "compile-fp32", "compile-bf16"),
@@ -71,78 +82,83 @@ WARM_UP = 200  # sentences
 ALONE = 64  # sentences that are encoded one by one, too
 
 
+class InProcess:
+    """An encoder of ours, as a peer's process is (``EncoderProcess``)."""
+
+    facts = None
+
+    def __init__(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> None:
+        self._encode, self._texts, self.cpu_seconds = encode, texts, 0.0
+        self._last = encode(texts[:WARM_UP])
+
+    def seconds(self) -> float:
+        """Encode all texts and return the seconds."""
+        start, cpu = time.perf_counter(), time.process_time()
+        self._last = self._encode(self._texts)
+        self.cpu_seconds = time.process_time() - cpu
+        return time.perf_counter() - start
+
+    def vectors(self) -> np.ndarray:
+        """Return the vectors (n, d) of the last time, of unit length."""
+        return self._last
+
+    def encode(self, texts: list[str], alone: bool = False, **_: object) -> np.ndarray:
+        """Return those of other texts; ``alone``: of one text per call."""
+        return np.concatenate([self._encode([text]) for text in texts]) if alone else self._encode(texts)
+
+
 @dataclass
 class Contestant:
-    """One way to encode.
+    """One way to encode."""
 
-    Attributes:
-        seconds: encodes all sentences and returns the seconds.
-        cpu_seconds: returns the processor's seconds of the last time.
-        vectors: returns the vectors (n, d) of the last time, of unit length.
-        encode: returns those of other texts, if told so of one text per call.
-    """
-
-    seconds: Callable[[], float]
-    cpu_seconds: Callable[[], float]
-    vectors: Callable[[], np.ndarray]
-    encode: Callable[[list[str], bool], np.ndarray]
+    run: InProcess | EncoderProcess
     precision: str
     prompts: bool = False
-    facts: Any = None
 
 
-def ours(
-    texts: list[str], models: dict[str, SentenceEncoder], device: str, place: Path | None
-) -> tuple[dict[str, Contestant], dict[str, str]]:
-    """Return our contestants by name, and why others are left out.
+Found = tuple[dict[str, Contestant], dict[str, str]]  # by name, and why others are left out
+
+
+def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, place: Path | None) -> Found:
+    """Return our contestants.
 
     Args:
         models: on the CPU, ``prompts`` and ``bare``.
-        device: ``cpu`` or ``cuda``.
         place: folder for the bundles; None: without any.
     """
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
-    for precision in get_args(Precision):
-        if place is None:
-            break
+    elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
+    for precision in get_args(Precision) if place else ():
         name = f"OnnxEncoder, {precision}"
-        elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
-        reason = elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else "")
+        if reason := elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else ""):
+            skipped[name] = reason
+            continue
+        given = texts[:CALIBRATED] + unlike(judged=False)  # as `cse export` calibrates
         try:
-            if reason:
-                raise CseError(reason)
             for kind, model in models.items():
-                with write_bundle(
-                    model,
-                    place / f"{kind}-{precision}",
-                    normalize=True,
-                    metrics={},
-                    precision=precision,
-                    texts=texts[:CALIBRATED],
-                ):
+                out = place / f"{kind}-{precision}"
+                with write_bundle(model, out, normalize=True, metrics={}, precision=precision, texts=given):
                     pass
-                encoder = OnnxEncoder(place / f"{kind}-{precision}", provider=device)
-                found[f"{name}, {kind}"] = _in_process(encoder.encode, texts, precision, kind == "prompts")
+                run = InProcess(OnnxEncoder(out, provider=device).encode, texts)
+                found[f"{name}, {kind}"] = Contestant(run, precision, kind == "prompts")
         except CseError as error:
             skipped[name] = str(error)
-    if device == "cpu" and place is not None:
-        for kind in models:
-            try:
-                encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")
-            except CseError as error:
-                skipped["OnnxEncoder, openvino"] = str(error)
-                break
-            rounded = "bf16" if "bf16" in encoder.provider_note else "fp32"
-            found[f"OnnxEncoder, openvino {rounded}, {kind}"] = _in_process(
-                encoder.encode, texts, rounded, kind == "prompts"
-            )
+    for kind in models if place and device == "cpu" else ():
+        try:
+            encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")
+        except CseError as error:
+            skipped["OnnxEncoder, openvino"] = str(error)
+            break
+        rounded = "bf16" if "bf16" in encoder.provider_note else "fp32"
+        run = InProcess(encoder.encode, texts)
+        found[f"OnnxEncoder, openvino {rounded}, {kind}"] = Contestant(run, rounded, kind == "prompts")
     for kind, model in models.items():
         model.to(device)
         precisions: tuple[TorchPrecision, ...] = ("fp32", "bf16") if device == "cpu" else ("fp32", "bf16", "fp16")
-        for precision in precisions:
-            encode = partial(_encode, model, precision)
-            found[f"SentenceEncoder, {precision}, {kind}"] = _in_process(encode, texts, precision, kind == "prompts")
+        for torch_precision in precisions:
+            run = InProcess(partial(_encode, model, torch_precision), texts)
+            found[f"{OURS}, {torch_precision}, {kind}"] = Contestant(run, torch_precision, kind == "prompts")
     return found, skipped
 
 
@@ -151,50 +167,23 @@ def _encode(model: SentenceEncoder, precision: TorchPrecision, texts: list[str])
     return model.encode(texts)
 
 
-def _in_process(
-    encode: Callable[[list[str]], np.ndarray], texts: list[str], precision: str, prompts: bool
-) -> Contestant:
-    encode(texts[:WARM_UP])
-    last: list[np.ndarray] = []
-    cpu: list[float] = []
-
-    def run() -> None:
-        start = time.process_time()
-        last[:] = [encode(texts)]
-        cpu[:] = [time.process_time() - start]
-
-    def others(given: list[str], alone: bool) -> np.ndarray:
-        return np.concatenate([encode([text]) for text in given]) if alone else encode(given)
-
-    return Contestant(lambda: timed(run), lambda: cpu[0], lambda: last[0], others, precision, prompts)
-
-
-def peers(
-    kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: ExitStack
-) -> tuple[dict[str, Contestant], dict[str, str]]:
-    """Start the peers and return them by name, and why others are left out; the stack ends them."""
+def peers(kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: ExitStack) -> Found:
+    """Start the peers; the stack ends them."""
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
     for kind in kinds:
+        name = kind if kind.startswith(("fastembed", "model2vec")) else f"sentence-transformers {kind}"
         apart = kind in APART[device]
-        software = "" if kind.startswith(("fastembed", "model2vec")) else "sentence-transformers "
         if apart and not PYTHON.is_file():
-            skipped[software + kind] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"
+            skipped[name] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"
             continue
-        print(f"{software}{kind}: loading, trying ways to run and batch sizes", file=sys.stderr, flush=True)
+        say(f"{name}: loading, trying ways to run and batch sizes")
         try:
             peer = stack.enter_context(EncoderProcess(PYTHON if apart else sys.executable, kind, folder, texts, device))
         except LoadError as error:
-            skipped[software + kind] = str(error)
+            skipped[name] = str(error)
             continue
-        found[software + kind] = Contestant(
-            peer.seconds,
-            partial(getattr, peer, "cpu_seconds"),
-            peer.vectors,
-            peer.encode,
-            kind.rpartition("-")[2],
-            facts=peer.facts,
-        )
+        found[name] = Contestant(peer, kind.rpartition("-")[2])
     return found, skipped
 
 
@@ -226,20 +215,17 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         cpu: dict[str, list[float]] = {name: [] for name in contestants}
 
         def timed_twice(name: str) -> float:
-            found = contestants[name].seconds()
-            cpu[name].append(contestants[name].cpu_seconds())
-            return found
+            taken = contestants[name].run.seconds()
+            cpu[name].append(contestants[name].run.cpu_seconds)
+            return taken
 
         seconds = interleave({name: partial(timed_twice, name) for name in contestants}, options.rounds)
         rates = floor.better(rates, floor.measure(config, device))
-        exact = {
-            each.prompts: each.vectors() for name, each in found.items() if name.startswith("SentenceEncoder, fp32")
-        }
-        likeness = {name: _compared(each, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
-        if tasks:
-            for name, each in contestants.items():
-                print(f"{name}: STS", file=sys.stderr, flush=True)
-                likeness[name]["sts"] = None if each.prompts else evaluate_sts(_Encoder(each), tasks).average()
+        exact = {each.prompts: each.run.vectors() for name, each in found.items() if name.startswith(f"{OURS}, fp32")}
+        likeness = {name: _compared(each.run, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
+        for name, each in contestants.items() if tasks else ():
+            say(f"{name}: STS")
+            likeness[name]["sts"] = None if each.prompts else evaluate_sts(each.run, tasks).average()
     tokens = sum(lengths)
     figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates}
     figures |= {"seconds": seconds, "cpu_seconds": cpu, "tasks": [task.name for task in tasks]}
@@ -253,7 +239,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             "sentences_per_s": len(texts) / median,
             "tokens_per_s": tokens / median,
             "share_of_floor": share,
-            "facts": each.facts,
+            "facts": each.run.facts,
         }
         if name != base:
             figures["spread"][name] = (over.least, over.most)
@@ -273,27 +259,16 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return figures
 
 
-class _Encoder:
-    """A contestant as evaluation takes it."""
-
-    def __init__(self, contestant: Contestant) -> None:
-        self._encode = contestant.encode
-
-    def encode(self, sentences: list[str], **_: object) -> np.ndarray:
-        """Return vectors (n, d) of unit length."""
-        return self._encode(sentences, False)
-
-
 _COMPARED = ("largest difference", "1 - lowest cosine", "alone")
 
 
-def _compared(one: Contestant, exact: np.ndarray, first: list[str]) -> dict[str, float | None]:
-    """Return how far vectors of unit length are from others, in numbers and angles; None: they have other dimensions.
+def _compared(one: InProcess | EncoderProcess, exact: np.ndarray, first: list[str]) -> dict[str, float | None]:
+    """Return how far vectors are from others, and how far the first are from those of the same texts alone.
 
-    ``alone`` is how far the first are from those of the same texts alone, in numbers.
+    None: they have other dimensions.
     """
     vectors = one.vectors()
-    alone = float(np.abs(one.encode(first, True) - vectors[: len(first)]).max())
+    alone = float(np.abs(one.encode(first, alone=True) - vectors[: len(first)]).max())
     if vectors.shape != exact.shape:
         return {"largest_difference": None, "one_minus_lowest_cosine": None, "alone": alone}
     return {
@@ -324,19 +299,18 @@ def _tasks(folder: Path | None, names: Sequence[str]) -> list[ScoredPairs]:
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     kinds = list(dict.fromkeys(kind for by_device in (OWN, APART) for those in by_device.values() for kind in those))
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_texts(parser)
-    add_backbone(parser)
+    parser = parser_of(__doc__)
+    add_inputs(parser)
     parser.add_argument("--mixed", action="store_true", help="generated texts of 1 to 100 words instead")
     parser.add_argument(
         "--bundles", action=argparse.BooleanOptionalAction, default=True, help="whether to export and time bundles too"
     )
-    parser.add_argument("--sentences", type=int, default=3000, help="distinct ones; default: 3000")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
+    parser.add_argument("--sentences", type=int, default=3000, help="distinct ones")
+    parser.add_argument("--rounds", type=int, default=3, help="of each")
     parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream; adds a column of STS")
-    parser.add_argument("--tasks", nargs="+", default=["STS-B"], metavar="TASK", help="of STS; default: STS-B")
+    parser.add_argument("--tasks", nargs="+", default=["STS-B"], metavar="TASK", help="of STS")
     parser.add_argument(
-        "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help=f"of {', '.join(kinds)}"
+        "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help="some of them instead of all"
     )
     return parser.parse_args(arguments)
 
@@ -344,7 +318,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def main() -> int:
     """Print the table and keep the figures."""
     disable_progress_bar()
-    return run(NAME, lambda: measure(parse()))
+    return run("encode", lambda: measure(parse()))
 
 
 if __name__ == "__main__":

@@ -10,11 +10,10 @@ Each part runs in a process of its own with a time limit, so that none hides the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import importlib.util
 import json
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -22,17 +21,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.harness import ROOT, environment, facts, parser_of
+
 TESTS = ROOT / "tests" / "gpu"
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
 LIMIT = 540.0  # seconds for everything: a lent machine ends a command after ten minutes
 PART_LIMIT = 240.0
 RESTARTS = 5  # of a part whose process died
-PACKAGES = ("torch", "transformers", "tokenizers", "onnxruntime", "onnxruntime-gpu", "sentence-transformers", "peft")
 # options of a benchmark on a GPU, and in the dry form; no bundles: their export takes longer than all else
 _ENCODE = ["--no-bundles", "--sentences", "10000", "--rounds", "2", "--peers", "torch-fp16", "flash-fp16"]
 _DRY_ENCODE = ["--no-bundles", "--sentences", "50", "--rounds", "1", "--peers", "torch-fp32"]
@@ -54,8 +52,7 @@ class TimeLeft:
     """What is left of the time for everything."""
 
     def __init__(self, seconds: float) -> None:
-        self.start = time.monotonic()
-        self.end = self.start + seconds
+        self.start, self.seconds = time.monotonic(), seconds
 
     @property
     def passed(self) -> float:
@@ -64,7 +61,7 @@ class TimeLeft:
 
     def left(self, most: float) -> float:
         """Return the seconds that a part may take."""
-        return min(most, self.end - time.monotonic())
+        return min(most, self.seconds - self.passed)
 
 
 def row(part: str, case: str, result: str, *, figure: str = "", reason: str = "", **more: Any) -> Row:
@@ -113,10 +110,10 @@ def run_speed(name: str, device: str, clock: TimeLeft) -> list[Row]:
     begun, start = time.time(), time.monotonic()
     said, code = _process(command, seconds, {})
     took: dict[str, Any] = {"seconds": round(time.monotonic() - start, 1)}
-    figures = _json(out) if out.is_file() and out.stat().st_mtime >= begun - 1 else None
-    if code != 0 or figures is None:
+    if code != 0 or not out.is_file() or out.stat().st_mtime < begun - 1:
         reason = f"took more than {seconds:.0f} s" if code is None else _last(said) or "wrote no figures"
         return [row(part, name, FAILED, reason=reason, trace=said[-4000:], **took)]
+    figures = json.loads(out.read_text(encoding="utf-8"))
     rows = [_speed_row(name, who, each) for who, each in figures.get("contestants", {}).items()]
     rows += [row(part, f"{name}, {who}", SKIPPED, reason=why) for who, why in figures.get("skipped", {}).items()]
     return [row(part, name, PASSED, figures=figures, **took), *rows]
@@ -145,17 +142,9 @@ def table(rows: Sequence[Row]) -> str:
         reasons = sorted({case["reason"] for case in cases if case["result"] == SKIPPED})
         result = results[0] if len(cases) == 1 else ", ".join(counted)
         lines.append((part, check, result, worst["figure"], "; ".join(reasons)))
-        lines += [
-            (
-                "",
-                f"  {case['case'].partition('[')[2].rstrip(']') or check}",
-                FAILED,
-                case["figure"],
-                case["reason"][:200],
-            )
-            for case in cases
-            if case["result"] == FAILED
-        ]
+        for case in (case for case in cases if case["result"] == FAILED):
+            name = case["case"].partition("[")[2].rstrip("]") or check
+            lines.append(("", f"  {name}", FAILED, case["figure"], case["reason"][:200]))
     widths = [min(max(len(line[at]) for line in lines), 60) for at in range(3)]
     return "\n".join(
         "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), *filter(None, line[3:])])
@@ -163,27 +152,14 @@ def table(rows: Sequence[Row]) -> str:
     )
 
 
-def machine(device: str) -> dict[str, Any]:
-    """Return what the figures were measured on."""
-    import torch
-
-    found: dict[str, Any] = {"device": device, "python": platform.python_version(), "cpus": os.cpu_count()}
-    for name in PACKAGES:
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    if device == "cuda":
-        found |= {"gpu": torch.cuda.get_device_name(), "gpus": torch.cuda.device_count(), "cuda": torch.version.cuda}
-    return found
-
-
 def main() -> None:
     """Run all parts, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parts = [file.stem.removeprefix("test_") for file in sorted(TESTS.glob("test_*.py"))]
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="default: cuda; cpu: the dry form")
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the dry form")
     named = [*parts, "speed"]
     parser.add_argument("--only", nargs="+", choices=named, metavar="PART", help=", ".join(named))
-    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="default: %(default)g")
+    parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="for everything")
     parser.add_argument("--jobs", type=int, help="parts at once, before speed; default: 3, in the dry form 1")
     options = parser.parse_args()
     reason = _no_device(options.device)
@@ -192,7 +168,7 @@ def main() -> None:
     clock, wanted = TimeLeft(options.limit), options.only or named
     out = Path(os.environ.get("OUT") or ROOT / ".cse") / "gpu.json"
     out.parent.mkdir(parents=True, exist_ok=True)
-    result: dict[str, Any] = {"machine": machine(options.device), "dry": options.device == "cpu", "rows": []}
+    result: dict[str, Any] = {"machine": facts(_name(options.device)), "dry": options.device == "cpu", "rows": []}
 
     def add(found: list[Row]) -> None:
         result["rows"] += found
@@ -236,19 +212,23 @@ def _guarded(run: Callable[[Any], list[Row]]) -> Callable[[Any], list[Row]]:
 
 def _no_device(device: str) -> str:
     """Return why nothing can run on the device, or an empty string."""
-    try:
-        import torch
-    except ImportError as error:
-        return f"{error}; install torch, or give PYTHON=the interpreter that has it"
-    if device == "cuda" and not torch.cuda.is_available():
-        return "torch sees no GPU; `make gpu DEVICE=cpu` is the dry form"
-    return ""
+    if importlib.util.find_spec("torch") is None:
+        return "no module torch; install it, or give PYTHON=the interpreter that has it"
+    import torch
+
+    missing = device == "cuda" and not torch.cuda.is_available()
+    return "torch sees no GPU; `make gpu DEVICE=cpu` is the dry form" if missing else ""
+
+
+def _name(device: str) -> str:
+    import torch
+
+    return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else device
 
 
 def _process(command: list[str], seconds: float, variables: dict[str, str]) -> tuple[str, int | None]:
     """Return the output of a command and its exit code; None if it took longer, when all its processes are killed."""
-    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | dict(os.environ) | variables
-    variables["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | environment(**variables)
     if "pytest" in command:
         variables.setdefault("OMP_NUM_THREADS", "2")
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
@@ -269,11 +249,8 @@ def _process(command: list[str], seconds: float, variables: dict[str, str]) -> t
 
 def _lines(report: Path) -> list[dict[str, Any]]:
     """Return the lines of a report; the last may be cut off."""
-    found = []
-    for line in report.read_text(encoding="utf-8").splitlines() if report.is_file() else []:
-        with contextlib.suppress(json.JSONDecodeError):
-            found.append(json.loads(line))
-    return found
+    lines = report.read_text(encoding="utf-8").split("\n")[:-1] if report.is_file() else []
+    return [json.loads(line) for line in lines]
 
 
 def _row_of(part: str, line: dict[str, Any]) -> Row:
@@ -289,13 +266,6 @@ def _case(test: str) -> str:
 def _last(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     return lines[-1][-200:] if lines else ""
-
-
-def _json(path: Path) -> Any:
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, json.JSONDecodeError):
-        return None
 
 
 if __name__ == "__main__":

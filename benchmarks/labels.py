@@ -31,7 +31,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.record import FOLDER, facts, run, table
+from benchmarks.harness import FOLDER, facts, parser_of, run, say, table
 from cse import OnnxEncoder
 from cse.bench.ledger import Ledger
 from cse.cli.adapt import Duration
@@ -45,7 +45,6 @@ from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.model import BackboneSettings
 
-NAME = "labels"
 BARE, OURS, SETFIT = "the bare backbone", "cse adapt", "SetFit"
 MEASURES = ("accuracy", "class mean", "MAP")
 OWN = "its own classifier"
@@ -113,19 +112,13 @@ def of_adapt(options: argparse.Namespace, train: LabelledRows, test: LabelledRow
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise CseError(f"cse adapt returned {done.returncode}: {done.stderr.strip().splitlines()[-1][:300]}")
-        lines = re.findall("^(?:plan|in the bundle): .*", done.stderr + done.stdout, re.MULTILINE)
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        say("\n".join(re.findall("^(?:plan|in the bundle): .*", done.stderr + done.stdout, re.MULTILINE)))
         encoder = OnnxEncoder(folder / "adapted/bundle")
         return judged(lambda texts: encoder.encode(texts, normalize=True), train, test)
 
 
 def of_setfit(backbone: str, how: str, train: LabelledRows, test: LabelledRows, seed: int) -> Found:
-    """Train SetFit and measure its vectors, and its own classifier.
-
-    Args:
-        backbone: as in ``backbone.name``.
-        how: one of the words of ``--setfit``.
-    """
+    """Train SetFit in one of the ways of ``--setfit`` and measure its vectors, and its own classifier."""
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
@@ -153,7 +146,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if test.names != everything.names:
         raise CseError(f"{options.folder}: train.* and test.* have other labels")
     contestants = [BARE, OURS, *(f"{SETFIT} {how}".replace(" default", "") for how in options.setfit)]
-    ledger = Ledger(FOLDER / NAME, "delete it to measure this again")
+    ledger = Ledger(FOLDER / "labels", "delete it to measure this again")
     of = {"the texts": fingerprint({}, list(splits.values())), "backbone": options.backbone}
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for rows in options.rows:
@@ -171,7 +164,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
                 items = {measure: np.array(values) for measure, values in record.result.items()}
                 draws[name].append(items | {"seconds": record.seconds})
                 told = ", ".join(f"{key} {100 * np.mean(value):.2f}" for key, value in items.items())
-                print(f"{rows} rows a label, draw {draw + 1}: {name}: {told}, {record.seconds:.0f} s", file=sys.stderr)
+                say(f"{rows} rows a label, draw {draw + 1}: {name}: {told}, {record.seconds:.0f} s")
     figures = {
         rows: {
             name: [{key: float(np.mean(value)) for key, value in each.items()} for each in of]
@@ -179,13 +172,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         }
         for rows, by in found.items()
     }
-    return facts("cpu") | {
-        "folder": options.folder.name,
-        "backbone": options.backbone,
-        "figures": figures,
-        "ratios": {},
-        "table": _table(found),
-    }
+    of_run = {"folder": options.folder.name, "backbone": options.backbone, "figures": figures}
+    return facts("cpu") | of_run | {"table": _table(found)}
 
 
 def _table(found: dict[str, dict[str, list[dict[str, Any]]]]) -> str:
@@ -212,27 +200,26 @@ def _ahead(difference: np.ndarray) -> str:
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="train.* and test.* of labelled texts")
-    parser.add_argument("--rows", type=int, nargs="+", default=[5, 10, 20], help="a label; default: 5 10 20")
-    parser.add_argument("--draws", type=int, default=3, help="of each number of rows; default: 3")
-    parser.add_argument("--budget", default="3m", help="of each `cse adapt`; default: 3m")
+    parser.add_argument("--rows", type=int, nargs="+", default=[5, 10, 20], help="a label")
+    parser.add_argument("--draws", type=int, default=3, help="of each number of rows")
+    parser.add_argument("--budget", default="3m", help="of each `cse adapt`")
     parser.add_argument("--adapt", nargs="*", default=[], metavar="OPTION", help="further options of `cse adapt`")
     parser.add_argument(
         "--setfit", nargs="*", default=["max_steps=100"], metavar="HOW",
         help="trainings of SetFit: default, max_steps=N or num_iterations=N; 77 labels have by default 9,000 steps at "
-        "5 rows and 150,000 at 20. Default: max_steps=100, its best of those tried on 77 labels",
+        "5 rows and 150,000 at 20; max_steps=100 is its best of those tried on 77 labels",
     )  # fmt: skip
-    parser.add_argument("--backbone", default=BackboneSettings().name, help="default: that of the settings")
+    parser.add_argument("--backbone", default=BackboneSettings().name, help="as in backbone.name")
     options = parser.parse_args(arguments)
     options.budget = Duration().convert(options.budget, None, None)
     return options
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Print the table and keep the figures."""
-    options = parse(arguments)
-    return run(NAME, lambda: measure(options))
+    return run("labels", lambda: measure(parse()))
 
 
 if __name__ == "__main__":

@@ -31,10 +31,12 @@ from typing import Any
 import numpy as np
 
 from benchmarks.asking import MODELS, ROUTES, Asking, LoadError, new_loop, split_url
+from benchmarks.harness import parser_of
+from benchmarks.mixed_texts import mixed_texts
 
 CHECK_EVERY = 50  # one text in so many has a reference vector
+OWN_REFERENCES = 20
 _KEPT_BYTES = 64_000_000  # of answers to check after the run
-_LOOK_SECONDS = 0.25  # between looks for requests that take too long
 _PAUSE_SECONDS = 0.05  # after an error, so that a server in trouble is not flooded
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+)", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding: *chunked", re.IGNORECASE)
@@ -43,13 +45,7 @@ _CLOSE = re.compile(rb"\r\nconnection: *close", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class LoadPlan:
-    """What to send where.
-
-    Attributes:
-        host: name or address of the server.
-        texts_per_request: vectors that each answer must hold.
-        checked: positions of the requests whose answers are kept.
-    """
+    """What to send where; the answers of the requests at ``checked`` are kept."""
 
     host: str
     port: int
@@ -83,24 +79,17 @@ class Load:
         self.plan, self.clients, self.timeout = plan, clients, timeout
         self.measured = LoadResult()
         self.measuring = self.stopping = False
-        self.enough, self.idle = asyncio.Event(), asyncio.Event()
+        self.enough = asyncio.Event()
         self.wanted: int | None = None
         # the warm-up starts in the middle: the measured texts are new to the server
-        self._next, self._end = len(plan.requests) // 2, len(plan.requests)
-        self._open: set[_Client] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._next = len(plan.requests) // 2
 
     async def run(self, warm_up: float, seconds: float, requests: int | None = None) -> LoadResult:
         """Return what was measured after the warm-up: for some seconds, or until so many answers came.
 
         A window without an answer says nothing: it lasts until there are as many answers as clients.
-
-        Raises:
-            LoadError: no connection at the start.
         """
-        for _ in range(self.clients):
-            await self._connect()
-        looking = asyncio.create_task(self._look())
+        clients = [asyncio.create_task(self._client()) for _ in range(self.clients)]
         await asyncio.sleep(warm_up)
         self.wanted = requests
         self.measured = found = LoadResult()
@@ -113,162 +102,111 @@ class Load:
             await self.enough.wait()
         found.seconds, found.cpu_seconds = time.perf_counter() - begin, time.process_time() - cpu
         self.measuring, self.stopping = False, True
-        with contextlib.suppress(TimeoutError):  # leave the server idle: the next run starts from there
-            await asyncio.wait_for(self._all_idle(), self.timeout)
-        looking.cancel()
-        for client in [*self._open]:
-            client.close()
+        await asyncio.wait(clients, timeout=self.timeout)  # leave the server idle: the next run starts from there
+        for client in clients:
+            client.cancel()
+        await asyncio.gather(*clients, return_exceptions=True)
         return found
 
-    def next_request(self) -> int:
-        """Return the position of the next request."""
-        number, self._next = self._next, (self._next + 1) % self._end
-        return number
+    async def _client(self) -> None:
+        """Send a request after the other, over one connection while it lasts."""
+        while not self.stopping:
+            try:
+                host, port = self.plan.host, self.plan.port
+                transport, answers = await asyncio.get_running_loop().create_connection(_Answers, host, port)
+            except OSError:
+                self._count("connection")
+                await asyncio.sleep(_PAUSE_SECONDS)
+                continue
+            try:
+                while not self.stopping and await self._ask(answers):
+                    pass
+            finally:
+                transport.abort()
 
-    def answered(self, number: int, status: int, body: bytes, seconds: float) -> None:
-        """Count a complete answer."""
-        if not self.measuring:
-            return
-        found = self.measured
+    async def _ask(self, answers: _Answers) -> bool:
+        """Send the next request and count its answer; return whether the connection may be used again."""
+        number, self._next = self._next, (self._next + 1) % len(self.plan.requests)
+        begin = time.perf_counter()
+        try:
+            head, body = await answers.ask(self.plan.requests[number], self.timeout)
+        except TimeoutError:
+            self._count("timeout")
+            return False
+        except OSError:
+            self._count("connection")
+            await asyncio.sleep(_PAUSE_SECONDS)
+            return False
+        seconds, status, found = time.perf_counter() - begin, int(head[9:12]), self.measured
         if status != 200:
-            found.errors[str(status)] += 1
+            self._count(str(status))
+            await asyncio.sleep(_PAUSE_SECONDS)
         elif count_vectors(body) != self.plan.texts_per_request:
-            found.miscounted += 1
-        else:
+            self._count("", miscounted=1)
+        elif self.measuring:
             found.latencies.append(seconds)
             if number in self.plan.checked and found.kept_bytes < _KEPT_BYTES:
                 found.kept.append((number, body))
                 found.kept_bytes += len(body)
-        self._count_to_the_end()
+            self._count("")
+        return not _CLOSE.search(head)
 
-    def failed(self, reason: str) -> None:
-        """Count a request without an answer."""
+    def _count(self, error: str, miscounted: int = 0) -> None:
+        """Count an answer, or why there is none, while it is measured."""
         if self.measuring:
-            self.measured.errors[reason] += 1
-            self._count_to_the_end()
-
-    def opened(self, client: _Client) -> None:
-        """Remember a connection."""
-        self._open.add(client)
-
-    def closed(self, client: _Client) -> None:
-        """Forget a connection, and open another unless the run is at its end."""
-        self._open.discard(client)
-        if not self.stopping:
-            task = asyncio.create_task(self._connect_again())
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    def _count_to_the_end(self) -> None:
-        if self.wanted is not None and self.measured.answers >= self.wanted:
-            self.measuring = False
-            self.enough.set()
-
-    async def _connect(self) -> None:
-        loop, plan = asyncio.get_running_loop(), self.plan
-        try:
-            await loop.create_connection(lambda: _Client(self), plan.host, plan.port)
-        except OSError as error:
-            raise LoadError(f"no connection to {plan.host}:{plan.port}: {error}; is the server up?") from None
-
-    async def _connect_again(self) -> None:
-        while not self.stopping:
-            await asyncio.sleep(_PAUSE_SECONDS)
-            try:
-                await self._connect()
-            except LoadError:
-                self.failed("connection")
-            else:
-                return
-
-    async def _look(self) -> None:
-        while True:
-            await asyncio.sleep(min(_LOOK_SECONDS, self.timeout / 4))
-            now = time.perf_counter()
-            for client in [*self._open]:
-                client.give_up_if_late(now - self.timeout)
-
-    async def _all_idle(self) -> None:
-        while any(client.waiting for client in self._open):
-            await asyncio.sleep(0.01)
+            self.measured.miscounted += miscounted
+            if error:
+                self.measured.errors[error] += 1
+            if self.wanted is not None and self.measured.answers >= self.wanted:
+                self.measuring = False
+                self.enough.set()
 
 
-class _Client(asyncio.Protocol):
-    """One connection; callbacks only, without tasks or futures, so that a request costs little."""
+class _Answers(asyncio.Protocol):
+    """A connection that waits for one answer; callbacks, not streams, so that a request costs half as much."""
 
-    def __init__(self, load: Load) -> None:
-        self.load = load
-        self.waiting = False
-        self._transport: asyncio.Transport
-        self._number, self._begin = 0, 0.0
+    def __init__(self) -> None:
         self._received = bytearray()
-        self._start = -1  # of the body; -1: the head is not complete
-        self._length: int | None = None  # of the body; None: chunked
+        self._head, self._length = b"", None  # of the body; None: chunked
+        self._answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the first request."""
-        self._transport = transport  # type: ignore[assignment]
-        self.load.opened(self)
-        self.send()
+        self._transport = transport
 
-    def send(self) -> None:
-        """Send the next request."""
-        if self.load.stopping or self._transport.is_closing():
-            return
+    async def ask(self, request: bytes, timeout: float) -> tuple[bytes, bytes]:
+        """Return head and body of an answer."""
         self._received.clear()
-        self._start = -1
-        self._number = self.load.next_request()
-        self.waiting = True
-        self._begin = time.perf_counter()
-        self._transport.write(self.load.plan.requests[self._number])
+        self._head, self._answer = b"", asyncio.get_running_loop().create_future()
+        if self._transport.is_closing():
+            raise ConnectionResetError
+        late = asyncio.get_running_loop().call_later(timeout, self._fail, TimeoutError())
+        self._transport.write(request)
+        try:
+            return await self._answer
+        finally:
+            late.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Collect an answer until it is complete."""
         received = self._received
         received += data
-        if self._start < 0:
-            self._start = received.find(b"\r\n\r\n") + 4 if b"\r\n\r\n" in received else -1
-            if self._start < 0:
+        if not self._head:
+            if (end := received.find(b"\r\n\r\n") + 4) < 4:
                 return
-            head = bytes(received[: self._start])
-            length = _LENGTH.search(head)
-            self._length = int(length[1]) if length else None if _CHUNKED.search(head) else 0
-        if self._length is None:
-            if received.endswith(b"\r\n0\r\n\r\n") or received[self._start :] == b"0\r\n\r\n":
-                self._complete(joined_chunks(bytes(received[self._start :])))
-        elif len(received) >= self._start + self._length:
-            self._complete(bytes(received[self._start :]))
-
-    def _complete(self, body: bytes) -> None:
-        seconds = time.perf_counter() - self._begin
-        status = int(self._received[9:12])
-        self.waiting = False
-        self.load.answered(self._number, status, body, seconds)
-        if _CLOSE.search(self._received, 0, self._start):
-            self._transport.close()
-        elif status == 200:
-            self.send()
-        else:
-            asyncio.get_running_loop().call_later(_PAUSE_SECONDS, self.send)
+            self._head = bytes(received[:end])
+            length = _LENGTH.search(self._head)
+            self._length = int(length[1]) if length else None if _CHUNKED.search(self._head) else 0
+        body = len(received) - len(self._head)
+        if self._length is None and received.endswith(b"0\r\n\r\n"):
+            self._answer.set_result((self._head, joined_chunks(bytes(received[-body:]))))
+        elif self._length is not None and body >= self._length:
+            self._answer.set_result((self._head, bytes(received[len(self._head) :])))
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Count the request that had no answer yet."""
-        if self.waiting:
-            self.waiting = False
-            self.load.failed("connection")
-        self.load.closed(self)
+        self._fail(ConnectionResetError())
 
-    def give_up_if_late(self, latest: float) -> None:
-        """Count a request that was sent before ``latest`` as timed out, and close the connection."""
-        if self.waiting and self._begin < latest:
-            self.waiting = False
-            self.load.failed("timeout")
-            self._transport.abort()
-
-    def close(self) -> None:
-        """Close the connection without counting anything."""
-        self.waiting = False
-        self._transport.abort()
+    def _fail(self, error: Exception) -> None:
+        if not self._answer.done():
+            self._answer.set_exception(error)
 
 
 def joined_chunks(body: bytes) -> bytes:
@@ -351,45 +289,26 @@ def summary(found: LoadResult, clients: int, texts_per_request: int) -> dict[str
     }
 
 
-def own_references(asking: Asking, route: str, model: str, texts: Sequence[str], count: int) -> dict[int, np.ndarray]:
-    """Return the server's own vectors of some texts, asked for one at a time."""
-    places = range(0, min(len(texts), count * CHECK_EVERY), CHECK_EVERY)
-    return {at: read_vectors(asking.ask(route, {"model": model, "input": texts[at]}))[0] for at in places}
-
-
-def run_load(
-    plan: LoadPlan, clients: int, *, warm_up: float, seconds: float, requests: int | None = None, timeout: float = 120.0
-) -> LoadResult:
-    """Run clients against a server and return what was measured."""
-
-    async def run() -> LoadResult:
-        return await Load(plan, clients, timeout).run(warm_up, seconds, requests)
-
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(run())
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("url", metavar="URL", help="of the server, such as http://127.0.0.1:8080")
     parser.add_argument(
         "--kind", choices=ROUTES, default="openai", help="openai: /v1/embeddings; infinity: /embeddings"
     )
-    parser.add_argument("--route", help="another route, with OpenAI's requests and answers")
     parser.add_argument("--model", help="default: the first one that the server lists")
     parser.add_argument("--key", default="", help="sent as `Authorization: Bearer KEY`")
-    parser.add_argument("--clients", type=int, default=64, help="default: 64")
-    parser.add_argument("--seconds", type=float, default=20.0, help="measured; default: 20")
+    parser.add_argument("--clients", type=int, default=64, help="at once")
+    parser.add_argument("--seconds", type=float, default=20.0, help="measured")
     parser.add_argument("--requests", type=int, help="measure so many answers instead of so many seconds")
-    parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="not measured; default: 2")
-    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="of a request; default: 120")
-    parser.add_argument("--texts-per-request", type=int, default=1, help="default: 1")
+    parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="not measured")
+    parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="of a request")
+    parser.add_argument("--texts-per-request", type=int, default=1, help="in one body")
     parser.add_argument("--texts", type=Path, help="your texts, one per line; default: 20,000 generated ones")
     parser.add_argument(
         "--references", type=Path, help=f".npy with the vectors of texts 0, {CHECK_EVERY}, {2 * CHECK_EVERY}, ..."
     )
-    parser.add_argument("--tolerance", type=float, default=1e-3, help="of each number of a vector; default: 0.001")
+    parser.add_argument("--tolerance", type=float, default=1e-3, help="of each number of a vector")
     parser.add_argument("--json", type=Path, help="write the figures here")
     options = parser.parse_args(arguments)
     for name in ("clients", "texts_per_request", "requests"):
@@ -401,34 +320,34 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run the load that the command line describes and return its figures."""
     host, port, path = split_url(options.url)
-    route = path + (options.route or ROUTES[options.kind])
+    route = path + ROUTES[options.kind]
     asking = Asking(host, port, options.key)
     try:
         model = options.model or json.loads(asking.ask(path + MODELS[options.kind]))["data"][0]["id"]
-        texts = read_texts(options.texts)
+        texts = mixed_texts()
+        if options.texts is not None:
+            texts = [line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()]
         if options.references:
             rows = np.load(options.references)
             references = {CHECK_EVERY * at: row for at, row in enumerate(rows)}
         else:
-            references = own_references(asking, route, model, texts, count=20)
+            places = range(0, min(len(texts), OWN_REFERENCES * CHECK_EVERY), CHECK_EVERY)
+            own = [asking.ask(route, {"model": model, "input": texts[at]}) for at in places]  # one at a time
+            references = {at: read_vectors(body)[0] for at, body in zip(places, own, strict=True)}
     except (OSError, http.client.HTTPException) as error:
         raise LoadError(f"{options.url}: no answer ({error}); is the server up?") from None
     k = options.texts_per_request
     where = {"host": host, "port": port, "route": route, "key": options.key}
     requests = build_requests(texts, **where, model=model, texts_per_request=k)
     plan = LoadPlan(host, port, requests, k, frozenset(at // k for at in references))
-    window = {"warm_up": options.warm_up, "seconds": options.seconds, "requests": options.requests}
-    found = run_load(plan, options.clients, **window, timeout=options.timeout)
+
+    async def run() -> LoadResult:
+        load = Load(plan, options.clients, options.timeout)
+        return await load.run(options.warm_up, options.seconds, options.requests)
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        found = runner.run(run())
     return summary(found, options.clients, k) | compare(found.kept, references, k, options.tolerance)
-
-
-def read_texts(path: Path | None) -> list[str]:
-    """Return the lines of a file, or the generated texts."""
-    if path is not None:
-        return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
-    from benchmarks.mixed_texts import mixed_texts
-
-    return mixed_texts()
 
 
 def show(figures: dict[str, Any]) -> str:

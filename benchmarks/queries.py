@@ -1,13 +1,11 @@
 """What a query side wins on search collections whose index stays as it is, from nothing labelled and from judgements.
 
     python -m benchmarks.queries FOLDER...                      # each in BEIR's layout
-    python -m benchmarks.queries FOLDER... --prompts            # trains prompts, too: minutes each
 
-For each collection: the bare backbone; a closed form (ridge regression of the teacher's mean document); the query map
-of `post.kind: query_map`, trained with each seed, from one, five or all stand-ins of a document, and from cosines
-without words. Then half of the judged queries is trained on as well, and the other half measured. nDCG@10 of vectors
-alone, and of words and vectors together. The last column compares the vectors' nDCG@10 with the bare backbone's on the
-same queries, seeds and items in one interval (docs/evaluate.md).
+For each collection: the bare backbone, and the query map of `post.kind: query_map`, trained with each seed, from one,
+five or all stand-ins of a document, and from cosines without words. Then half of the judged queries is trained on as
+well, and the other half measured. nDCG@10 of vectors alone, and of words and vectors together. The last column compares
+the vectors' nDCG@10 with the bare backbone's on the same queries, seeds and items in one interval (docs/evaluate.md).
 """
 
 from __future__ import annotations
@@ -26,40 +24,31 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from benchmarks.record import facts, run, table
+from benchmarks.harness import facts, parser_of, run, say, table
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.data.tasks.kinds import Retrieval
 from cse.evaluation.comparison import Outcomes, compare_average
 from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS, score_queries
-from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 from cse.settings.data import DataSettings
 from cse.settings.group import LARGEST
-from cse.settings.load import check_settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
-from cse.stages.train import train_stage
 from cse.training.collection import QueryPairs, pairs_of, teach
 from cse.training.heads import fit_query_map
 
-NAME = "queries"
 BARE = "the bare backbone"
-_RIDGE = 300.0
 _WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them
 Vectors = NDArray[np.float32]
 Scores = dict[str, NDArray[np.float64]]
 
 
 class Remembering:
-    """A bare backbone that encodes each text once.
-
-    Args:
-        name: as in ``backbone.name``.
-    """
+    """A bare backbone that encodes each text once."""
 
     def __init__(self, name: str) -> None:
         self.encoder = SentenceEncoder.load(name)
@@ -118,16 +107,13 @@ def _normal(text: str) -> str:
 
 def stand_ins(folder: Path, most: int) -> QueryPairs:
     """Return titles and sentences of the documents, each with its document."""
-    with tempfile.TemporaryDirectory(prefix="queries-") as name:
-        prepare(_data(folder, most), Path(name) / "prepared", progress=False)
-        return pairs_of([(PreparedData(Path(name) / "prepared").train, True)])
-
-
-def _data(folder: Path, most: int) -> DataSettings:
-    return DataSettings(
+    settings = DataSettings(
         source="files", view="documents", pairs=["stand_ins"], stand_ins=most, stsb_dev=False,
         train_path=str(folder / "corpus.jsonl"),
     )  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="queries-") as name:
+        prepare(settings, Path(name) / "prepared", progress=False)
+        return pairs_of([(PreparedData(Path(name) / "prepared").train, True)])
 
 
 def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> QueryPairs:
@@ -143,57 +129,18 @@ def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> 
     )
 
 
-def learn(bare: Remembering, pairs: QueryPairs, settings: CollectionSettings) -> tuple[Vectors, Vectors, Targets]:
-    """Return the vectors of queries and documents, and the teacher's shares."""
-    queries, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
-    return queries, documents, teach(pairs, queries, documents, settings)
-
-
 def trained_map(
     bare: Remembering, pairs: QueryPairs, settings: CollectionSettings
 ) -> Callable[[Vectors, int], Vectors]:
     """Return what maps queries by a matrix trained with a seed."""
-    learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
+    own, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
+    targets, times = teach(pairs, own, documents, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
-        fitted = fit_query_map(*learned, seed=seed, times=times)
+        fitted = fit_query_map(own, documents, targets, seed=seed, times=times)
         return np.asarray(fitted(torch.from_numpy(queries)).numpy())
 
     return mapped
-
-
-def closed_form(
-    bare: Remembering, pairs: QueryPairs, settings: CollectionSettings
-) -> Callable[[Vectors, int], Vectors]:
-    """Return what maps queries by ridge regression of the teacher's mean document, drawn to the identity."""
-    queries, documents, targets = learn(bare, pairs, settings)
-    wanted = unit_rows(np.einsum("nk,nkd->nd", targets.share, documents[targets.place]))
-    own = _RIDGE * np.eye(queries.shape[1])
-    matrix = np.linalg.solve(queries.T @ queries + own, queries.T @ wanted + own).astype(np.float32)
-    return lambda vectors, _: vectors @ matrix
-
-
-def prompts(searched: Searched, seed: int) -> Vectors:
-    """Train prompts of queries and a map behind them, as `cse train` does, and return the queries' vectors."""
-    settings = check_settings(
-        {
-            "data": _data(searched.folder, 5).model_dump(),
-            "prompt": {"length": 8, "side": "query", "position_shift": False},
-            "post": {"kind": "query_map", "seed": seed},
-            "objective": {"nt_xent": {"weight": 0.0}, "energy_hinge": {"weight": 0.0}, "collection": {"weight": 1.0}},
-            "train": {"learning_rate": 0.03, "epochs": 2, "batch_size": 64, "max_length": 64, "seed": seed},
-        },
-        where="the benchmark",
-    )
-    with tempfile.TemporaryDirectory(prefix="queries-") as name:
-        folder = Path(name)
-        prepare(settings.data, folder / "prepared", progress=False)
-        train_stage(
-            settings, prepared=folder / "prepared", checkpoint=folder / "checkpoint", metrics=folder / "train.json",
-            plots=folder / "plots", scratch=folder / "scratch",
-        )  # fmt: skip
-        encoder = SentenceEncoder.load(folder / "checkpoint")
-        return encoder.encode(searched.task.queries, role="query")
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -204,24 +151,19 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         searched = Searched(folder, read_beir(folder, folder.name), bare)
         of = found[folder.name] = {BARE: [searched.scores(searched.queries, searched.judged)]}
         few, usual_pairs, all_pairs = (stand_ins(folder, most) for most in (1, 5, 1000))
-        works: dict[str, tuple[Any, QueryPairs, CollectionSettings]] = {
-            "closed form": (closed_form, usual_pairs, usual),
-            "map, one stand-in of a document": (trained_map, few, usual),
-            "map": (trained_map, usual_pairs, usual),
-            "map, all stand-ins": (trained_map, all_pairs, usual),
-            "map, no words": (trained_map, usual_pairs, usual.model_copy(update={"words": 0.0})),
+        works = {
+            "map, one stand-in of a document": (few, usual),
+            "map": (usual_pairs, usual),
+            "map, all stand-ins": (all_pairs, usual),
+            "map, no words": (usual_pairs, usual.model_copy(update={"words": 0.0})),
         }
-        for name, (fit, pairs, settings) in works.items():
+        for name, (pairs, settings) in works.items():
             start = time.monotonic()
-            mapped = fit(bare, pairs, settings)
-            seeds = range(1 if fit is closed_form else options.seeds)
+            mapped = trained_map(bare, pairs, settings)
+            seeds = range(options.seeds)
             of[name] = [searched.scores(mapped(searched.queries, seed), searched.judged) for seed in seeds]
-            _say(folder.name, name, of[name], time.monotonic() - start)
-        if options.prompts:
-            of["prompts and a map"] = [
-                searched.scores(prompts(searched, seed), searched.judged) for seed in range(options.seeds)
-            ]
-            _say(folder.name, "prompts and a map", of["prompts and a map"], 0.0)
+            mean = 100 * np.mean([each[NDCG] for each in of[name]])
+            say(f"{folder.name}: {name}: {mean:.2f}, {time.monotonic() - start:.0f} s")
         halves: dict[str, list[Scores]] = {"half, bare": [], "half, map": [], "half, map with judged queries": []}
         unlabelled = trained_map(bare, usual_pairs, usual)
         for split in range(options.splits):
@@ -232,23 +174,13 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             for name, mapped in zip(halves, each, strict=True):
                 halves[name].append(searched.scores(mapped(searched.queries, split), kept))
         of |= halves
-    return facts("cpu") | {
-        "backbone": options.backbone,
-        "figures": {
-            name: {
-                system: [{key: each.mean() for key, each in one.items()} for one in seeds]
-                for system, seeds in of.items()
-            }
-            for name, of in found.items()
-        },
-        "ratios": {},
-        "table": _table(found),
+    figures = {
+        name: {
+            system: [{key: each.mean() for key, each in one.items()} for one in seeds] for system, seeds in of.items()
+        }
+        for name, of in found.items()
     }
-
-
-def _say(folder: str, name: str, seeds: Sequence[Scores], seconds: float) -> None:
-    mean = 100 * np.mean([each[NDCG] for each in seeds])
-    print(f"{folder}: {name}: {mean:.2f}, {seconds:.0f} s", file=sys.stderr, flush=True)
+    return facts("cpu") | {"backbone": options.backbone, "figures": figures, "table": _table(found)}
 
 
 def _table(found: dict[str, dict[str, list[Scores]]]) -> str:
@@ -282,7 +214,7 @@ def _against(every: list[dict[str, list[Scores]]], system: str, name: str) -> st
         [
             (
                 Outcomes(np.stack([each[name] for each in of[BARE]]), trained=False),
-                Outcomes(np.stack([each[name] for each in of[system]]), trained=system != "closed form"),
+                Outcomes(np.stack([each[name] for each in of[system]]), trained=True),
             )
             for of in every
         ]
@@ -292,19 +224,17 @@ def _against(every: list[dict[str, list[Scores]]], system: str, name: str) -> st
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("folders", type=Path, nargs="+", help="search collections in BEIR's layout")
-    parser.add_argument("--seeds", type=int, default=3, help="of each training; default: 3")
-    parser.add_argument("--splits", type=int, default=3, help="of the judged queries in halves; default: 3")
-    parser.add_argument("--prompts", action="store_true", help="train prompts of queries, too")
-    parser.add_argument("--backbone", default=BackboneSettings().name, help="default: that of the settings")
+    parser.add_argument("--seeds", type=int, default=3, help="of each training")
+    parser.add_argument("--splits", type=int, default=3, help="of the judged queries in halves")
+    parser.add_argument("--backbone", default=BackboneSettings().name, help="as in backbone.name")
     return parser.parse_args(arguments)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
+def main() -> int:
     """Print the table and keep the figures."""
-    options = parse(arguments)
-    return run(NAME, lambda: measure(options))
+    return run("queries", lambda: measure(parse()))
 
 
 if __name__ == "__main__":

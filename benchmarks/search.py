@@ -27,15 +27,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
+from benchmarks.harness import facts, listed, parser_of, run, say
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus import table as tables
-from cse.scale.corpus.output import open_vectors
-from cse.scale.corpus.shard import EMBEDDING, shard_tables
 from cse.scale.corpus.table import Mode, SearchTable, open_table
 
 QUERIES = 200
@@ -64,16 +61,6 @@ def token_model(folder: Path, model: str) -> Path:
     # the vocabulary begins with the special tokens and then falls in frequency
     table = (vectors - vectors.mean(axis=0)) * np.log(1 + np.arange(size))[:, None]
     table[[number for number, name in enumerate(named) if name.startswith("[") and name.endswith("]")]] = 0
-    return averaging_model(folder, tokenizer, table.astype(np.float32))
-
-
-def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float32]) -> Path:
-    """Write a bundle that averages the vectors of a text's tokens.
-
-    Args:
-        tokenizer: without padding.
-        table: vectors of the tokens ``(tokens, D)``.
-    """
     folder.mkdir()
     tokenizer.save(str(folder / TOKENIZER))
     nodes = [
@@ -86,39 +73,22 @@ def averaging_model(folder: Path, tokenizer: Tokenizer, table: NDArray[np.float3
     width = table.shape[1]
     inputs = [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")]
     outputs = [helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", width])]
-    constants = [
-        numpy_helper.from_array(table, "table"),
-        numpy_helper.from_array(np.array([1]), "one"),
-        numpy_helper.from_array(np.array([-1]), "last"),
-    ]
+    arrays = {"table": table.astype(np.float32), "one": np.array([1]), "last": np.array([-1])}
+    constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
     Bundle(FORMAT, width, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
     return folder
 
 
-def nearest(folder: str, queries: np.ndarray, count: int) -> np.ndarray:
-    """Return the ids of the rows nearest to each query, by comparing all vectors a shard at a time."""
-    ids, best = np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
-    for table in shard_tables(open_vectors(folder), ["id", EMBEDDING]):
-        rows = table[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(table), -1)
-        best = np.hstack([best, queries @ rows.T])
-        ids = np.hstack([ids, np.broadcast_to(table["id"].to_numpy(), (len(queries), len(table)))])
-        kept = np.argpartition(-best, min(count, best.shape[1]) - 1, axis=1)[:, :count]
-        ids, best = np.take_along_axis(ids, kept, axis=1), np.take_along_axis(best, kept, axis=1)
-    return ids
-
-
 def ask(folder: str, given: Path, exact: int) -> dict[str, Any]:
     """Search for each query in each way; return milliseconds, recall and the peak of memory in MB.
 
-    Args:
-        given: queries, their vectors, and the ids of the rows nearest to them.
-        exact: queries, at most, that compare every vector.
+    ``given`` holds queries and their vectors; of ``exact`` of them every vector is compared, for the recall.
     """
     table = open_table(folder)
     with np.load(given) as arrays:
-        queries, vectors, truth = arrays["texts"].tolist(), arrays["vectors"], arrays["truth"]
+        queries, vectors = arrays["texts"].tolist(), arrays["vectors"]
     figures: dict[str, Any] = {}
     found: dict[str, list[set[Any]]] = {}
     for way, mode, every in WAYS:
@@ -126,11 +96,9 @@ def ask(folder: str, given: Path, exact: int) -> dict[str, Any]:
         if count:
             found[way], own = _ask(table, queries[:count], vectors, mode, exact=every)
             figures |= {f"{way}: {name}": value for name, value in own.items()}
-    pairs = {"vectors": [set(row) for row in truth.tolist()], "hybrid": found.get("hybrid, exact", [])}
-    for way, right in pairs.items():
-        if right:
-            shares = [len(one & other) / len(other) for one, other in zip(found[way], right, strict=False)]
-            figures[f"{way}: recall@10"] = float(np.mean(shares))
+    for way in ("vectors", "hybrid") if exact else ():
+        shares = [len(one & other) / len(other) for one, other in zip(found[way], found[f"{way}, exact"], strict=False)]
+        figures[f"{way}: recall@10"] = float(np.mean(shares))
     return figures
 
 
@@ -158,11 +126,6 @@ def command(*words: str) -> tuple[float, float]:
     return time.perf_counter() - start, peak
 
 
-def size_of(folder: Path, pattern: str) -> float:
-    """Return the size of the files below a folder in MB."""
-    return sum(path.stat().st_size for path in folder.rglob(pattern) if path.is_file()) / 1e6
-
-
 def measure(work: Path, rows: int, options: argparse.Namespace) -> dict[str, Any]:
     """Embed, index and search a corpus."""
     corpus, folder = work / f"{rows}.txt", work / f"vectors-{rows}"
@@ -175,53 +138,60 @@ def measure(work: Path, rows: int, options: argparse.Namespace) -> dict[str, Any
         some = ["--keep-text", "--workers", "0", "--provider", "cpu"]
         seconds, peak = command("embed", str(corpus), "--out", str(folder), "--model", model, *some)
         corpus.unlink()
-        print(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB", flush=True)
+        say(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB")
     seconds, peak = command("index", str(folder))
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
-    truth = nearest(str(folder), vectors, 10)
-    np.savez(work / f"queries-{rows}.npz", texts=np.array(queries), vectors=vectors, truth=truth)
+    np.savez(work / f"queries-{rows}.npz", texts=np.array(queries), vectors=vectors)
     built = {
         "build, s": seconds,
         "build: peak of embed and index, MB": peak,
-        "shards on disk, MB": size_of(folder, "*.parquet"),
-        "index on disk, MB": size_of(folder / "index.lance", "*"),
+        "shards on disk, MB": _megabytes(folder.rglob("*.parquet")),
+        "index on disk, MB": _megabytes((folder / "index.lance").rglob("*")),
     }
     asking = [sys.executable, "-m", "benchmarks.search", "--ask", str(folder), "--exact", str(options.exact)]
     done = subprocess.run(asking, check=True, capture_output=True, text=True)
     return built | json.loads(done.stdout)
 
 
-def main() -> None:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def _megabytes(paths: Iterator[Path]) -> float:
+    return sum(path.stat().st_size for path in paths if path.is_file()) / 1e6
+
+
+def main() -> int:
+    """Measure, print and keep the figures."""
+    parser = parser_of(__doc__)
     parser.add_argument("sentences", type=Path, nargs="?", help="a sentence a line")
     parser.add_argument("--model", default="data/bare", help="bundle")
     parser.add_argument("--real", action="store_true", help="embed with the bundle itself")
     parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--exact", type=int, default=50, help="queries that compare every vector")
+    parser.add_argument("--exact", type=int, default=100, help="queries that compare every vector")
     parser.add_argument("--work", type=Path, help="folder to keep what was made; default: a temporary one")
     parser.add_argument("--ask", help="ask an index that is there: a folder of --work, or a copy of it in a bucket")
-    parser.add_argument("--probes", type=int, default=tables._PROBES, help="partitions that a search reads")
     options = parser.parse_args()
-    tables._PROBES = options.probes
     if options.ask:
         rows = options.ask.rpartition("vectors-")[2]
         given = (options.work or Path(options.ask).parent) / f"queries-{rows}.npz"
         print(json.dumps(ask(options.ask, given, options.exact)))
-        return
+        return 0
     if options.sentences is None:
         parser.error("name a file of sentences")
-    with tempfile.TemporaryDirectory() as folder:
-        work = options.work or Path(folder)
-        work.mkdir(exist_ok=True)
-        if not options.real and not (work / "model").exists():
-            token_model(work / "model", options.model)
-        for rows in options.sizes:
-            for name, value in measure(work, rows, options).items():
-                print(f"{rows:,} rows: {name:40} {value:10.2f}", flush=True)
-            if options.work is None:
-                shutil.rmtree(work / f"vectors-{rows}")
+
+    def every_size() -> dict[str, Any]:
+        figures: dict[str, Any] = {}
+        with tempfile.TemporaryDirectory() as folder:
+            work = options.work or Path(folder)
+            work.mkdir(exist_ok=True)
+            if not options.real and not (work / "model").exists():
+                token_model(work / "model", options.model)
+            for rows in options.sizes:
+                figures |= {f"{rows:,} rows: {name}": value for name, value in measure(work, rows, options).items()}
+                say(listed(figures))
+                if options.work is None:
+                    shutil.rmtree(work / f"vectors-{rows}")
+        return facts("cpu") | {"figures": figures, "table": listed(figures)}
+
+    return run("search", every_size)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

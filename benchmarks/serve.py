@@ -1,7 +1,7 @@
 """``cse serve`` against other servers of the same model, measured in one run on one machine; run it while it is idle.
 
     make benchmark-serve                                              # makes infinity's environment, then runs all
-    python -m benchmarks.serve --out serve.json                       # about an hour on two cores
+    python -m benchmarks.serve                                        # about an hour on two cores
     python -m benchmarks.serve --quick --peers sentence-transformers  # a short try
 
 Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
@@ -9,7 +9,7 @@ bfloat16) and sentence-transformers behind FastAPI; first the settings of each, 
 for a few seconds with the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each
 request holds one text of 1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each
 started anew; ratios are of neighbours, medians over the rounds. A sample of all vectors is compared with the exported
-model's. Also: one request of 2,048 texts against as many clients, and the time from start to first vector.
+model's. Also: the time from start to first vector.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import signal
 import statistics
 import subprocess
@@ -25,7 +24,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +31,11 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.asking import LoadError
+from benchmarks.harness import environment, facts, parser_of, run, say, table
+from benchmarks.inputs import lengths_of
 from benchmarks.load import CHECK_EVERY, faulty
-from benchmarks.machine import machine
 from benchmarks.mixed_texts import DISTRIBUTION, histogram, mixed_texts
-from benchmarks.servers import ROOT, Running, ServerUnderTest, Setting, running
+from benchmarks.servers import Running, ServerUnderTest, Setting, running
 from cse import OnnxEncoder, SentenceEncoder
 from cse.export.bundle import write_bundle
 from cse.model.backbone_files import find_backbone
@@ -44,12 +43,10 @@ from cse.model.named import MINILM
 from cse.process import handling
 
 OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
-OUR_PACKAGES = ("cse", "tokenizers", "fastapi", "uvicorn")
 OPENVINO_TOLERANCE = 3e-3  # of products in bfloat16, whose sums are in float32
-RUNTIMES = ("onnxruntime", "onnxruntime-gpu", "openvino")  # those that are installed
+COLUMNS = ("requests_per_s", "p50_ms", "p99_ms")
 PEERS = ("infinity", "sentence-transformers")
 TRUNCATION = 256  # sentence-transformers' limit for this model; no text is longer, so nobody's limit matters
-LARGE = 2048  # texts of the one large request
 REFERENCES = 200
 TRIAL_SECONDS = 5.0
 
@@ -64,11 +61,6 @@ class Bench:
         self.faults: list[str] = []
         self.chosen: dict[str, Setting] = {}
 
-    @property
-    def providers(self) -> Sequence[str]:
-        """Of ours, among which the fastest is chosen."""
-        return self.options.providers if self.options.device == "cpu" else ["cuda"]
-
     def tolerance(self, contestant: ServerUnderTest) -> float:
         """Return how far a number of a vector may be from the reference, in the chosen setting."""
         return self.chosen[contestant.name].tolerance or contestant.tolerance
@@ -76,7 +68,7 @@ class Bench:
     def say(self, text: str) -> None:
         """Print a line of progress with the time so far."""
         passed = int(time.monotonic() - self.begin)
-        print(f"[{passed // 60:3}:{passed % 60:02}] {text}", file=sys.stderr, flush=True)
+        say(f"[{passed // 60:3}:{passed % 60:02}] {text}")
 
     def prepare(self) -> dict[str, Any]:
         """Export the model, compute the references, and return what the texts are."""
@@ -85,46 +77,25 @@ class Bench:
             pass
         texts = mixed_texts()
         encoder = OnnxEncoder(self.bundle, provider=self.options.device)
-        longest = max(map(len, (found.ids for found in _token_counts(self.bundle, texts))))
+        longest = max(lengths_of(texts, find_backbone(MINILM).folder, 10**6))
         if longest > TRUNCATION:
             raise LoadError(f"a text has {longest} tokens, more than {TRUNCATION}, where servers would truncate it")
         np.save(self.references, encoder.encode(texts[: REFERENCES * CHECK_EVERY : CHECK_EVERY]))
-        words = [len(text.split()) for text in texts]
-        return {
-            "count": len(texts),
-            "distinct": len(set(texts)),
-            "distribution": DISTRIBUTION,
-            "words_mean": statistics.mean(words),
-            "words_histogram": histogram(texts),
-            "longest_tokens": longest,
-            "truncated": 0,
-        }
+        told = {"count": len(texts), "distribution": DISTRIBUTION, "longest_tokens": longest}
+        return told | {"words_histogram": histogram(texts)}
 
     def contestants(self) -> tuple[ServerUnderTest, list[ServerUnderTest]]:
         """Return ours and the peers."""
-        installed = [name for name in RUNTIMES if any(metadata.distributions(name=name))]
-        ways = {each: (*OURS, "--provider", each) for each in self.providers}
-        if self.options.ours:
-            ways = {"": tuple(self.options.ours.split())}
-        ours = ServerUnderTest(
-            "cse serve",
-            tuple(
-                Setting(
-                    name,
-                    tuple(part.replace("{bundle}", str(self.bundle)) for part in command),
-                    tolerance=OPENVINO_TOLERANCE if name == "openvino" else None,
-                )
-                for name, command in ways.items()
-            ),
-            facts={"versions": peers.versions(sys.executable, (*OUR_PACKAGES, *installed))},
+        command = [str(self.bundle) if part == "{bundle}" else part for part in OURS]
+        settings = tuple(
+            Setting(each, (*command, "--provider", each), tolerance=OPENVINO_TOLERANCE if each == "openvino" else None)
+            for each in (self.options.providers if self.options.device == "cpu" else ["cuda"])
         )
         found: list[ServerUnderTest] = []
-        original = find_backbone(MINILM).folder
-        if "infinity" in self.options.peers:
-            found += peers.infinity(original, self.options.device, self.options.infinity)
-        if "sentence-transformers" in self.options.peers:
-            found += peers.sentence_transformers(original, self.options.device)
-        return ours, found
+        for name, make in (("infinity", peers.infinity), ("sentence-transformers", peers.sentence_transformers)):
+            if name in self.options.peers:
+                found += make(find_backbone(MINILM).folder, self.options.device)
+        return ServerUnderTest("cse serve", settings), found
 
     def load(self, contestant: ServerUnderTest, server: Running, clients: int, **changes: Any) -> dict[str, Any]:
         """Run the load generator in a process of its own and return its figures."""
@@ -141,7 +112,7 @@ class Bench:
         } | changes
         command = [sys.executable, "-m", "benchmarks.load", server.url]
         command += [str(part) for name, value in given.items() for part in (f"--{name}", value)]
-        done = subprocess.run(command, capture_output=True, text=True, env=_environment())
+        done = subprocess.run(command, capture_output=True, text=True, env=environment())
         if not out.is_file():
             raise LoadError(f"{contestant.name}, {clients} clients: {done.stderr.strip()[-1000:]}")
         figures = json.loads(out.read_text(encoding="utf-8"))
@@ -187,27 +158,15 @@ class Bench:
         self.chosen[contestant.name] = next(one for one in contestant.settings if one.name == best)
         return {"requests_per_s": rates, "failed": failed}
 
-    def one_large_request(self, ours: ServerUnderTest) -> dict[str, Any]:
-        """Return texts per second of a request of 2,048 texts, and of as many clients in the same server."""
-        most = max(self.options.clients)
-        with running(ours, self.chosen[ours.name]) as server:
-            window = {"texts-per-request": LARGE, "requests": 1 if self.options.quick else 3, "timeout": 600}
-            large = self.load(ours, server, 1, **window)
-            small = self.load(ours, server, most)
-        ratio = over(large["texts_per_s"], small["texts_per_s"])
-        self.say(f"one request of {LARGE} texts: {large['texts_per_s']:.1f} texts/s, {ratio:.2f} of {most} clients'")
-        return {"large": large, "clients": small, "texts_per_s_ratio": ratio}
-
     def run(self) -> dict[str, Any]:
         """Measure everything and return the figures."""
         ours, others = self.contestants()  # first, as a peer may be missing
-        figures: dict[str, Any] = {"machine": machine(), "device": self.options.device, "model": MINILM}
-        figures["texts"] = self.prepare()
+        figures = facts(self.options.device) | {"model": MINILM, "texts": self.prepare()}
         trials = {one.name: self.choose(one) for one in (ours, *others)}
         figures["contestants"] = {
             one.name: {
                 "setting": self.chosen[one.name].name,
-                "command": [_without_paths(part, self.folder) for part in self.chosen[one.name].command],
+                "command": self.chosen[one.name].command,
                 "environment": self.chosen[one.name].environment,
                 "tolerance": self.tolerance(one),
                 "trials": trials[one.name],
@@ -225,11 +184,15 @@ class Bench:
             for peer in others:
                 found["pairs"][peer.name] = {"ours": self.measure(ours), "peer": self.measure(peer)}
             rounds.append(found)
-        figures["one_large_request"] = self.one_large_request(ours)
         figures["medians"] = medians(rounds)
-        figures["ratios"] = ratios(rounds)
-        figures["faults"] = self.faults
-        return figures
+        figures["against"] = ratios(rounds)
+        figures["ratios"] = {
+            f"{key} / {name}, {number} clients": value
+            for name, found in figures["against"].items()
+            for number, one in found.items()
+            for key, value in one.items()
+        }
+        return figures | {"faults": self.faults, "table": shown(figures)}
 
 
 def medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -267,16 +230,11 @@ def ratios(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, fl
                     over(*(one["pairs"][name][side]["clients"][number][key] for side in ("ours", "peer")))
                     for one in rounds
                 )
-                for key in ("requests_per_s", "p50_ms", "p99_ms")
+                for key in COLUMNS
             }
             for number in first["ours"]["clients"]
         }
     return found
-
-
-def _cells(found: dict[str, dict[str, float]]) -> list[list[float]]:
-    """Return requests/s, p50 and p99 by number of clients."""
-    return [[one[key] for key in ("requests_per_s", "p50_ms", "p99_ms")] for one in found.values()]
 
 
 def over(ours: float, peer: float) -> float:
@@ -284,98 +242,54 @@ def over(ours: float, peer: float) -> float:
     return ours / peer if peer else math.nan
 
 
-def table(figures: dict[str, Any]) -> str:
+def shown(figures: dict[str, Any]) -> str:
     """Return the figures as a table: a row per server, and ours / peer."""
+
+    def cells(found: dict[str, dict[str, float]], form: str) -> list[str]:
+        return ["; ".join(format(one[key], form) for key in COLUMNS) for one in found.values()]
+
     servers = figures["medians"]["servers"]
     numbers = list(next(iter(servers.values()))["clients"])
-    head = "".join(f"{f'{number} clients':>30}" for number in numbers)
-    columns = "".join(f"{'req/s':>12}{'p50 ms':>9}{'p99 ms':>9}" for _ in numbers)
-    lines = [f"{'':32}{head}{'start':>9}{'memory':>9}", f"{'':32}{columns}{'s':>9}{'MB':>9}"]
-    for name, found in servers.items():
-        cells = "".join(f"{rate:12.1f}{p50:9.1f}{p99:9.1f}" for rate, p50, p99 in _cells(found["clients"]))
-        lines.append(f"{name:32}{cells}{found['cold_start_s']:9.1f}{found['memory_megabytes']:9.0f}")
-    if figures["ratios"]:
-        lines.append("cse serve relative to")
-    for name, found in figures["ratios"].items():
-        cells = "".join(f"{rate:11.2f}x{p50:8.2f}x{p99:8.2f}x" for rate, p50, p99 in _cells(found))
-        lines.append(f"{'  ' + name:32}{cells}")
-    one = figures["one_large_request"]
-    share = f"{one['texts_per_s_ratio']:.2f} of {one['clients']['clients']} clients'"
-    lines.append(f"one request of {LARGE} texts: {one['large']['texts_per_s']:.1f} texts/s, {share}")
-    settings = {name: one["setting"] for name, one in figures["contestants"].items() if one["setting"]}
-    lines += [f"setting of {name}: {setting}" for name, setting in settings.items()]
-    return "\n".join(lines)
+    lines = [
+        (name, *cells(found["clients"], ".1f"), f"{found['cold_start_s']:.1f}", f"{found['memory_megabytes']:.0f}")
+        for name, found in servers.items()
+    ]
+    lines += [(f"ours / {name}", *cells(found, ".2f"), "", "") for name, found in figures["against"].items()]
+    head = ("requests/s; p50; p99 in ms", *(f"{number} clients" for number in numbers), "start, s", "memory, MB")
+    settings = [f"setting of {name}: {one['setting']}" for name, one in figures["contestants"].items()]
+    return "\n".join([table(head, lines), *settings])
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="default: both")
-    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64], help="default: 1 16 64")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument("--seconds", type=float, default=10.0, help="measured, by server and clients; default: 10")
-    parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="default: 2")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
+def main() -> int:
+    """Print the table and keep the figures."""
+    parser = parser_of(__doc__)
+    parser.add_argument("--peers", nargs="*", choices=PEERS, default=PEERS, help="some of them")
+    parser.add_argument("--clients", type=int, nargs="+", default=[1, 16, 64], help="at once")
+    parser.add_argument("--rounds", type=int, default=3, help="of each")
+    parser.add_argument("--seconds", type=float, default=10.0, help="measured, by server and clients")
+    parser.add_argument("--warm-up", type=float, default=2.0, metavar="SECONDS", help="not measured")
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="of all servers")
     parser.add_argument(
         "--providers", nargs="+", choices=["openvino", "cpu"], default=["openvino", "cpu"],
-        help="ways to run ours on a CPU; default: both",
+        help="ways to run ours on a CPU",
     )  # fmt: skip
     parser.add_argument("--no-trials", dest="trials", action="store_false", help="take each peer's first setting")
     parser.add_argument("--quick", action="store_true", help="one round of 2 seconds without trials")
-    parser.add_argument("--ours", metavar="COMMAND", help="another server instead of cse serve; {bundle}, {port}")
-    parser.add_argument("--infinity", type=Path, default=peers.INFINITY, help="Python of infinity's environment")
-    parser.add_argument("--out", type=Path, help="write the figures here, as JSON")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     if options.quick:
         options.rounds, options.seconds, options.warm_up, options.trials = 1, 2.0, 1.0, False
     if min(options.rounds, *options.clients) < 1:
         parser.error("--rounds and --clients: give 1 or more")
-    return options
 
+    def measure() -> dict[str, Any]:
+        with handling(_stop, signal.SIGTERM), tempfile.TemporaryDirectory() as place:
+            return Bench(options, Path(place)).run()
 
-def _token_counts(bundle: Path, texts: list[str]) -> list[Any]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(bundle / "tokenizer.json"))
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    return tokenizer.encode_batch(texts)
-
-
-def _without_paths(part: str, folder: Path) -> str:
-    """Return a part of a command with names instead of this machine's folders."""
-    names = {str(folder): "WORK", str(find_backbone(MINILM).folder): "MINILM", sys.executable: "python"}
-    for path, name in (names | {str(ROOT): "."}).items():
-        part = part.replace(path, name)
-    return Path(part).name if Path(part).is_absolute() else part
-
-
-def _environment() -> dict[str, str]:
-    return os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))}
+    return run("serve", measure)
 
 
 def _stop(number: int) -> None:
     raise SystemExit(128 + number)
-
-
-def main() -> int:
-    """Print the table; ``--out`` also writes the figures."""
-    options = parse()
-    try:
-        with handling(_stop, signal.SIGTERM), tempfile.TemporaryDirectory() as place:
-            figures = Bench(options, Path(place)).run()
-    except LoadError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except KeyboardInterrupt:
-        print("stopped; all servers are ended", file=sys.stderr)
-        return 130
-    print(table(figures))
-    if options.out is not None:
-        options.out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    if figures["faults"]:
-        print(f"error: {len(figures['faults'])} runs were faulty, see above", file=sys.stderr)
-    return int(bool(figures["faults"]))
 
 
 if __name__ == "__main__":

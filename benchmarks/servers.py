@@ -13,25 +13,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import IO, Any
 
 import psutil
 
 from benchmarks.asking import MODELS, ROUTES, Asking, LoadError
+from benchmarks.harness import environment
 
-ROOT = Path(__file__).parents[1]
 START_SECONDS, END_SECONDS = 180.0, 10.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to run a server.
-
-    Attributes:
-        command: program and arguments; ``{port}`` is replaced.
-    """
+    """One way to run a server: program and arguments, in which ``{port}`` is replaced, and variables."""
 
     name: str
     command: tuple[str, ...]
@@ -58,20 +53,11 @@ class ServerUnderTest:
 
 @dataclass
 class Running:
-    """A server that answers.
+    """A server that answers, and the seconds from its start to its first vector."""
 
-    Attributes:
-        cold_start_s: seconds from its start to its first vector.
-    """
-
-    port: int
+    url: str
     process: subprocess.Popen[bytes]
     cold_start_s: float
-
-    @property
-    def url(self) -> str:
-        """Its address."""
-        return f"http://127.0.0.1:{self.port}"
 
     def memory_megabytes(self) -> float:
         """Return the resident memory of the server and its children."""
@@ -83,13 +69,6 @@ class Running:
         return total / 1e6
 
 
-def free_port() -> int:
-    """Return a free port of the loopback interface."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
-
-
 @contextmanager
 def running(
     contestant: ServerUnderTest, setting: Setting | None = None, start_seconds: float = START_SECONDS
@@ -99,21 +78,23 @@ def running(
     Raises:
         LoadError: it cannot be started, ends before its first answer, or gives none in time; with its last lines.
     """
-    chosen, port = setting or contestant.settings[0], free_port()
+    chosen = setting or contestant.settings[0]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
     command = [part.format(port=port) for part in chosen.command]
-    environment = os.environ | _OFFLINE | chosen.environment
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    variables = environment(**_OFFLINE | chosen.environment)
     with tempfile.TemporaryFile() as log:
         begin = time.perf_counter()
         try:
             process = subprocess.Popen(
-                command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         except OSError as error:
             raise LoadError(f"{contestant.name}: cannot start {command[0]}: {error.strerror}") from None
         try:
             _wait(contestant, process, port, begin + start_seconds, log)
-            yield Running(port, process, time.perf_counter() - begin)
+            yield Running(f"http://127.0.0.1:{port}", process, time.perf_counter() - begin)
         finally:
             end(process)
 
@@ -134,7 +115,9 @@ def _wait(
     model = reason = ""
     while time.perf_counter() < until:
         if process.poll() is not None:
-            raise LoadError(f"{contestant.name}: ended with {process.returncode} before its first answer:\n{tail(log)}")
+            raise LoadError(
+                f"{contestant.name}: ended with {process.returncode} before its first answer:\n{_tail(log)}"
+            )
         try:
             asking = Asking("127.0.0.1", port, timeout=max(until - time.perf_counter(), 1.0))
             model = model or json.loads(asking.ask(MODELS[contestant.kind]))["data"][0]["id"]
@@ -143,10 +126,9 @@ def _wait(
         except (OSError, http.client.HTTPException, LoadError) as error:
             reason = str(error)
             time.sleep(0.02)
-    raise LoadError(f"{contestant.name}: gave no vector in time ({reason}):\n{tail(log)}")
+    raise LoadError(f"{contestant.name}: gave no vector in time ({reason}):\n{_tail(log)}")
 
 
-def tail(log: IO[bytes], lines: int = 15) -> str:
-    """Return the last lines of a log."""
+def _tail(log: IO[bytes], lines: int = 15) -> str:
     log.seek(0)
     return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])

@@ -21,8 +21,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from benchmarks.record import facts, run, table
-from benchmarks.rounds import timed
+from benchmarks.harness import ROOT, facts, parser_of, run, say, table, timed
 from cse.bench.data import DataFolders
 from cse.bench.place import Place
 from cse.bench.worker import Backbones
@@ -33,24 +32,7 @@ from cse.settings import load_settings
 from cse.settings.edit import write_values
 from cse.settings.spaces import settings_with
 
-NAME = "sweep"
-ROOT = Path(__file__).parents[1]
 KEY = "train.learning_rate"
-# before the trainings; what a sweep and a training read
-STAGES = ("mine", "corrupt")
-
-
-def learning_rates(trials: int) -> list[float]:
-    """Return as many learning rates, evenly spaced: the trials take equally long."""
-    return [round(5e-3 * (number + 1), 6) for number in range(trials)]
-
-
-def prepared_clone(folder: Path, values: dict[str, Any]) -> Path:
-    """Clone the project, change its settings, prepare its rows, and return the clone."""
-    _run(["git", "clone", "--quiet", str(ROOT), str(folder)], ROOT)
-    write_values(folder / "params.yaml", values)
-    _run([sys.executable, "-m", "dvc", "repro", *STAGES], folder)
-    return folder
 
 
 def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
@@ -82,35 +64,31 @@ def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Sweep and train, and return the figures."""
-    rates = learning_rates(options.trials)
+    rates = [round(5e-3 * (number + 1), 6) for number in range(options.trials)]  # the trials take equally long
     with tempfile.TemporaryDirectory(prefix="sweep-") as name:
         place = Path(name)
-        clone = prepared_clone(place / "clone", {"data.max_rows": options.rows, "train.device": options.device})
-        print(f"{options.trials} trainings one after the other", file=sys.stderr, flush=True)
+        clone = place / "clone"
+        _run(["git", "clone", "--quiet", str(ROOT), str(clone)], ROOT)
+        write_values(clone / "params.yaml", {"data.max_rows": options.rows, "train.device": options.device})
+        _run([sys.executable, "-m", "dvc", "repro", "mine", "corrupt"], clone)  # what a sweep and a training read
+        say(f"{options.trials} trainings one after the other")
         plain = one_by_one(clone, rates, place / "trainings")
-        print(f"cse tune with {options.trials} trials", file=sys.stderr, flush=True)
+        say(f"cse tune with {options.trials} trials")
         swept = by_tune(clone, rates)
-    per_hour = {"cse tune": 3600 * len(rates) / swept["seconds"], "one after the other": 3600 * len(rates) / plain}
-    figures: dict[str, Any] = facts(options.device) | {
-        "trials": options.trials,
-        "rows": options.rows,
-        "seconds": {"one after the other": plain, "cse tune": swept["seconds"], "its trials": swept["trials"]},
-        "trials_per_hour": per_hour,
-        "ratios": {"cse tune / one after the other": swept["seconds"] / plain},
-    }
-    names = {"one after the other": f"{options.trials} trainings, one process", "cse tune": "the same by cse tune"}
+    seconds = {"one after the other": plain, "cse tune": swept["seconds"]}
+    names = (f"{options.trials} trainings, one process", "the same by cse tune")
     rows = [
-        (
-            names[name],
-            f"{figures['seconds'][name]:.1f}",
-            f"{per_hour[name]:.0f}",
-            f"{figures['seconds'][name] / plain:.2f}",
-        )
-        for name in names
+        (name, f"{taken:.1f}", f"{3600 * len(rates) / taken:.0f}", f"{taken / plain:.2f}")
+        for name, taken in zip(names, seconds.values(), strict=True)
     ]
     head = ("sweep", "seconds", "trials per hour", "this / one after the other")
-    figures["table"] = f"{table(head, rows)}\nthe trials of cse tune took {swept['trials']:.1f} s together"
-    return figures
+    return facts(options.device) | {
+        "trials": options.trials,
+        "rows": options.rows,
+        "seconds": seconds | {"its trials": swept["trials"]},
+        "ratios": {"cse tune / one after the other": swept["seconds"] / plain},
+        "table": f"{table(head, rows)}\nthe trials of cse tune took {swept['trials']:.1f} s together",
+    }
 
 
 def _run(command: Sequence[str], folder: Path) -> None:
@@ -122,23 +100,16 @@ def _run(command: Sequence[str], folder: Path) -> None:
         raise CseError(f"{' '.join(command)[:120]} returned {done.returncode}: {last[:300]}")
 
 
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, default=4, help="default: 4")
-    parser.add_argument(
-        "--rows", type=int, default=1500, help=f"generated triplets, at most {SAMPLE_ROWS}; default: 1500"
-    )
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="default: cpu")
-    options = parser.parse_args(arguments)
-    if options.rows > SAMPLE_ROWS:
-        parser.error(f"--rows {options.rows}: the sample has {SAMPLE_ROWS}")
-    return options
-
-
 def main() -> int:
     """Print the table and keep the figures."""
-    return run(NAME, lambda: measure(parse()))
+    parser = parser_of(__doc__)
+    parser.add_argument("--trials", type=int, default=4, help="of the sweep")
+    parser.add_argument("--rows", type=int, default=1500, help=f"generated triplets, at most {SAMPLE_ROWS}")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="where to train")
+    options = parser.parse_args()
+    if options.rows > SAMPLE_ROWS:
+        parser.error(f"--rows {options.rows}: the sample has {SAMPLE_ROWS}")
+    return run("sweep", lambda: measure(options))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,10 +29,8 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
-from benchmarks.backbones import add_backbone, backbone_folder
-from benchmarks.record import facts, histogram, lengths_in_words, percent, run, table
-from benchmarks.rounds import interleave, ratio
-from benchmarks.texts import add_texts, lengths_of, rows_of
+from benchmarks.harness import facts, histogram, interleave, lengths_in_words, parser_of, percent, ratio, run, table
+from benchmarks.inputs import add_inputs, backbone_folder, lengths_of, rows_of
 from cse.cli.options import parse_overrides
 from cse.data.store import view_of
 from cse.errors import CseError
@@ -49,7 +48,6 @@ from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder
 from cse.training.tokens import tokenise
 
-NAME = "train"
 OURS = "prompts"
 FIRST = 5  # steps that warm up and do not count
 STEPS = {"cpu": 12, "cuda": 150}
@@ -75,8 +73,7 @@ def default_encoder(settings: Settings, backbone: Path) -> SentenceEncoder:
 def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **changes: Any) -> float:
     """Train the default system without evaluation; return seconds per step after the first report.
 
-    Args:
-        **changes: settings of ``train``.
+    ``changes`` are settings of ``train``.
     """
     view = view_of(rows)
     tree: dict[str, Any] = {"data": {"view": view}, "train": {"save_seconds": 1e9, **changes}}
@@ -110,17 +107,13 @@ def contestants(
     """Return what measures seconds per step, by contestant, and what each one's step costs.
 
     Args:
-        batch_size: rows per step.
-        max_length: tokens per text at most.
         changes: settings of ``train`` for ours.
     """
     native = choose_bf16("auto", device)
     best = "bf16" if native else "fp32"
-    ours = "bf16" if choose_bf16(changes.get("precision", "auto"), device) else "fp32"
 
     def run_ours() -> float:
-        given = {"batch_size": batch_size, "max_length": max_length, **changes}
-        return seconds_per_step(rows, device, folder, **given)
+        return seconds_per_step(rows, device, folder, **{"batch_size": batch_size, "max_length": max_length} | changes)
 
     def run_full(bf16: bool, attention: str = "sdpa") -> float:
         model = full_model(folder, device, max_length, attention)
@@ -130,28 +123,24 @@ def contestants(
         model = prefix_model(folder, device, max_length, bf16=native)
         return train(model, rows, batch_size=batch_size, first=FIRST, bf16=native)[0]
 
-    runs: dict[str, Callable[[], float]] = {OURS: run_ours}
-    costs: Cost = {OURS: (ours, floor.FROZEN_STEP)}
+    ours = "bf16" if choose_bf16(changes.get("precision", "auto"), device) else "fp32"
+    found: dict[str, tuple[Callable[[], float], str, int]] = {OURS: (run_ours, ours, floor.FROZEN_STEP)}
     try:
         from benchmarks.peers.training import full_model, prefix_model, train
+
+        found["full fine-tuning, fp32"] = (lambda: run_full(False), "fp32", floor.FULL_STEP)
+        if native:
+            found["full fine-tuning, bf16"] = (lambda: run_full(True), "bf16", floor.FULL_STEP)
+        if device.type == "cuda" and is_flash_attn_2_available():
+            unpadded = partial(run_full, True, "flash_attention_2")
+            found["full fine-tuning, bf16, unpadded"] = (unpadded, "bf16", floor.FULL_STEP)
+        elif device.type == "cuda":
+            print("skipped: full fine-tuning, bf16, unpadded: flash_attn is not installed")
+        found[f"PEFT prefix, {best}"] = (run_prefix, best, floor.FROZEN_STEP)
     except ModuleNotFoundError as error:
-        print(
-            f"skipped: sentence-transformers' trainer: {error}; run: pip install -c constraints.txt -e '.[benchmarks]'"
-        )
-        return runs, costs
-    runs["full fine-tuning, fp32"] = lambda: run_full(False)
-    costs["full fine-tuning, fp32"] = ("fp32", floor.FULL_STEP)
-    if native:
-        runs["full fine-tuning, bf16"] = lambda: run_full(True)
-        costs["full fine-tuning, bf16"] = ("bf16", floor.FULL_STEP)
-    if device.type == "cuda" and is_flash_attn_2_available():
-        runs["full fine-tuning, bf16, unpadded"] = lambda: run_full(True, "flash_attention_2")
-        costs["full fine-tuning, bf16, unpadded"] = ("bf16", floor.FULL_STEP)
-    elif device.type == "cuda":
-        print("skipped: full fine-tuning, bf16, unpadded: flash_attn is not installed")
-    runs[f"PEFT prefix, {best}"] = run_prefix
-    costs[f"PEFT prefix, {best}"] = (best, floor.FROZEN_STEP)
-    return runs, costs
+        more = "run: pip install -c constraints.txt -e '.[benchmarks]'"
+        print(f"skipped: sentence-transformers' trainer: {error}; {more}")
+    return {name: run for name, (run, *_) in found.items()}, {name: (of, cost) for name, (_, of, cost) in found.items()}
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
@@ -200,45 +189,34 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures["spread"] = {name: (value.least, value.most) for name, value in spread.items()}
     figures["ratios"] = {f"{OURS} / {name}": value.median for name, value in spread.items()}
     figures["ratios"]["share of floor"] = figures["contestants"][OURS]["share_of_floor"] or 0.0
-    figures["table"] = _table(figures, {name: str(value) for name, value in spread.items()})
-    return figures
-
-
-def _table(figures: dict[str, Any], spread: dict[str, str]) -> str:
-    head = ("training", "sentences/s", "real tokens/s", "share of floor", "ours / this (least-most)")
     lines = [
         (
-            f"{name}{' (ours, ' + found['precision'] + ')' if name == OURS else ''}",
+            f"{name} (ours, {found['precision']})" if name == OURS else name,
             f"{found['sentences_per_s']:,.0f}",
             f"{found['tokens_per_s']:,.0f}",
             percent(found["share_of_floor"]),
-            spread.get(name, "1"),
+            str(spread.get(name, 1)),
         )
         for name, found in figures["contestants"].items()
     ]
-    return table(head, lines)
-
-
-def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_texts(parser)
-    add_backbone(parser)
-    parser.add_argument("--view", choices=list(PASSES), default="triplets", help="default: triplets")
-    parser.add_argument("--batch-size", type=int, default=256, help="rows per step; default: 256")
-    parser.add_argument("--max-length", type=int, default=32, help="tokens per text; default: 32")
-    parser.add_argument("--steps", type=int, help=f"of each round; default: {STEPS['cpu']}, {STEPS['cuda']} on a GPU")
-    parser.add_argument("--rounds", type=int, default=3, help="default: 3")
-    parser.add_argument(
-        "--set", "-s", action="append", default=[], metavar="KEY=VALUE", help="setting of ours, as train.row_groups=8"
-    )
-    return parser.parse_args(arguments)
+    head = ("training", "sentences/s", "real tokens/s", "share of floor", "ours / this (least-most)")
+    return figures | {"table": table(head, lines)}
 
 
 def main() -> int:
     """Print the table and keep the figures."""
     disable_progress_bar()
-    return run(NAME, lambda: measure(parse()))
+    parser = parser_of(__doc__)
+    add_inputs(parser)
+    parser.add_argument("--view", choices=list(PASSES), default="triplets", help="of the rows")
+    parser.add_argument("--batch-size", type=int, default=256, help="rows per step")
+    parser.add_argument("--max-length", type=int, default=32, help="tokens per text")
+    parser.add_argument("--steps", type=int, help=f"of each round; default: {STEPS['cpu']}, {STEPS['cuda']} on a GPU")
+    parser.add_argument("--rounds", type=int, default=3, help="of each")
+    parser.add_argument(
+        "--set", "-s", action="append", default=[], metavar="KEY=VALUE", help="setting of ours, as train.row_groups=8"
+    )
+    return run("train", lambda: measure(parser.parse_args()))
 
 
 if __name__ == "__main__":

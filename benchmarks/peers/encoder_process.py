@@ -7,7 +7,6 @@ import os
 import subprocess
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,11 +19,7 @@ _END_SECONDS = 20.0
 
 
 class EncoderProcess:
-    """A running peer; leave the ``with`` block to end it.
-
-    Args:
-        kind: one of ``KINDS`` of the program.
-        device: ``cpu`` or ``cuda``.
+    """A running peer, one of ``KINDS``; leave the ``with`` block to end it.
 
     Attributes:
         facts: its way to run and batch size, the rates of those that it tried, and its versions.
@@ -62,7 +57,7 @@ class EncoderProcess:
         """Return the vectors (n, d) of the last round, of unit length."""
         return _unit(self._place("round.npy"))
 
-    def encode(self, texts: list[str], alone: bool = False) -> np.ndarray:
+    def encode(self, texts: list[str], alone: bool = False, **_: object) -> np.ndarray:
         """Return the vectors (n, d) of other texts, of unit length; ``alone``: of one text per call."""
         asked, found = self._place("texts.json"), self._place("vectors.npy")
         asked.write_text(json.dumps(texts), encoding="utf-8")
@@ -85,9 +80,7 @@ class EncoderProcess:
     def __enter__(self) -> EncoderProcess:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _place(self, name: str) -> Path:

@@ -38,12 +38,7 @@ ONE_WAY = "as it is"
 
 @dataclass(frozen=True)
 class Given:
-    """What a peer is made from.
-
-    Attributes:
-        device: ``cpu`` or ``cuda``.
-        calibration: texts that the ranges of activations are read from.
-    """
+    """What a peer is made from; the ranges of activations are read from the texts for calibration."""
 
     folder: str
     device: str
@@ -68,16 +63,22 @@ def _torch(given: Given, dtype: str, attention: str = "sdpa", compiled: bool = F
     return {ONE_WAY: lambda: _encode_with(model)}
 
 
+def _exported(given: Given, backend: str, device: str, **settings: Any) -> tuple[Any, str]:
+    """Return a model of another back end, and its folder, which goes with the process's temporary one."""
+    import sentence_transformers
+
+    place, export = tempfile.mkdtemp(prefix="peer-"), {"export": True, **settings}
+    model = sentence_transformers.SentenceTransformer(given.folder, device=device, backend=backend, model_kwargs=export)
+    model.save_pretrained(place)
+    return model, place
+
+
 def _onnx(given: Given, quantize: bool = False) -> Ways:
     """Its ONNX back end: the graph fused (O3), or quantised to int8."""
     import sentence_transformers as library
 
-    device = given.device
-    provider = {"provider": "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"}
-    place = tempfile.mkdtemp(prefix="peer-onnx-")  # deleted with the process's temporary folder
-    export = provider | {"export": True}
-    model = library.SentenceTransformer(given.folder, device=device, backend="onnx", model_kwargs=export)
-    model.save_pretrained(place)
+    provider = {"provider": "CUDAExecutionProvider" if given.device == "cuda" else "CPUExecutionProvider"}
+    model, place = _exported(given, "onnx", given.device, **provider)
     if quantize:
         library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", place)
         name = "onnx/model_qint8_avx512_vnni.onnx"
@@ -85,35 +86,29 @@ def _onnx(given: Given, quantize: bool = False) -> Ways:
         library.export_optimized_onnx_model(model, "O3", place)
         name = "onnx/model_O3.onnx"
     named = provider | {"file_name": name}
-    made = library.SentenceTransformer(place, device=device, backend="onnx", model_kwargs=named)
+    made = library.SentenceTransformer(place, device=given.device, backend="onnx", model_kwargs=named)
     return {ONE_WAY: lambda: _encode_with(made)}
 
 
 def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
     """Its OpenVINO back end, with the hint for latency, with that for throughput, and with a stream for each core.
 
-    Args:
-        given: see ``Given``.
-        precision: of what is not int8, ``f32`` or ``bf16``.
-        quantize: whether to round to int8 with scales found for the calibration texts (NNCF).
+    ``quantize`` rounds to int8 with scales found for the calibration texts (NNCF).
     """
     import sentence_transformers as library
 
-    place = Path(tempfile.mkdtemp(prefix="peer-openvino-"))  # deleted with the process's temporary folder
-    export = {"export": True}
-    model = library.SentenceTransformer(given.folder, device="cpu", backend="openvino", model_kwargs=export)
-    model.save_pretrained(str(place))
+    model, place = _exported(given, "openvino", "cpu")
     name = "openvino/openvino_model.xml"
     if quantize:
         from optimum.intel import OVQuantizationConfig
 
-        rows = place / "calibration"
+        rows = Path(place) / "calibration"
         rows.mkdir()
         (rows / "train.json").write_text("\n".join(json.dumps({"text": text}) for text in given.calibration))
         library.export_static_quantized_openvino_model(
             model,
             OVQuantizationConfig(num_samples=len(given.calibration)),
-            str(place),
+            place,
             dataset_name=str(rows),
             dataset_config_name="default",
             dataset_split="train",
@@ -126,7 +121,7 @@ def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
     def load(compiled: bool = True, **settings: Any) -> Any:
         options: dict[str, Any] = {"file_name": name, "ov_config": {"INFERENCE_PRECISION_HINT": precision, **settings}}
         options |= {} if compiled else {"compile": False}
-        return library.SentenceTransformer(str(place), device="cpu", backend="openvino", model_kwargs=options)
+        return library.SentenceTransformer(place, device="cpu", backend="openvino", model_kwargs=options)
 
     def streams() -> Encode:
         # compiled once: of two models with a thread each, both would be pinned to the first core
@@ -167,11 +162,8 @@ def _fastembed(given: Given) -> Ways:
     """Fastembed with the same model as ONNX; it does not sort by length, so that is done for it."""
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
-    from sentence_transformers import SentenceTransformer
 
-    place = tempfile.mkdtemp(prefix="peer-fastembed-")
-    exported = SentenceTransformer(given.folder, device="cpu", backend="onnx", model_kwargs={"export": True})
-    exported.save_pretrained(place)
+    exported, place = _exported(given, "onnx", "cpu")
     TextEmbedding.add_custom_model(
         model="peer",
         pooling=PoolingType.MEAN,
@@ -215,20 +207,13 @@ KINDS: dict[str, Callable[[Given], Ways]] = {
 }
 
 
-@dataclass(frozen=True)
-class Fastest:
-    """The way and the batch size that are fastest, and texts per second of all by way and batch size."""
-
-    encode: Encode
-    way: str
-    size: int
-    rates: dict[str, dict[int, float]]
+Rates = dict[str, dict[int, float]]  # texts per second by way and batch size
 
 
-def fastest(ways: Ways, texts: list[str], device: str) -> Fastest:
+def fastest(ways: Ways, texts: list[str], device: str) -> tuple[Encode, str, int, Rates]:
     """Try all ways with all batch sizes; two are loaded at a time, as copies take gigabytes."""
-    found: Fastest | None = None
-    rates: dict[str, dict[int, float]] = {}
+    best: tuple[float, Encode, str, int] | None = None
+    rates: Rates = {}
     texts = texts[: TRIAL[device]]
     for way, load in ways.items():
         encode = load()
@@ -237,13 +222,11 @@ def fastest(ways: Ways, texts: list[str], device: str) -> Fastest:
         for size in BATCH_SIZES[device]:
             start = time.perf_counter()
             encode(texts, size)
-            rates[way][size] = len(texts) / (time.perf_counter() - start)
-        size = max(rates[way], key=lambda size: rates[way][size])
-        if found is None or rates[way][size] > rates[found.way][found.size]:
-            found = Fastest(encode, way, size, rates)
-    if found is None:
+            rates[way][size] = rate = len(texts) / (time.perf_counter() - start)
+            best = best if best and best[0] >= rate else (rate, encode, way, size)
+    if best is None:
         raise AssertionError
-    return found
+    return *best[1:], rates
 
 
 def main() -> None:
@@ -263,9 +246,10 @@ def main() -> None:
 
     texts = json.loads(options.texts.read_text(encoding="utf-8"))
     ways = KINDS[options.kind](Given(options.folder, options.device, texts[: options.calibrated]))
-    best = fastest(ways, texts, options.device)
-    encode, size = best.encode, best.size
-    say(way=best.way, batch_size=size, texts_per_s=best.rates, versions=_versions())
+    encode, way, size, rates = fastest(ways, texts, options.device)
+    installed = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
+    versions = {name: installed[name] for name in _PACKAGES if name in installed}
+    say(way=way, batch_size=size, texts_per_s=rates, versions=versions)
     for line in sys.stdin:
         asked = json.loads(line)
         given = json.loads(Path(asked["texts"]).read_text(encoding="utf-8")) if "texts" in asked else texts
@@ -275,11 +259,6 @@ def main() -> None:
         seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
         np.save(asked["to"], vectors.astype(np.float32))
         say(**seconds)
-
-
-def _versions() -> dict[str, str]:
-    found = {each.metadata["Name"].lower(): each.version for each in importlib.metadata.distributions()}
-    return {name: found[name] for name in _PACKAGES if name in found}
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
 """A sentence-transformers model behind FastAPI, with OpenAI's route: what one writes without a server at hand.
 
-    python -m benchmarks.peers.sentence_transformers_app FOLDER --port 8000 --dtype float32 --batching
+    python -m benchmarks.peers.sentence_transformers_app FOLDER --port 8000 --dtype float32
 
-Without batching each request is encoded by one of ``--workers`` threads; with it, one thread encodes all the requests
-that wait, up to 64 texts, in one call.
+One thread encodes all the requests that wait, up to 64 texts, in one call.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ class PeerService:
         dtype = {"model_kwargs": {"dtype": getattr(torch, options.dtype)}}
         self.model = SentenceTransformer(options.model, device=options.device, **dtype)
         self.model.eval()
-        self.pool = ThreadPoolExecutor(1 if options.batching else options.workers)
-        self.batching = options.batching
+        self.pool = ThreadPoolExecutor(1)
         self.waiting: asyncio.Queue[tuple[list[str], asyncio.Future[np.ndarray]]] = asyncio.Queue()
 
     def encode(self, texts: list[str]) -> np.ndarray:
@@ -54,10 +52,7 @@ class PeerService:
 
     async def vectors(self, texts: list[str]) -> np.ndarray:
         """Return the vectors of one request."""
-        loop = asyncio.get_running_loop()
-        if not self.batching:
-            return await loop.run_in_executor(self.pool, self.encode, texts)
-        answer = loop.create_future()
+        answer = asyncio.get_running_loop().create_future()
         self.waiting.put_nowait((texts, answer))
         return await answer
 
@@ -116,8 +111,6 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
     parser.add_argument("--device", default="cpu", help="default: cpu")
-    parser.add_argument("--batching", action="store_true", help="encode waiting requests together")
-    parser.add_argument("--workers", type=int, default=1, help="threads that encode, without batching; default: 1")
     parser.add_argument("--threads", type=int, help="threads inside an operator; default: torch's own")
     options = parser.parse_args()
     uvicorn.run(

@@ -79,13 +79,10 @@ def train(
     learning_rate: float = 5e-5,
     every: int = 0,
 ) -> tuple[float, list[float]]:
-    """Train for one pass and return seconds per step after the ``first`` ones, and the losses.
+    """Train for one pass of triplets, pairs, or sentences, which are their own positives.
 
-    Args:
-        rows: triplets, pairs, or sentences, which are their own positives.
-        batch_size: rows per step.
-        first: steps that do not count.
-        every: steps between two losses; 0: none, as reading them waits for the device.
+    Returns seconds per step after the ``first`` ones, and the loss of every so many steps (0: none, as reading them
+    waits for the device).
     """
     if rows.column_names == ["sent0"]:
         rows = rows.append_column("sent1", rows["sent0"])

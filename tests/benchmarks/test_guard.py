@@ -9,11 +9,10 @@ import sys
 import pytest
 import torch
 
-from benchmarks.backbones import backbone_folder
+from benchmarks.harness import interleave, ratio, timed
+from benchmarks.inputs import backbone_folder, rows_of, sentences_of
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.peers.training import full_model, train
-from benchmarks.rounds import interleave, ratio, timed
-from benchmarks.texts import rows_of, sentences_of
 from benchmarks.train import default_encoder, seconds_per_step
 from cse import OnnxEncoder
 from cse.export.bundle import write_bundle

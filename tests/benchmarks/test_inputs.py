@@ -4,10 +4,8 @@ import numpy as np
 import pytest
 from torch import device
 
-from benchmarks.backbones import backbone_folder
 from benchmarks.floor import weights
-from benchmarks.random_bert import SHAPES
-from benchmarks.texts import lengths_of, rows_of, sentences_of
+from benchmarks.inputs import SHAPES, backbone_folder, lengths_of, rows_of, sentences_of
 from benchmarks.train import seconds_per_step
 from cse import SentenceEncoder
 from cse.errors import CseError

@@ -5,8 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.record import drawn, histogram, keep, table
-from benchmarks.rounds import interleave, ratio
+from benchmarks.harness import histogram, interleave, keep, lengths_in_words, ratio, table
 
 
 def test_histogram_counts_every_text_once_in_ranges_of_four():
@@ -17,9 +16,10 @@ def test_histogram_counts_every_text_once_in_ranges_of_four():
     assert histogram([]) == {}
 
 
-def test_drawn_histogram_has_a_bar_as_long_as_its_share():
-    bars = [line.count("#") for line in drawn({"1-4": 10, "5-8": 5, "9-12": 0}).splitlines()]
-    assert bars == [40, 20, 0]
+def test_lengths_are_drawn_as_bars_as_long_as_their_share():
+    lines = lengths_in_words([1] * 10 + [9] * 5, limit=9).splitlines()
+    assert lines[0] == "15 texts, 3.7 tokens on average, 5 reach the limit of 9"
+    assert [line.count("#") for line in lines[1:]] == [40, 0, 20]
 
 
 def test_history_keeps_earlier_runs(tmp_path):

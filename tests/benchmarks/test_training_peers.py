@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from benchmarks.backbones import backbone_folder
+from benchmarks.inputs import backbone_folder, rows_of
 from benchmarks.peers.training import VIRTUAL_TOKENS, full_model, prefix_model, train
-from benchmarks.texts import rows_of
 
 CPU = torch.device("cpu")
 
@@ -19,14 +18,13 @@ def _copies(model):
     return {name: weight.detach().clone() for name, weight in model.named_parameters()}
 
 
-@pytest.mark.parametrize("bf16", [False, True])
-def test_prefix_tuning_changes_its_prefix_alone_and_its_loss_falls(rows, bf16):
+def test_prefix_tuning_changes_its_prefix_alone_and_its_loss_falls(rows):
     with backbone_folder("random:tiny") as folder:
-        model = prefix_model(folder, CPU, 32, bf16=bf16)
+        model = prefix_model(folder, CPU, 32, bf16=True)
         before = _copies(model)
         # ten times the same rows: what it can learn is these rows
         again = rows.take([*range(64)] * 10)
-        _, losses = train(model, again, batch_size=64, first=1, bf16=bf16, learning_rate=2e-1, every=1)
+        _, losses = train(model, again, batch_size=64, first=1, bf16=True, learning_rate=2e-1, every=1)
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     (prefix,) = trained
     assert before[prefix].shape == (VIRTUAL_TOKENS, 2 * 2 * 64)  # keys and values of two layers

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.random_bert import SHAPES, save_bert, sentences
+from benchmarks.inputs import SHAPES, long_sentences, save_bert
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
@@ -109,7 +109,7 @@ def measure(shape: dict[str, int], batch: int, cut: Cut, device: torch.device, p
     backbone = load_backbone(find_backbone(str(save_bert(place / "bert", shape))))
     prompt = new_prompt("key_value", backbone, length=16)
     encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only")
-    rows = pa.table({"sent0": sentences(batch * STEPS)})
+    rows = pa.table({"sent0": long_sentences(batch * STEPS)})
     table = tokenise(rows, "sentences", [backbone.tokenizer], max_length=32, pad_id=backbone.pad_id)
     losses, batches = Losses({"nt_xent": contrast(encoder)}), []
     losses.register_forward_pre_hook(

@@ -1,0 +1,118 @@
+"""What benchmarks run on: a user's rows or generated ones, and a backbone that exists or one of random weights."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertModel, PreTrainedModel, PreTrainedTokenizerFast
+
+from cse.data.sample import sample_rows
+from cse.data.shape import read_rows
+from cse.data.store import VIEW_COLUMNS
+from cse.errors import CseError, nearest
+from cse.model.backbone import plain_copy
+from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
+from cse.model.named import MINILM
+
+RANDOM = "random:"
+SHAPES = {
+    "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
+    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
+    "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
+}
+_SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
+
+
+def add_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add ``--triplets``, ``--backbone`` and ``--device``."""
+    parser.add_argument("--triplets", type=Path, metavar="CSV", help="your triplets instead of generated ones")
+    shapes = f"{RANDOM}{{{','.join(SHAPES)}}}"
+    parser.add_argument("--backbone", default=MINILM, help=f"folder, hub id, or {shapes}")
+    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
+
+
+def rows_of(view: str, count: int, triplets: Path | None) -> pa.Table:
+    """Return training rows of a view: ``triplets``, or ``sentences``, which are the anchors of triplets."""
+    if triplets is not None and not triplets.is_file():
+        raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
+    source = sample_rows(view, count, seed=1) if triplets is None else (row.texts for row in read_rows(triplets, view))
+    names = VIEW_COLUMNS[view]
+    rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
+    if len(rows) < count:
+        raise CseError(f"{triplets}: {len(rows):,} rows, but {count:,} are wanted; give a longer file or fewer steps")
+    return pa.Table.from_pylist(rows)
+
+
+def sentences_of(count: int, triplets: Path | None) -> list[str]:
+    """Return distinct sentences, those of the rows of triplets."""
+    rows = rows_of("triplets", count, triplets)  # a row has a distinct sentence at least, or nearly
+    found = list(dict.fromkeys(text for row in rows.to_pylist() for text in row.values()))
+    if len(found) < count:
+        raise CseError(f"{triplets}: {len(found):,} distinct sentences, but {count:,} are wanted; give a longer file")
+    return found[:count]
+
+
+def lengths_of(texts: list[str], folder: Path, limit: int) -> list[int]:
+    """Return the real tokens of each text by a backbone's tokenizer, special tokens included, cut at ``limit``."""
+    tokenizer = read_tokenizer(BackboneFiles(str(folder), "main", folder, ""))
+    return [min(len(found.ids), limit) for found in plain_copy(tokenizer).encode_batch(texts)]
+
+
+@contextmanager
+def backbone_folder(name: str) -> Iterator[Path]:
+    """Yield the folder of a backbone; one of random weights is deleted afterwards."""
+    if not name.startswith(RANDOM):
+        yield find_backbone(name).folder
+        return
+    shape = name.removeprefix(RANDOM)
+    if shape not in SHAPES:
+        raise CseError(f"--backbone: no shape {shape!r}{nearest(shape, SHAPES)}; give {', '.join(SHAPES)}")
+    with tempfile.TemporaryDirectory(prefix="backbone-") as place:
+        yield save_bert(Path(place) / shape, SHAPES[shape])
+
+
+def long_sentences(count: int) -> list[str]:
+    """Return generated texts of about 24 tokens: two sentences each."""
+    rows = sample_rows("sentences", 2 * count, 1)
+    return [f"{first} {second}" for (first,), (second,) in islice(zip(rows, rows, strict=True), count)]
+
+
+def save_bert(folder: Path, shape: dict[str, int], kind: type[PreTrainedModel] = BertModel) -> Path:
+    """Save a BERT of random weights, which do not affect speed or memory, with a tokenizer of its own.
+
+    It lies there as sentence-transformers would save it, with mean pooling and vectors of unit length.
+
+    Args:
+        shape: arguments of ``BertConfig``, see ``SHAPES``.
+        kind: ``BertModel``, or ``BertForMaskedLM`` for one with its head.
+    """
+    torch.manual_seed(0)
+    kind(BertConfig(**shape)).save_pretrained(folder)
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    special = [*_SPECIAL.values(), "[MASK]"]
+    tokenizer.train_from_iterator(
+        long_sentences(2000), trainers.WordPieceTrainer(vocab_size=30522, special_tokens=special, show_progress=False)
+    )
+    ends = [(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")]
+    tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+    names = _SPECIAL | {"mask_token": "[MASK]"}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=512, **names).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir(exist_ok=True)
+    pooling = {"word_embedding_dimension": shape["hidden_size"], "pooling_mode_mean_tokens": True}
+    (folder / "1_Pooling/config.json").write_text(json.dumps(pooling), encoding="utf-8")
+    kinds = [f"sentence_transformers.models.{kind}" for kind in ("Transformer", "Pooling", "Normalize")]
+    places = ["", "1_Pooling", "2_Normalize"]
+    modules = [{"idx": at, "name": str(at), "path": places[at], "type": kind} for at, kind in enumerate(kinds)]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    return folder
