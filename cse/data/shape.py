@@ -296,7 +296,7 @@ def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> Judge | N
         return None
     if not of_classes:
         raise CseError(f"{can} be classes of NLI or scores; {say}, or name the column score")
-    return Judge(False, lambda value: _of_class(read_class(value, shown)))
+    return Judge(False, lambda value: _of_class(read_class(_word(value), shown)))
 
 
 def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: tuple[float, float]) -> Judge:
@@ -312,6 +312,8 @@ def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_
 
 def _word(value: Any) -> str:
     word = plain(value).lower()
+    if number_of(word) in (-1, 0, 1, 2):  # also +1, 1e0, and 1,0
+        return str(int(number_of(word)))
     return word if word in (*_NO_LABEL, UNLABELLED) or _NUMBER.fullmatch(word) else re.sub(r"[\s_-]+", "_", word)
 
 
@@ -345,12 +347,18 @@ def _check_unknown(path: Path, columns: Columns, encoding: str | None) -> None:
             )
 
 
-def _first_values(path: Path, names: list[str], encoding: str | None) -> list[tuple[set[str], str]]:
+def _first_values(
+    path: Path, names: list[str], encoding: str | None, most: int | None = _SEEN
+) -> list[tuple[set[str], str]]:
     words: list[set[str]] = [set() for _ in names]
-    for _, values in islice(open_table(path, encoding).pick(names), _SEEN) if names else ():
+    for _, values in islice(open_table(path, encoding).pick(names), most) if names else ():
         for seen, value in zip(words, values, strict=False):
             seen.add(_word(value))
     return [(seen.difference(_NO_LABEL), name) for seen, name in zip(words, names, strict=True)]
+
+
+def _is_judgement(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text.strip())) or _is_label(_word(text))
 
 
 def _is_label(word: str) -> bool:
@@ -386,7 +394,11 @@ def read_rows(
     table = open_table(path, encoding)
     chosen = choose_columns(path, table.columns, view, columns)
     judge = None
-    if view in JUDGED and chosen.label:
+    if view == LABELLED:
+        ((seen, _),) = _first_values(path, [str(chosen.label)], encoding, None)
+        if found := seen - {UNLABELLED}:
+            _of_numbers(found, chosen._replace(texts=NLI), str(path))
+    elif view in JUDGED and chosen.label:
         labels = open_table(path, encoding).pick([chosen.label])
         judge = judge_of(((line, values[0]) for line, values in labels if values), chosen, str(path), score_range)
         tell(judge.told)
@@ -455,6 +467,11 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
             raise CseError(
                 f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
                 "separated by tabs; use a csv file or set data.view: sentences"
+            )
+        if view in JUDGED and any(map(_is_judgement, line.split("\t")[width - (view == "triplets") :])):
+            raise CseError(
+                f"{path}:{number}: a label or score stands behind the texts; write a line with names first, such as "
+                "sentence1, sentence2, label, and call the file .tsv"
             )
         if number > 1 or not _is_header(texts, view):
             yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
