@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import MOST_CHARACTERS, no_rows
+from cse.data.checks import MOST_CHARACTERS, is_blank, no_rows
 from cse.data.near_duplicates import NearDuplicates
 from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
@@ -215,10 +215,11 @@ def trimmed(text: str | None) -> str:
 
 
 def _fault(texts: tuple[str, ...], label: str | None, max_words: int) -> str | None:
-    if not all(texts):
-        if not any(texts):
+    says = [not is_blank(text) for text in texts]
+    if not all(says):
+        if not any(says):
             return "blank"
-        return "missing_hard_negative" if len(texts) == 3 and texts[0] and texts[1] else "missing_sentence"
+        return "missing_hard_negative" if len(says) == 3 and says[0] and says[1] else "missing_sentence"
     if label is None:
         return "no_label"
     for text in texts:

@@ -169,6 +169,9 @@ def decoded_lines(
     head = _head(file)
     longest = _LONGEST_ARRAY if is_array(head) else _LONGEST
     try:
+        unmarked = 3 * head.count(0) > len(head) and _encoding(head, encoding) == "utf-8"
+        if codecs.lookup(encoding).name == "utf-8" and (unmarked or head.startswith(codecs.BOM_UTF32_LE)):
+            raise UnicodeError  # UTF-16 without its mark, or UTF-32
         text = io.TextIOWrapper(file, _encoding(head, encoding), errors="surrogateescape", newline="")
         for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=first):
             if len(line) > longest and not line.endswith(("\n", "\r")):

@@ -437,6 +437,8 @@ def rows_of(
 def _several(values: Sequence[Any], where: str) -> list[str | None]:
     """Return the texts in columns that hold one or a list each: those that are not blank, or else one."""
     every = [check_text(each, where) for value in values for each in (value if isinstance(value, list) else [value])]
+    if any(text and text.startswith(("['", '["')) and text.endswith("]") for text in every):
+        raise CseError(f"{where}: a list of texts written as text; write the rows as jsonl, lists as lists")
     return [text for text in every if text and text.strip()] or every[:1] or [None]
 
 

@@ -20,10 +20,11 @@ DOCUMENTS = 16_384  # of a block
 _CELLS = 1 << 22  # scores at a time: 16 MiB
 _K1, _B = 1.2, 0.75  # as Lucene and LanceDB have them
 # scripts that write no blanks between words, and Korean, whose endings are part of the word
-_DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = regex.compile(rf"([{_DENSE}]+)|[[\p{{L}}\p{{M}}\p{{N}}]--[{_DENSE}]]+", regex.V1)
 _ASCII = re.compile("[a-z0-9]+")  # the same, ten times as fast
-_ACCENTS = regex.compile("[\u0300-\u036f]")
+# and what Arabic and Hebrew may write or leave out: vowels, hamza, the line that stretches a word; the soft hyphen
+_ACCENTS = regex.compile(r"[\u0300-\u036f\u00ad\u0640[\p{M}&&[\p{Arabic}\u0591-\u05c7\u064b-\u0655\u0670]]]", regex.V1)
 STOP = {
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",

@@ -30,18 +30,20 @@ def test_every_reason_is_counted_with_its_first_place():
         ("a cat", "a pet", "a dog"),
         ("A Test-sentence!", "b", "c"),
         ("the end", "b", "c"),
+        ("N/A", "-", "\u200b"),
+        ("a", "n/a", "c"),
     ]
     kept, report = clean(rows, held_out=overlap_keys(["a test sentence ."]))
     assert kept == [("a cat", "a pet", "a dog"), ("the end", "b", "c")]
     assert dropped(report) == {
-        "blank": (2, "nli.csv:3"),
-        "missing_sentence": (1, "nli.csv:5"),
+        "blank": (3, "nli.csv:3"),
+        "missing_sentence": (2, "nli.csv:5"),
         "missing_hard_negative": (1, "nli.csv:6"),
         "too_long": (1, "nli.csv:7"),
         "duplicate": (1, "nli.csv:8"),
         "evaluation_overlap": (1, "nli.csv:9"),
     }
-    assert (report.read, report.kept, report.distinct_sentences) == (9, 2, 6)
+    assert (report.read, report.kept, report.distinct_sentences) == (11, 2, 6)
     assert report.read == report.kept + sum(drop.count for drop in report.dropped.values())
     assert list(report.as_dict()["dropped"]) == list(REASONS)
 
@@ -126,7 +128,8 @@ def test_overlap_ignores_case_and_punctuation_only(one, other, same):
 
 def test_a_sentence_of_punctuation_overlaps_with_nothing():
     assert overlap_keys(["...", "a"]) == {overlap_key("A")}
-    assert clean([("!?",)], held_out=overlap_keys(["...", "a"]))[0] == [("!?",)]
+    kept, report = clean([("!?",), ("b",)], held_out=overlap_keys(["...", "a"]))
+    assert (kept, dropped(report)) == ([("b",)], {"blank": (1, "nli.csv:2")})
 
 
 def test_nothing_left_says_how_many_why_and_what_to_do():

@@ -154,6 +154,9 @@ def test_non_utf8_bytes_name_file_line_and_byte(tmp_path):
     assert "data.encoding" in message
     assert "a.csv:2: byte 0xff" in failure(write(tmp_path / "a.csv", b"sent0,sent1,hard_neg\n\xff,b,c\n"))
     assert "data.encoding" in failure(write(tmp_path / "b.txt", b"no mark"), "sentences", encoding="utf-16")
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32"):
+        path = write(tmp_path / "c.csv", "sent0,sent1\na,b\n".encode(encoding))
+        assert failure(path, "pairs").startswith(f"{path}: not utf-8; set data.encoding")
 
 
 @pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl", "parquet"])

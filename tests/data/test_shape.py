@@ -195,6 +195,12 @@ def test_several_positives_and_negatives_in_a_row(tmp_path, ending, row, expecte
     assert {found.texts for found in read_rows(path, "pairs")} == {texts[:2] for texts in expected}
 
 
+def test_a_list_written_as_text_is_refused(tmp_path):
+    path = write(tmp_path / "a.csv", ("query", "pos", "neg"), [("q", "a", "x"), ("q", "['a', 'b']", "x")])
+    with pytest.raises(CseError, match=r"a.csv:3: a list of texts written as text; write the rows as jsonl"):
+        list(read_rows(path, "triplets"))
+
+
 def test_what_is_left_out_is_counted_and_said(tmp_path):
     (tmp_path / "none").mkdir()
     given = {"source": "files", "dev_path": str(tmp_path / "none"), "evaluation_path": str(tmp_path / "none")}
