@@ -52,7 +52,7 @@ from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
-from cse.training.precision import choose_device
+from cse.training.device import choose_device
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]
 NAME = "encode"

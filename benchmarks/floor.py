@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from benchmarks.backbones import add_backbone, backbone_folder
-from cse.training.precision import choose_device
+from cse.training.device import choose_device
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 REPEATS = 7

@@ -42,9 +42,9 @@ from cse.settings.group import LARGEST
 from cse.settings.load import check_settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
-from cse.stages.fit_query_map import fit_query_map
 from cse.stages.train import train_stage
 from cse.training.collection import QueryPairs, pairs_of, teach
+from cse.training.heads import fit_query_map
 
 NAME = "queries"
 BARE = "the bare backbone"
@@ -156,7 +156,7 @@ def trained_map(
     learned, times = learn(bare, pairs, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
-        fitted = fit_query_map(*learned, temperature=settings.temperature, seed=seed, times=times)
+        fitted = fit_query_map(*learned, seed=seed, times=times)
         return np.asarray(fitted(torch.from_numpy(queries)).numpy())
 
     return mapped

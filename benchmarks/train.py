@@ -39,12 +39,13 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
-from cse.stages.build.encoder import encoder_from
-from cse.stages.build.losses import losses_from
-from cse.stages.build.plan import plan_from
+from cse.training.batch import Augmentation
+from cse.training.device import choose_bf16, choose_device
+from cse.training.encoder import encoder_from
+from cse.training.loop import Plan
 from cse.training.loop import train as train_loop
+from cse.training.losses import losses_from
 from cse.training.observers import Observer, StepRecord
-from cse.training.precision import choose_bf16, choose_device
 from cse.training.state import RunFolder
 from cse.training.tokens import tokenise
 
@@ -68,8 +69,7 @@ class _Times(Observer):
 
 def default_encoder(settings: Settings, backbone: Path) -> SentenceEncoder:
     """Return a backbone with new prompts."""
-    groups = (settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
-    return encoder_from(load_backbone(find_backbone(str(backbone))), *groups)
+    return encoder_from(load_backbone(find_backbone(str(backbone))), settings)
 
 
 def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **changes: Any) -> float:
@@ -92,7 +92,7 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
             encoder,
             losses_from(settings.objective, encoder, plan, table),
             table,
-            plan_from(plan, settings.augment, model, bf16=bf16),
+            Plan(plan, Augmentation.of(settings.augment, model), bf16),
             dev=None,
             folder=RunFolder(Path(folder)),
             observer=watch,

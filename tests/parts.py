@@ -12,8 +12,8 @@ from cse.model.post import Flow, fit_flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
-from cse.settings.train import AugmentSettings, TrainSettings
-from cse.stages.build.plan import plan_from
+from cse.settings.train import TrainSettings
+from cse.training.batch import NO_AUGMENTATION
 from cse.training.loop import Plan
 from cse.training.slices import Cut
 
@@ -36,8 +36,14 @@ def new_flow(vectors, **options: Any) -> Flow:
 
 def new_plan(**changes: Any) -> Plan:
     """Plan with the default settings of ``train``, in float32 and without slicing the batch."""
-    usual = plan_from(TrainSettings(), AugmentSettings(), None, bf16=False)
-    return replace(usual, **({"cut": Cut(1, None)} | changes))
+    return replan(Plan(TrainSettings(), NO_AUGMENTATION, bf16=False), **({"cut": Cut(1, None)} | changes))
+
+
+def replan(plan: Plan, **changes: Any) -> Plan:
+    """Return a plan with other settings of ``train``, another ``cut``, ``augmentation`` or ``bf16``."""
+    own = {name: changes.pop(name) for name in ("augmentation", "bf16") if name in changes}
+    cut = changes.pop("cut", plan.cut)
+    return replace(plan, train=TrainSettings(**plan.train.model_dump() | vars(cut) | changes), **own)
 
 
 def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

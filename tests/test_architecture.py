@@ -20,7 +20,7 @@ from ruamel.yaml import YAML
 from cse.data.sources import WATCHED
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.stages.common import training_code
+from cse.training import training_code
 
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
@@ -124,8 +124,8 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     )
     files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
     trains = {file for file in files if not file.startswith(around)}
-    assert {"cse/stages/build/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
-    assert trains - code == set(), "add these to the training code in cse/stages/common.py"
+    assert {"cse/training/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
+    assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
     assert "cse/scale/train.py" in trains  # a launcher, which the stage does not import
 
 
@@ -326,12 +326,12 @@ def declared_groups(file: Path) -> tuple[str, ...]:
 
 
 def stage_parts(file: Path) -> dict[str, Path]:
-    """What a stage imports by name from other modules of stages (not their builders), and their files.
+    """What a stage imports by name from other modules of stages, the bench and training, and their files.
 
     Of a class, its methods too.
     """
     nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
-    modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|bench)\.\w+", node.module or "")]
+    modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|bench|training)\.\w+", node.module or "")]
     found = {alias.name: file_of(node.module) for node in modules for alias in node.names}
     classes = [
         (each, path)

@@ -19,9 +19,9 @@ from cse.outputs import Kind, check_folder, remove_output
 from cse.scale.corpus.output import check_vectors
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.stages.evaluate_models import record_folder
-from cse.stages.inputs import depends_on
+from cse.stages.evaluate import record_folder
 from cse.stages.prepare import files_of
+from cse.training.ready import depends_on
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
 PICKING = "picking"  # folder of the rows beside what picks weights and rates

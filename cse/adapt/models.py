@@ -34,12 +34,11 @@ from cse.settings import PARAMS_FILE, Settings
 from cse.settings.edit import write_values
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
-from cse.stages.evaluate_models import evaluate_models, record_folder, save_record
+from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
-from cse.stages.fit_post import FIT_BATCH
-from cse.stages.open_backbone import bare_of
 from cse.stages.open_model import BackboneOf, open_model
-from cse.stages.post import put_behind
+from cse.training.encoder import bare_of
+from cse.training.fit_post import FIT_BATCH, put_behind
 
 RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cse.adapt.plan import Pace
 from cse.bench.data import DataFolders
 from cse.settings import Settings
 from cse.settings.spaces import settings_with
-from cse.stages.training import open_training
 from cse.training.observers import Observer, StepRecord
+from cse.training.ready import open_training
 
 _STEPS = 15  # at most; a record comes every five, and those up to the first warm up
 
@@ -51,9 +51,7 @@ def time_training(settings: Settings, data: DataFolders) -> Pace:
     begun = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
         short = settings_with(settings, {"train.max_steps": few, "train.eval_every": _STEPS})
-        training = open_training(
-            short, prepared=data.prepared, mined=data.mined, corrupted=data.corrupted, scratch=Path(scratch)
-        )
+        training = open_training(short, replace(data, tokens=None), scratch=Path(scratch))
         training.run(watch)
     (first, since), (last, until) = (watch.steps[1] if len(watch.steps) > 2 else watch.steps[0]), watch.steps[-1]
     return Pace(watch.started - begun, (until - since) / (last - first), watch.evaluation)

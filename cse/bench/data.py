@@ -14,6 +14,7 @@ from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData
 from cse.data.tasks.kinds import Task, held_out_texts
 from cse.data.tasks.store import write_tasks
 from cse.settings import Settings
+from cse.training import Folders
 
 if TYPE_CHECKING:
     from cse.model.backbone import Backbone
@@ -21,19 +22,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class DataFolders:
-    """The folders of the rows.
-
-    Attributes:
-        mined: those mined from them, if any are.
-        corrupted: those corrupted before training, if any are.
-        tokens: where trainings share the tokens of texts; None: each makes its own.
-    """
-
-    prepared: Path
-    mined: Path
-    corrupted: Path
-    tokens: Path | None = None
+class DataFolders(Folders):
+    """The folders of the rows, and what makes them."""
 
     @classmethod
     def below(cls, folder: Path, *, tokens: bool = False) -> DataFolders:

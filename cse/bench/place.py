@@ -16,8 +16,8 @@ from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
 from cse.stages.train import train_stage
-from cse.stages.training import Training
 from cse.training.observers import CsvLog, Observer, Observers
+from cse.training.ready import Training
 from cse.training.state import RunState
 
 Watch = Callable[[Training], Sequence[Observer]]

@@ -17,7 +17,7 @@ from cse.model.named import is_word_file
 from cse.scale.session import ray_session
 from cse.scale.side_by_side import largest_crew, share_out
 from cse.settings import Settings
-from cse.stages.open_backbone import open_language_model
+from cse.training.encoder import open_language_model
 
 
 class RunWorker:

@@ -82,8 +82,8 @@ def encode(
 
 def _open(model: str, device: str) -> Any:
     """Return an encoder; a bundle or a bank's domain opens without the training packages."""
+    from cse.model.named import check_model
     from cse.runtime.opening import open_onnx
-    from cse.stages.check_model import check_model
 
     check_model(model)
     onnx = open_onnx(model, device=device)

@@ -141,7 +141,7 @@ def _evaluate(
     from cse.evaluation.table import format_examples, format_suite
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
-    from cse.stages.evaluate_models import evaluate_models, record_folder, rows_of, save_record
+    from cse.stages.evaluate import evaluate_models, record_folder, rows_of, save_record
 
     folders: dict[str, str] = {}
     for name in models:
@@ -190,8 +190,7 @@ def _evaluate_on_mteb(
     from cse.evaluation.table import format_rows, training_lines
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import check_file, publish_file
-    from cse.stages.evaluate_models import rows_of
-    from cse.stages.mteb import evaluate_on_mteb
+    from cse.stages.evaluate import evaluate_on_mteb, rows_of
 
     if json_path is not None:
         check_file(json_path, is_json_with())

@@ -216,7 +216,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, d
     if settings.post.kind == "none":
         raise CseError("post.kind: none adds nothing; give --kind")
     check_given(model, data)
-    from cse.stages.post import put_behind
+    from cse.training.fit_post import put_behind
 
     put_behind(model, settings.post, prepared=data, out=out, collection=settings.objective.collection)
 

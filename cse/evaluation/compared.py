@@ -53,7 +53,6 @@ class Compared:
     """One comparison with the task and the measure that it is about.
 
     Attributes:
-        task: name of the user's task, or ``STS``.
         measure: such as ``nDCG@10``.
     """
 

@@ -102,11 +102,6 @@ def fit(
         features: all rows, ``(N, D)``.
         label: classes, numbered from 0, ``(N,)``.
         problems: subsets of rows, all with the same number of L2 values.
-        device: where to compute; None: the CPU.
-        advance: called with the number of problems that just finished.
-
-    Returns:
-        One ``Fitted`` per problem, in order.
     """
     device = device or torch.device("cpu")
     features_ND = torch.as_tensor(features, dtype=torch.float32, device=device)

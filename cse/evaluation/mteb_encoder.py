@@ -26,12 +26,7 @@ except ImportError:
 
 
 class MtebEncoder:
-    """An encoder with the interface of ``mteb.EncoderProtocol``.
-
-    Args:
-        encoder: see ``TextEncoder``: a ``SentenceEncoder``, an ``OnnxEncoder`` or similar.
-        batch_size: sentences per forward pass; None: as ``mteb`` requests.
-    """
+    """An encoder with the interface of ``mteb.EncoderProtocol``."""
 
     def __init__(self, encoder: TextEncoder, name: str, batch_size: int | None = None) -> None:
         self.encoder = encoder

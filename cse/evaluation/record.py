@@ -99,9 +99,6 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
     """Return the rows that a model was trained on, such as ``sample, 3,000 triplets``.
 
     None if nothing was trained or fitted, or if it was not recorded.
-
-    Args:
-        model: ``Record.model``.
     """
     if model.get("trained_on"):
         return str(model["trained_on"])  # from a bundle

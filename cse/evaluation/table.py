@@ -33,7 +33,6 @@ def format_suite(
     """Format every measure; all models were evaluated on the same data.
 
     Args:
-        style: ``text``, ``markdown`` or ``latex``.
         trained_on: the rows that each model was trained on, as far as known.
     """
     reads = {name: reads_in_words(results.reads) for name, results in models.items()}
@@ -63,11 +62,7 @@ def settings_in_words(settings: Mapping[str, str]) -> str:
 
 
 def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
-    """Format retrieval queries with their nearest sentences, worst first.
-
-    Args:
-        count: queries per model.
-    """
+    """Format retrieval queries with their nearest sentences, worst first."""
     lines = []
     for name, results in models.items():
         if results.retrieval is None:
@@ -93,9 +88,6 @@ def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
 
     ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task.
 
-    Args:
-        style: ``text`` (aligned columns), ``markdown`` or ``latex`` (a ``tabular`` for the booktabs package).
-
     Returns:
         The table, two decimals, ``-`` for an undefined score; ends with a newline.
     """
@@ -120,11 +112,7 @@ def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
 
 
 def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) -> str:
-    """Return any table as text; the first row is the head, the first column names a row.
-
-    Args:
-        style: one of ``TABLE_FORMATS``.
-    """
+    """Return any table as text; the first row is the head, the first column names a row."""
     shown = [[one_line(cell) for cell in row] for row in rows]
     return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)
 

@@ -44,8 +44,6 @@ def score_transfer(
     Args:
         vectors: embeddings of ``sentences_of(tasks)``.
         how: ``FULL`` for published figures, ``FAST`` for a quick look.
-        device: where classifiers are trained; None: the CPU.
-        progress: whether to show a progress bar for each task.
     """
     if not tasks:
         raise CseError("evaluation: no transfer tasks; give SentEval's downstream folder")

@@ -24,10 +24,7 @@ class Vectors:
     """Embeddings by sentence.
 
     Args:
-        encoder: see ``TextEncoder``.
         sentences: the sentences to look up later; repetitions allowed.
-        batch_size: sentences per forward pass; None: the encoder's own.
-        role: whose task text goes before each sentence; None: no text.
 
     Raises:
         NotFinite: a sentence whose embedding is not finite.

@@ -36,7 +36,7 @@ def as_domain(
         centres: see ``Domain``.
         adapters: layers of the bank that take low-rank updates.
     """
-    backbone = encoder.backbone
+    backbone = encoder.transformer
     facts = describe(encoder)
     with torch.no_grad():
         prefix = encoder.prefix() or []

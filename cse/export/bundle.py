@@ -124,11 +124,12 @@ def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, che
 
     Prompts are inputs of the graph, as in a bank. Without any, it is the bare backbone's own, to the byte.
     """
-    backbone = encoder.backbone
+    backbone = encoder.transformer
     query = as_domain(encoder, QUERY_SIDE.removesuffix(SUFFIX), normalize=normalize, checkpoint=checkpoint)
     if query.prompted:
         write_bank_graph(backbone, folder / MODEL)
     else:
+        assert encoder.documents is not None  # noqa: S101 - of an encoder with a query side
         write_graph(encoder.documents, folder / MODEL)
     query.write(folder / QUERY_SIDE)
     sizes = (backbone.layers, backbone.heads, backbone.head_size, backbone.word_size, backbone.usable_length(0))

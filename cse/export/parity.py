@@ -191,8 +191,7 @@ def _bare_of(encoder: SentenceEncoder) -> SentenceEncoder | None:
     if not isinstance(backbone, Backbone):
         return None
     if encoder.side == QUERY:
-        bare: SentenceEncoder = encoder.documents
-        return bare
+        return encoder.documents
     if not encoder.frozen:
         backbone = load_backbone(backbone.files)
     return SentenceEncoder(backbone, pooler=encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")

@@ -127,14 +127,14 @@ def updates_of(encoder: SentenceEncoder, layers: Sequence[str]) -> dict[str, tor
         encoder: whose ``trained`` is one of ``KINDS``.
         layers: as of ``RowUpdates``.
     """
-    own = RowUpdates(encoder.backbone, layers)
+    own = RowUpdates(encoder.transformer, layers)
     inputs, outputs, others = own.widths.values()
     if encoder.trained == "lora":
         factors: dict[Any, Any] = {
             layer: layer.parametrizations.weight[0]  # type: ignore[union-attr, index]
-            for layer in linear_layers(encoder.backbone)
+            for layer in linear_layers(encoder.transformer)
         }
-        for layer, path in linear_layers(encoder.backbone).items():
+        for layer, path in linear_layers(encoder.transformer).items():
             if layer not in own.linear and factors[layer].up.any():
                 raise CseError(
                     f"layer {path} has a low-rank update, and the bank takes those of {', '.join(layers) or 'no layer'}"

@@ -14,7 +14,7 @@ from cse.errors import one_line
 from cse.interchange.hub_errors import is_transport
 from cse.interchange.measures import Measures
 from cse.interchange.model_folder import ADAPTER, MODULES, ROUTER, ModelFolder
-from cse.model.checkpoint_config import training_notes
+from cse.model.checkpoint import training_notes
 from cse.outputs import Kind
 from cse.runtime.uses import QUERY
 

@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from cse.errors import CseError, in_terms_of
-from cse.model.checkpoint import read_weights
-from cse.model.checkpoint_config import read_config, write_config
+from cse.model.checkpoint import read_config, read_weights, write_config
 from cse.model.named import CONFIG_FILE, is_checkpoint, means_folder
 from cse.outputs import MANIFEST as OUTPUT
 from cse.outputs import Kind

@@ -93,7 +93,7 @@ def _refuse(encoder: SentenceEncoder) -> None:
 
 def _own_obstacle(encoder: SentenceEncoder) -> str:
     """Return what prefix tuning has no place for, or an empty string."""
-    family, config = encoder.backbone.family, encoder.backbone.model.config
+    family, config = encoder.transformer.family, encoder.transformer.model.config
     if encoder.side == QUERY:
         return "its prompt is for queries alone"
     if encoder.prompt is None:

@@ -28,10 +28,9 @@ from cse.interchange import prompted_transformer
 from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
-from cse.model import attention, dropout, families, packing, transformer
+from cse.model import attention, dropout, families, passes, transformer
 from cse.model.backbone import plain_copy
-from cse.model.dense import ACTIVATIONS
-from cse.model.pooling import TanhMlp
+from cse.model.pooling import ACTIVATIONS, TanhMlp
 from cse.model.post import LinearMap
 from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
@@ -41,7 +40,7 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"
-_CODE = (prompted_transformer, attention, dropout, families, packing, transformer)
+_CODE = (prompted_transformer, attention, dropout, families, passes, transformer)
 _OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
 _REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
 _MODULES = "sentence_transformers.models"  # the name that every version since 2 knows
@@ -166,7 +165,7 @@ def _text(module: ModuleType) -> str:
 
 def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
     """Write backbone and tokenizer as the library's own ``Transformer`` module reads them."""
-    backbone = encoder.backbone
+    backbone = encoder.transformer
     backbone.model.save_pretrained(folder)
     tokenizer = PreTrainedTokenizerFast(
         tokenizer_object=plain_copy(backbone.tokenizer),
@@ -188,6 +187,7 @@ def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
     names = {kind: name for name, kind in ACTIVATIONS.items()}
     layers = list(encoder.backbone.dense or ())
     for linear, activation in zip(layers[::2], layers[1::2], strict=True):
+        assert isinstance(linear, nn.Linear)  # noqa: S101 - as read_dense makes them
         yield linear, names[type(activation)]
     if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
         yield encoder.mlp.dense, names[nn.Tanh]

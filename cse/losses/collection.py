@@ -26,6 +26,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import CollectionSettings
 
 NO_DOCUMENT = -1
+TEMPERATURE = 0.03
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ def collection_cross_entropy(
     """Return the mean cross-entropy of the teacher's shares and the cosines' softmax, a scalar in nats.
 
     Args:
-        place_BK, share_BK, own_B: as in ``Targets``.
         times_N: how many documents each stands for in the sum over ``e``; None: 1.
     """
     logits_BN = cosines(query_BD, document_ND) / temperature
@@ -105,13 +105,7 @@ def sampled_cross_entropy(
 
 
 class Collection(Loss[CollectionSettings]):
-    """The loss of the queries, the first text of each row; a step encodes them alone.
-
-    Args:
-        document_ND: the documents' vectors, which do not change.
-        targets: the teacher's shares, one row per row of the sources.
-        sizes: rows of each source.
-    """
+    """The loss of the queries, the first text of each row; a step encodes them alone."""
 
     documents: torch.Tensor
     place: torch.Tensor
@@ -142,5 +136,5 @@ class Collection(Loss[CollectionSettings]):
             self.share[rows],
             self.own[rows],
             self.sample,
-            temperature=self.settings.temperature,
+            temperature=TEMPERATURE,
         )

@@ -29,11 +29,10 @@ def label_proxies(
 
 
 class LabelProxies(Loss[LabelProxiesSettings]):
-    """The loss over both texts of each pair.
+    """The loss over both texts of each pair."""
 
-    Args:
-        labels: number of labels of the main source.
-    """
+    temperature = 0.1
+    learning_rate = 0.01  # of the labels' vectors
 
     def __init__(self, encoder: SentenceEncoder, settings: LabelProxiesSettings, labels: int) -> None:
         super().__init__(encoder, settings)
@@ -41,9 +40,9 @@ class LabelProxies(Loss[LabelProxiesSettings]):
         self.proxies = nn.Parameter(torch.randn(labels, width) / width**0.5)
 
     def rates(self) -> dict[str, float]:
-        return {"proxies": self.settings.learning_rate}
+        return {"proxies": self.learning_rate}
 
     def forward(self, batch: Batch) -> torch.Tensor:
         assert batch.labels_B is not None  # noqa: S101 - the settings allow this loss only with labelled texts
         z_BD, label_B = torch.cat(batch.views[:2]), batch.labels_B.repeat(2)
-        return label_proxies(z_BD, self.proxies, label_B, temperature=self.settings.temperature)
+        return label_proxies(z_BD, self.proxies, label_B, temperature=self.temperature)

@@ -3,7 +3,7 @@ r"""Masked language modelling alongside the contrastive loss (DCPCSE section 2.2
 With ``C`` the chosen tokens of all sentences in a batch, read in a second pass behind the same prompts::
 
     L = -1/|C| sum_{c in C} log softmax(logits_c)[label_c]
-    weight(step) = weight * decay_rate ** (step / decay_steps)
+    weight(step) = weight * decay_rate ** (step / 100)
 
 The exponent is real, so the weight sinks at every step. Every random choice is a hash of (seed, epoch, view, index of
 the token in its column), so it does not depend on the batch in which a sentence stands.
@@ -71,7 +71,6 @@ def mask_tokens(
     """Choose a share of the real, non-special tokens: 80 % become the mask, 10 % a random token, 10 % stay.
 
     Args:
-        mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
 
     Returns:
@@ -94,21 +93,23 @@ def masked_lm(logits_ND: torch.Tensor, labels_N: torch.Tensor) -> torch.Tensor:
 class MaskedLm(Loss[MaskedLmSettings]):
     """Predicts masked tokens of every sentence of the batch, in a second pass with the same prompt draw."""
 
+    mask_share = 0.15  # of BERT (Devlin et al. 2019)
+
     def __init__(self, encoder: SentenceEncoder, settings: MaskedLmSettings, head: MlmHead, seed: int) -> None:
         super().__init__(encoder, settings)
         if settings.train_head:
-            head.untie(encoder.backbone.word_table)
+            head.untie(encoder.transformer.word_table)
         self.head = head
-        self.vocabulary = Vocabulary.of(encoder.backbone)
+        self.vocabulary = Vocabulary.of(encoder.transformer)
         self.seed = seed
 
     def weight(self, step: int, own: float | None = None) -> float:
-        return super().weight(step, own) * self.settings.decay_rate ** (step / self.settings.decay_steps)
+        return super().weight(step, own) * self.settings.decay_rate ** (step / 100)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean over all chosen tokens; 0 with zero gradient if nothing was chosen."""
         encoder = self.encoder
-        table_VD = encoder.backbone.word_table
+        table_VD = encoder.transformer.word_table
         total = torch.zeros((), device=batch.projected_XD.device)
         count = 0
         for piece in batch.slices:
@@ -125,14 +126,14 @@ class MaskedLm(Loss[MaskedLmSettings]):
 
     def _mask(self, piece: Slice, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ids with masked tokens ``(B, L)`` and the places ``(N,)`` of the chosen ones among all of them."""
-        rows, share = piece.rows, self.settings.mask_share
+        rows = piece.rows
         masked_BL, chosen_BL = mask_tokens(
             rows.ids_BL,
             rows.mask_BL,
             rows.index_BL,
             rows.views,
             self.vocabulary,
-            share=share,
+            share=self.mask_share,
             seed=self.seed,
             epoch=epoch,
         )

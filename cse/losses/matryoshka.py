@@ -23,7 +23,6 @@ def matryoshka(
     *,
     widths: Sequence[int],
     temperature: float,
-    hard_negative_weight: float,
     anchors: slice = EVERY,
 ) -> torch.Tensor:
     """Return the loss, a scalar; of some ``anchors``, their part of the mean over all rows."""
@@ -33,7 +32,6 @@ def matryoshka(
             cosines(own_AD[:, :width], positive_BD[:, :width]),
             None if negative_BD is None else cosines(own_AD[:, :width], negative_BD[:, :width]),
             temperature=temperature,
-            hard_negative_weight=hard_negative_weight,
             first=anchors.start or 0,
         )
         for width in widths
@@ -45,17 +43,10 @@ class Matryoshka(Loss[MatryoshkaSettings]):
     """The mean over the widths, of pairs or triplets."""
 
     from_tensors = True
+    temperature = 0.05  # SimCSE's
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        chosen = self.settings
-
         def part(own: slice) -> torch.Tensor:
-            return matryoshka(
-                *batch.views,
-                widths=chosen.widths,
-                temperature=chosen.temperature,
-                hard_negative_weight=chosen.hard_negative_weight,
-                anchors=own,
-            )
+            return matryoshka(*batch.views, widths=self.settings.widths, temperature=self.temperature, anchors=own)
 
         return over_blocks(batch, len(batch.rows), part)

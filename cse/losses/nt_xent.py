@@ -120,11 +120,12 @@ class NtXent(Loss[NtXentSettings]):
 class MomentumQueue(nn.Module):
     """ESimCSE's negatives: embeddings of earlier batches from a momentum encoder (Wu et al. 2022)."""
 
+    momentum = 0.995  # share of its own weights that the momentum encoder keeps at each update
+
     def __init__(self, encoder: SentenceEncoder, settings: NtXentSettings) -> None:
         super().__init__()
         self.encoder = (encoder,)
-        self.momentum = settings.momentum
-        shared = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
+        shared: dict[int, nn.Module] = {id(encoder.backbone): encoder.backbone} if encoder.frozen else {}
         if settings.queue_projector == "current" and encoder.mlp is not None:
             shared[id(encoder.mlp)] = encoder.mlp
         self.follower = (copy.deepcopy(encoder, shared),)

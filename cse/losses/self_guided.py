@@ -50,10 +50,12 @@ def _squares(now: torch.Tensor, then: torch.Tensor) -> torch.Tensor:
 class SelfGuided(Loss[SelfGuidedSettings]):
     """The contrastive part plus the weighted pull to the initial weights, by a clone and a projection of its own."""
 
-    def __init__(self, encoder: SentenceEncoder, settings: SelfGuidedSettings) -> None:
+    temperature, regularizer = 0.01, 0.1  # the authors', as is the width of the projection
+
+    def __init__(self, encoder: SentenceEncoder, settings: SelfGuidedSettings, *, projection: int = 4096) -> None:
         super().__init__(encoder, settings)
         self.clone = copy.deepcopy(encoder.backbone).requires_grad_(False)
-        width, projection = encoder.backbone.hidden_size, settings.projection
+        width = encoder.backbone.hidden_size
         if encoder.backbone.dimension != width:
             raise CseError(
                 f"objective.self_guided.weight: compares a vector with the layers' states of {width} numbers, and "
@@ -66,7 +68,7 @@ class SelfGuided(Loss[SelfGuidedSettings]):
             nn.init.zeros_(values) if part.endswith("bias") else nn.init.normal_(values, std=0.02)
 
     def forward(self, batch: Batch) -> torch.Tensor:
-        encoder, chosen = self.encoder, self.settings
+        encoder = self.encoder
         (anchor_BD, *_) = batch.views
         self.clone.eval()
         layers = []
@@ -78,11 +80,11 @@ class SelfGuided(Loss[SelfGuidedSettings]):
                 layers.append(torch.stack([pool("mean", [state], piece.mask_BL) for state in states], dim=1))
         views_KBD = batch.in_order(layers).float()[: len(anchor_BD)].transpose(0, 1)
         loss = self_guided(
-            self.project(anchor_BD).float(), self.project(views_KBD).float(), temperature=chosen.temperature
+            self.project(anchor_BD).float(), self.project(views_KBD).float(), temperature=self.temperature
         )
-        if chosen.regularizer == 0.0 or encoder.frozen:
+        if encoder.frozen:
             return loss
         initial = dict(self.clone.named_parameters())
         trained = {name: weight for name, weight in encoder.backbone.named_parameters() if weight.requires_grad}
         moved = squared_distance(list(trained.values()), [initial[name] for name in trained])
-        return loss + chosen.regularizer * moved
+        return loss + self.regularizer * moved

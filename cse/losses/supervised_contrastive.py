@@ -45,8 +45,9 @@ class SupervisedContrastive(Loss[SupervisedContrastiveSettings]):
     """The loss over both texts of each pair."""
 
     from_tensors = True
+    temperature = 0.1  # Khosla et al. 2020
 
     def forward(self, batch: Batch) -> torch.Tensor:
         assert batch.labels_B is not None  # noqa: S101 - the settings allow this loss only with labelled texts
-        z_BD, label_B, temperature = torch.cat(batch.views[:2]), batch.labels_B.repeat(2), self.settings.temperature
+        z_BD, label_B, temperature = torch.cat(batch.views[:2]), batch.labels_B.repeat(2), self.temperature
         return over_blocks(batch, len(z_BD), lambda own: supervised_contrastive(z_BD, label_B, temperature, own))

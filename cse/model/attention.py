@@ -36,10 +36,7 @@ def prefix_attention(
     """Attend from the tokens to the prompt and the tokens: ``softmax(Q [Pk; K]^T / sqrt(K) + mask) [Pv; V]``.
 
     Args:
-        module: the layer's self-attention; not used.
-        query_BHLK: queries of the tokens ``(B, H, L, K)``.
         key_BHLK: keys of the tokens, same shape; with grouped keys and values, ``H`` is a divisor of the queries'.
-        value_BHLK: values of the tokens, shaped like the keys.
         attention_mask: ``(B, 1, 1 or L, P + L)``, true for visible columns; or numbers to add to the scores
             ``(B, H, L, P + L)``; or which tokens of one row belong together.
         dropout: probability of dropping an attention weight, including prompt columns.
@@ -102,9 +99,7 @@ def visible_columns(
     """Return which columns each token sees: every prompt column or those of ``prompt_BP``, and real tokens.
 
     Args:
-        mask_BL: 1 for real tokens ``(B, L)``.
         prompt_BP: prompt columns that each row sees ``(B, P)``; None: all.
-        causal: whether a token sees no later one.
         reach: how many tokens away a token sees; None: any number.
 
     Returns:

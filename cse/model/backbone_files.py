@@ -39,9 +39,6 @@ class BackboneFiles:
     """A backbone on disk: its location and content hash.
 
     Attributes:
-        name: the id or folder given by the user.
-        revision: branch, tag or commit on the hub.
-        folder: local folder with config, weights and tokenizer.
         sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files, layers behind the
             pooling included.
     """

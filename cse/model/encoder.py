@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Self
 
 import torch
+from tokenizers import Tokenizer
 from torch import nn
 
 from cse.choices import Side
@@ -14,8 +15,7 @@ from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared
 from cse.model.mlm_head import load_mlm_head
-from cse.model.packing import Packed
-from cse.model.passes import Alteration, Constants, TokenBatch
+from cse.model.passes import Alteration, Constants, Packed, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
     OVER_TOKENS,
@@ -26,13 +26,15 @@ from cse.model.pooling import (
     pool,
     read_at,
 )
+from cse.model.post.flow import Flow
+from cse.model.post.linear import LinearMap
 from cse.model.prompts import Prompt
 from cse.model.side import check_side, use_of_documents, with_roles
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
 from cse.model.trained import choose_trained
 from cse.runtime.tokens import Tokenizers
-from cse.runtime.uses import check_room
+from cse.runtime.uses import QUERY, check_room
 
 
 class Encoder(nn.Module):
@@ -41,21 +43,13 @@ class Encoder(nn.Module):
     By default the bare backbone.
 
     Args:
-        backbone: the language model, or static word vectors.
-        prompt: a prompt, or None for the bare backbone.
         pooler: one of ``POOLERS``; None: the one the backbone was made for.
-        loss_pooler: pooler for the loss; None: the same.
         mlp: when to apply the projector after pooling: ``none``, ``train_only`` (in the loss only) or ``always``.
-        projector: ``tanh``, ``batch_norm`` or ``mlm_transform``.
-        first_layer: for ``mean_first_last``, ``embeddings`` or ``block1``.
         position_shift: whether token positions start after the prompt's.
-        cls: whether to train the word vector of ``[CLS]``.
         templates: words around the sentence; the second template is for the second copy in training.
         denoise: when to subtract the template's output without the sentence: ``none``, ``train_only`` or ``always``.
         trained: what may change beside the parts below: ``full``, all of the backbone's weights; ``biases``, its biases
             alone (BitFit, Ben Zaken et al. 2022); ``norms``, its norms; ``lora``, low-rank updates; ``prompts``, none.
-        lora_rank: rank of these updates, see ``LowRank``; 0 without.
-        new_layers: initialisation of a ``batch_norm`` projector, see ``BatchNormProjector``.
         use: length, task texts and shorter widths; None: as the backbone's folder declares.
         side: ``both``, or ``query``: what is trained is for role ``query`` alone, see ``cse.model.side``. ``embed``,
             ``pooled`` and ``max_length`` are then the query side's.
@@ -89,7 +83,7 @@ class Encoder(nn.Module):
         side: Side = "both",
     ) -> None:
         super().__init__()
-        self.backbone: Any = backbone
+        self.backbone: Backbone | StaticWords = backbone
         use = use or backbone.declared
         self.side = side
         self.texts, self.widths = use.texts if side == "both" else with_roles(use.texts), use.widths
@@ -98,7 +92,6 @@ class Encoder(nn.Module):
         self.loss_pooler = loss_pooler or self.pooler
         if self.pooler not in POOLERS:
             raise CseError(f"pooler: {self.pooler!r} is not one of {', '.join(POOLERS)}{nearest(self.pooler, POOLERS)}")
-        body: Any = backbone
         if isinstance(backbone, StaticWords) and (prompt is not None or cls or self.pooler != "mean"):
             raise CseError(
                 f"backbone.name: {backbone.files.name} holds word vectors; use no prompt and set pooler.kind: mean"
@@ -120,13 +113,13 @@ class Encoder(nn.Module):
         self.templates = tuple(templates)
         self.denoise = denoise
         self.trained, self.lora_rank = trained, lora_rank
-        self.cls = nn.Parameter(self._word(body.special_ids["cls"])) if cls else None
+        self.cls = nn.Parameter(self._word(self.transformer.special_ids["cls"])) if cls else None
         words = self.templates[0].words if self.templates else ()
         self.template = nn.Parameter(torch.stack([self._word(word) for word in words])) if words else None
         # per template: words after the sentence's end, and all words; buffers, so that no step sends them to the device
         for name, values in (("tails", [t.tail for t in templates]), ("sizes", [len(t.ids) for t in templates])):
             self.register_buffer(name, torch.tensor(values, dtype=torch.int64), persistent=False)
-        self.post: Any = None
+        self.post: LinearMap | Flow | None = None
         self.shift = prompt.length if prompt is not None and position_shift else 0
         self.max_length = backbone.usable_length(self.shift)
         if self.max_length < 3:
@@ -141,10 +134,18 @@ class Encoder(nn.Module):
             check_room(text, self.text_tokenizers, self.max_length, f"task text of role {role}")
         check_side(self)
         self.bare = False
-        self.documents: Any = None if side == "both" else type(self)(backbone, use=use_of_documents(body, self.texts))
-        if self.documents is not None:
-            self.documents.bare = True
+        self.documents: Self | None = None
+        if side == QUERY and isinstance(backbone, Backbone):
+            bare = type(self)(backbone, use=use_of_documents(backbone, self.texts))
+            bare.bare = True
+            self.documents = bare  # type: ignore[assignment]
         self.eval()
+
+    @property
+    def transformer(self) -> Backbone:
+        """The backbone of an encoder with parts that word vectors cannot have."""
+        assert isinstance(self.backbone, Backbone)  # noqa: S101 - refused above and by the settings
+        return self.backbone
 
     @property
     def frozen(self) -> bool:
@@ -156,7 +157,7 @@ class Encoder(nn.Module):
         """Width of the embeddings."""
         return self.backbone.dimension if self.post is None else self.post.dimension
 
-    def tokenizer_of_view(self, view: int, *, training: bool) -> Any:
+    def tokenizer_of_view(self, view: int, *, training: bool) -> Tokenizer:
         """Return the tokenizer of a view; it wraps each text in the view's template, if there is one."""
         if not self.templates:
             return self.backbone.tokenizer
@@ -167,7 +168,7 @@ class Encoder(nn.Module):
         return self.prompt(self.backbone, rows) if self.prompt is not None and self.prompt.deep else None
 
     def packs(self, device: torch.device, longest: int) -> bool:
-        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.packing``."""
+        """Return whether padded rows of up to ``longest`` tokens may be packed, see ``cse.model.passes``."""
         packs = isinstance(self.backbone, Backbone) and self.backbone.packs(device, longest)
         return packs and (self.prompt is None or self.prompt.deep)
 
@@ -198,11 +199,6 @@ class Encoder(nn.Module):
     def embed(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, constants: Constants) -> torch.Tensor:
         """Embed tokenised rows as at inference.
 
-        Args:
-            ids_BL: token ids ``(B, L)``.
-            mask_BL: 1 for real tokens, 0 for padding ``(B, L)``.
-            constants: from ``constants``.
-
         Returns:
             ``(B, D)``, after the projector if it is used at inference, and after post-processing.
         """
@@ -228,9 +224,10 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            more = {} if packed is None else {"packed": packed}  # word vectors know of none
-            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, **more)
-        prompt_BPD = self.prompt.inputs(self.backbone, ids_BL.shape[0]).to(embedded_BLD.dtype)
+            if packed is not None:  # word vectors know of none
+                return self.transformer.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, packed=packed)
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
+        prompt_BPD = self.prompt.inputs(self.transformer, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)
         states = self.backbone.run(together, positions_BL, seen, None, every=every)
@@ -247,15 +244,7 @@ class Encoder(nn.Module):
         pooler: str | None = None,
         packed: Packed | None = None,
     ) -> TokenBatch:
-        """Run the backbone and pool, by default with the loss's pooler.
-
-        Args:
-            mask_BL: 1 for real tokens.
-            constants: from ``constants``.
-            template_B: template number of each row; None: the first.
-            pooler: one of ``POOLERS``; None: ``loss_pooler``.
-            packed: see ``Transformer.run``.
-        """
+        """Run the backbone and pool, by default with the loss's pooler."""
         pooler = pooler or self.loss_pooler
         every = pooler in NEEDS_ALL_LAYERS
         states = self.states(ids_BL, mask_BL, constants.prefix, alter, every=every, packed=packed)
@@ -307,7 +296,7 @@ class Encoder(nn.Module):
         if self.projector == "batch_norm":
             return BatchNormProjector(self.backbone.dimension, start)
         if self.projector == "mlm_transform":
-            head = load_mlm_head(self.backbone, wanted_by="pooler.projector")
+            head = load_mlm_head(self.transformer, wanted_by="pooler.projector")
             return nn.Sequential(head.dense, nn.GELU(), head.norm).requires_grad_(True)
         return TanhMlp(self.backbone.dimension)
 

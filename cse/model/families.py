@@ -18,7 +18,7 @@ from torch import nn
 from transformers import AttentionInterface
 
 from cse.model.attention import LayerPrefix
-from cse.model.packing import Packed
+from cse.model.passes import Packed
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -162,11 +162,7 @@ def layer_types(config: Any, count: int = 1) -> list[str]:
 
 
 class RelativeAttention(nn.Module):
-    """MPNet's attention through the ``AttentionInterface``; the library computes it in place and takes no prefix.
-
-    Args:
-        own: the library's module, whose projections stay where they are.
-    """
+    """MPNet's attention through the ``AttentionInterface``; the library computes it in place and takes no prefix."""
 
     def __init__(self, own: Any, config: Any) -> None:
         super().__init__()

@@ -20,7 +20,7 @@ import torch
 import triton
 import triton.language as tl
 
-from cse.model.packing import Packed
+from cse.model.passes import Packed
 
 _log = logging.getLogger("cse")
 
@@ -219,11 +219,7 @@ def attend(
     """Return the outputs ``(1, T, H, K)``.
 
     Args:
-        query_BHTK: queries of all tokens ``(1, H, T, K)``.
-        key_BHTK: their keys, shaped alike.
-        prefix: the layer's prompt, ``(H, P, K)`` each, or None.
         packed: the rows; at most ``packing.LONGEST`` tokens each.
-        dropout: probability of dropping a share of attention.
     """
     own = (None, None) if prefix is None else prefix
     constants = packed.longest, dropout, packed.prompt_dropout, scaling

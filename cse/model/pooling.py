@@ -1,15 +1,19 @@
-"""Poolers: from token outputs to one vector per sentence (SimCSE's poolers and other published ones)."""
+"""From token outputs to one vector per sentence: published poolers and projectors, and a model's own layers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import get_args
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import nn
 
 from cse.choices import PoolerKind
-from cse.model.reparametrize import start_normal
+from cse.errors import CseError
+from cse.model.declared import read_json
 
 POOLERS = get_args(PoolerKind)
 OVER_TOKENS = ("cls", "mean", "mean_top2", "mean_first_last", "last")
@@ -46,6 +50,15 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
 def read_at(last_BLD: torch.Tensor, index_B: torch.Tensor) -> torch.Tensor:
     """Return the output ``(B, D)`` at one position of each row."""
     return last_BLD.gather(1, index_B[:, None, None].expand(-1, 1, last_BLD.shape[-1])).squeeze(1)
+
+
+def start_normal(part: nn.Module) -> None:
+    """Initialise a module's linear layers by transformers' rule, as in the released code: normal (0, 0.02), bias 0."""
+    for layer in part.modules():
+        if isinstance(layer, nn.Linear):
+            nn.init.normal_(layer.weight, std=0.02)
+            if layer.bias is not None:
+                nn.init.zeros_(layer.bias)
 
 
 class TokenCnn(nn.Module):
@@ -109,3 +122,46 @@ class BatchNormProjector(nn.Module):
         """Map ``(B, D)`` to ``(B, D)``, with statistics in float32."""
         wide = self.wide_norm(self.wide(pooled_BD).float()).relu()
         return self.narrow_norm(self.narrow(wide).float())
+
+
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
+# as torch and sentence-transformers name them
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    "torch.nn.modules.linear.Identity": nn.Identity,
+    "torch.nn.modules.activation.Tanh": nn.Tanh,
+    "torch.nn.modules.activation.ReLU": nn.ReLU,
+    "torch.nn.modules.activation.GELU": nn.GELU,
+}
+
+
+def read_dense(folders: Sequence[Path], width: int) -> nn.Sequential | None:
+    """Read the layers behind the pooling, in order; None if there are none."""
+    layers: list[nn.Module] = []
+    size = width
+    for folder in folders:
+        config = read_json(folder / CONFIG)
+        name = str(config.get("activation_function"))
+        if name not in ACTIVATIONS or config.get("module_input_name", _POOLED) != _POOLED:
+            what = "another input" if name in ACTIVATIONS else f"the activation {name}"
+            raise CseError(f"backbone.name: {folder} has {what}; {_ALONE}")
+        layer = _read_layer(folder)
+        if layer.in_features != size:
+            raise CseError(f"backbone.name: {folder} reads {layer.in_features} numbers and is given {size}; {_ALONE}")
+        layers += [layer, ACTIVATIONS[name]()]
+        size = layer.out_features
+    return nn.Sequential(*layers) if layers else None
+
+
+_POOLED = "sentence_embedding"
+_ALONE = "to use the transformer alone, copy the folder without modules.json"
+
+
+def _read_layer(folder: Path) -> nn.Linear:
+    try:
+        tensors = load_file(folder / WEIGHTS)
+        weight, bias = tensors["linear.weight"].float(), tensors.get("linear.bias")
+        layer = nn.Linear(weight.shape[1], weight.shape[0] or -1, bias=bias is not None)  # no output: refused
+        layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias.float()}))
+    except (OSError, SafetensorError, LookupError, RuntimeError):  # the last two: other shapes
+        raise CseError(f"backbone.name: {folder / WEIGHTS} is missing or damaged; fetch it again") from None
+    return layer

@@ -8,6 +8,7 @@ block per layer. An ``input`` prompt is prepended only to the first layer's inpu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -18,7 +19,7 @@ from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.dropout import dropout
-from cse.model.reparametrize import Reparametrized
+from cse.model.pooling import start_normal
 
 
 class PromptKind(NamedTuple):
@@ -60,12 +61,7 @@ class Prompt(nn.Module):
     """A trainable prompt; by default as at inference, with a table of zeros to fill.
 
     Args:
-        kind: one of ``PROMPT_KINDS``.
-        backbone: determines the shape; not stored.
         dropout: probability of dropping an entry of a key, value or input vector, drawn per row.
-        init_std: standard deviation of the normal initialisation.
-        reparametrize: network to train the prompt through: ``none``, ``mlp`` or ``lstm``.
-        new_layers: initialisation of that network, see ``Reparametrized``.
     """
 
     def __init__(
@@ -137,3 +133,41 @@ class Prompt(nn.Module):
         if torch.is_autocast_enabled(block.device.type):  # before a copy is made for each row
             block = block.to(torch.get_autocast_dtype(block.device.type))
         return dropout(block.unsqueeze(0).expand(rows, *(-1,) * block.dim()), self.dropout)
+
+
+class Reparametrized(nn.Module):
+    """A prompt table as the output of a network over ``k`` trained vectors.
+
+    ``mlp``: Linear(D, width), tanh, Linear(width, columns), like ``prefix_projection`` in the released code. ``lstm``:
+    a bidirectional LSTM of that width over the k vectors, followed by the same two layers, as in P-tuning.
+
+    Args:
+        start: initialisation of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code
+            with an LSTM was released; it uses torch's initialisation, as in P-tuning.
+    """
+
+    def __init__(
+        self, kind: str, shape: tuple[int, ...], length: int, width: int, hidden: int, start: str = "normal"
+    ) -> None:
+        super().__init__()
+        self.shape = shape
+        self.axis = len(shape) - 2  # k is the second-to-last axis
+        self.start = nn.Parameter(torch.empty(length, width).normal_(0.0, 0.02))
+        self.lstm = nn.LSTM(width, hidden, bidirectional=True, batch_first=True) if kind == "lstm" else None
+        columns = math.prod(shape) // length
+        self.layers = nn.Sequential(
+            nn.Linear(2 * hidden if kind == "lstm" else width, hidden), nn.Tanh(), nn.Linear(hidden, columns)
+        )
+        if kind == "mlp" and start == "normal":
+            start_normal(self.layers)
+
+    def forward(self) -> torch.Tensor:
+        """Return the table."""
+        vectors_PD = self.start
+        if self.lstm is not None:
+            with torch.autocast(vectors_PD.device.type, enabled=False):  # not every processor has an LSTM in bf16
+                vectors_PD = self.lstm(vectors_PD.unsqueeze(0))[0].squeeze(0)
+        rows = self.layers(vectors_PD)
+        if self.axis == 0:
+            return rows.view(self.shape)
+        return rows.view(self.shape[1], self.shape[0], self.shape[2]).transpose(0, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,8 +15,7 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint import find_recorded_backbone, load_weights, read_weights
-from cse.model.checkpoint_config import WEIGHTS_FILE, WORDS, read_config
+from cse.model.checkpoint import WEIGHTS_FILE, WORDS, find_recorded_backbone, load_weights, read_config, read_weights
 from cse.model.declared import Declared
 from cse.model.encoder import Encoder
 from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
@@ -266,3 +266,38 @@ def _exact_convolutions() -> AbstractContextManager[None]:
     flags = torch.backends.cudnn.flags
     unchanged = dict.fromkeys(signature(flags).parameters)  # releases of torch differ in them
     return flags(**unchanged | {"allow_tf32": False})
+
+
+@dataclass(frozen=True)
+class BareBackbone:
+    """A backbone by name, and how a model uses it; the pooling is the backbone's own.
+
+    Attributes:
+        max_length: maximum tokens per text; None: as its folder declares.
+        texts: task texts by role; None: as its folder declares.
+    """
+
+    name: str
+    revision: str = "main"
+    max_length: int | None = None
+    texts: dict[str, str] | None = None
+
+    def load(self) -> SentenceEncoder:
+        """Load it."""
+        if is_word_file(Path(self.name)):
+            return SentenceEncoder(load_words(find_words(self.name), None))
+        backbone = load_backbone(find_backbone(self.name, self.revision))
+        encoder = SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
+        encoder.bare = True
+        return encoder
+
+
+def load_bare_backbone(folder: Path) -> SentenceEncoder:
+    """Return the language model that a checkpoint was trained on, without the trained weights.
+
+    It reads as many tokens as the checkpoint, behind the same task texts; of one with a query side, as its documents.
+    """
+    config = read_config(folder)
+    backbone = load_backbone(find_recorded_backbone(folder, config))
+    length = None if config["side"] == QUERY else config["max_length"]
+    return SentenceEncoder(backbone.use_as(max_length=length, texts=config["texts"]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from cse.errors import CseError
 from cse.model.backbone import Backbone
@@ -38,8 +38,7 @@ def is_bare(encoder: Encoder) -> bool:
     backbone = encoder.backbone
     added = (encoder.prompt, encoder.cls, encoder.post, *encoder.templates)
     untrained = encoder.frozen and encoder.mlp_use != "always" and all(part is None for part in added)
-    own: Any = backbone
-    return isinstance(backbone, Backbone) and untrained and encoder.pooler == use_of_documents(own, {}).pooling
+    return isinstance(backbone, Backbone) and untrained and encoder.pooler == use_of_documents(backbone, {}).pooling
 
 
 def check_side(encoder: Encoder) -> None:

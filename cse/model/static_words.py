@@ -30,10 +30,6 @@ _COUNT_LINE = re.compile(rb"\d+ \d+\s*")
 class StaticWords(nn.Module):
     """Word vectors with a tokenizer that splits at white space and punctuation.
 
-    Args:
-        words: distinct words in the order of the vectors.
-        vectors: ``(n, D)`` float32.
-
     Attributes:
         model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
     """
@@ -136,12 +132,6 @@ def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = F
 
     A word may contain spaces (a few in GloVe 840B do): the last ``D`` fields are the vector. Skips a first line of two
     integers (word2vec's count and width); if a word occurs twice, the first occurrence counts.
-
-    Args:
-        wanted: words to keep; None keeps all.
-
-    Returns:
-        The words, and their vectors ``(n, D)`` float32 in the same order.
     """
     keys = None if wanted is None else {word.encode() for word in wanted}
     words: dict[str, np.ndarray] = {}

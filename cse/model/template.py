@@ -31,7 +31,6 @@ class Template:
         words: original ids of the trained pieces, in order; () if the template is fixed.
         first, last: ids that the tokenizer puts around every text: ``[CLS]`` and ``[SEP]``, or a decoder's, if any.
         mask: id of the mask; () if the last token is read.
-        end_with_period: whether the tokenizer appends a period to sentences without one.
     """
 
     text: str
@@ -107,8 +106,6 @@ def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_peri
 
     Args:
         text: words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
-        trained: whether each piece gets its own trained vector (ids starting at the vocabulary's size).
-        end_with_period: whether to add a period at inference to sentences that do not end in one.
     """
     masked = MASK in text
     if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):

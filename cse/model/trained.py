@@ -15,11 +15,7 @@ from cse.model.static_words import StaticWords
 
 
 class LowRank(nn.Module):
-    """A weight's update as a product of two thin matrices (LoRA, Hu et al. 2022, equation 3), at first zero.
-
-    Args:
-        weight: the frozen weight ``(out, in)``.
-    """
+    """A weight's update as a product of two thin matrices (LoRA, Hu et al. 2022, equation 3), at first zero."""
 
     def __init__(self, weight: torch.Tensor, rank: int) -> None:
         super().__init__()

@@ -13,7 +13,7 @@ from transformers import AutoModel
 from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
 from cse.model.dropout import replace_dropout
 from cse.model.families import BY_TYPE, FULL, SLIDING, layer_types
-from cse.model.packing import LONGEST, WIDTHS, Packed, has_kernel, kernel
+from cse.model.passes import LONGEST, WIDTHS, Packed, has_kernel, kernel
 
 
 class Transformer(nn.Module):
@@ -87,10 +87,7 @@ class Transformer(nn.Module):
         the model's last norm if it has one.
 
         Args:
-            embedded_BLD: from ``embed``.
             positions_BL: from ``positions``; only rotary positions matter here.
-            mask_BL: 1 for real tokens ``(B, L)``.
-            prefix: keys and values per layer, attended to in addition to the tokens.
             every: whether to return all states; otherwise only the last one, which saves memory.
             prompt_BP: which prompt columns each row sees ``(B, P)``; None: all.
             packed: where the real tokens are, for layers to see no others, if the model ``packs``.
@@ -176,11 +173,6 @@ def load_model(
     folder: Any, config: Any, *, dtype: torch.dtype = torch.float32, **place: Any
 ) -> tuple[nn.Module, list[str]]:
     """Load the library's model of a known family as ``Transformer`` needs it, without its own pooler.
-
-    Args:
-        folder: local folder, or a hub id.
-        config: the model's, from the same place.
-        place: further arguments of ``from_pretrained``.
 
     Returns:
         The model, and the names of weights that its files lack.

@@ -62,8 +62,6 @@ class BankManifest:
         max_length: most tokens per sentence, special tokens included, where no domain is named.
         positions: tokens that fit in the backbone's position table.
         files: SHA-256 (hex) and size in bytes of each file beside the domains.
-        backbone: name, revision and SHA-256 of the backbone's weights.
-        versions: versions of the packages that wrote the bank.
         parity: largest difference from torch, and where it was measured.
         updates: widths of the inputs for updates of the layers, see ``Shape``; empty where the graph has none.
     """
@@ -128,7 +126,6 @@ class Bank:
         kept_bytes: bytes of domains to keep in memory; the longest unused give way.
 
     Attributes:
-        manifest: contents of ``bank.json``.
         bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
     """
 

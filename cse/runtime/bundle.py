@@ -54,11 +54,9 @@ class Bundle:
 
     Attributes:
         pooler: how token outputs become one vector (``cls``, ``mean``, ...).
-        normalize: whether embeddings have unit length by default.
         max_length: maximum tokens per sentence, special tokens included.
         files: SHA-256 (hex) and size in bytes of each other file: ``{name: {"sha256": ..., "bytes": ...}}``.
         backbone: id, revision and SHA-256 of the backbone's weights; with a query side also its ``SIZES``.
-        versions: versions of the packages that wrote the bundle.
         parity: largest difference from torch, and where it was measured.
         checkpoint: identity of the exported checkpoint; empty for a bare backbone.
         precision: of weights and matrix products, ``fp32``, ``fp16`` or ``int8``.

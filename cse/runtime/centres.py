@@ -41,9 +41,6 @@ class _Block(NamedTuple):
 class Centres:
     """Centres of the domains in a folder.
 
-    Args:
-        read: returns the centres (c, d) of a domain's file, or None.
-
     Attributes:
         ask: looks at a file, see ``Look``; what hangs is left out, and looked at again.
     """
@@ -61,11 +58,7 @@ class Centres:
         return any(len(block.names) for block in self._blocks)
 
     def look(self, folder: Path, age: float = 0.0) -> None:
-        """Read what is new or changed, unless somebody looked less than ``age`` seconds ago.
-
-        Raises:
-            OSError: the folder cannot be read.
-        """
+        """Read what is new or changed, unless somebody looked less than ``age`` seconds ago."""
         if time.monotonic() - self._looked < age:
             return
         with self._lock:

@@ -48,14 +48,11 @@ class DomainFacts:
 
     Attributes:
         backbone: SHA-256 of the backbone's weights that the prompts were trained for.
-        pooler: one of ``POOLERS``.
-        normalize: whether embeddings have unit length by default.
         position_shift: positions that the prompt takes before the first token.
         max_length: maximum tokens per sentence, special tokens included.
         hashes: SHA-256 (hex) of each tensor's bytes.
         prompt: summary of the prompt (kind, length, ...); empty for the bare backbone.
         checkpoint: identity of the checkpoint it came from; empty for the bare backbone.
-        versions: versions of the packages that wrote the file.
         texts: task texts by role, which go before a text.
         side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
         adapters: layers whose low-rank updates it holds, in order.
@@ -85,7 +82,6 @@ class Domain:
     """A domain in memory; nothing in it changes, so requests in progress keep the prompts they started with.
 
     Attributes:
-        facts: see ``DomainFacts``.
         prompt: keys and values (2n, h, p, k): layer 0's keys, its values, layer 1's keys, ...; ``p`` may be 0.
         cls: trained word vector of ``[CLS]``, or None for the backbone's own.
         projector_weight: linear layer of a tanh projector (d, d), or None.
@@ -208,7 +204,6 @@ class Shape:
     """Shape of a bank's backbone, which its domains must fit.
 
     Attributes:
-        backbone: SHA-256 of its weights.
         layers, heads, head_size, dimension: of the model; ``dimension`` is the width of its vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         updates: i, o and x by ``UPDATES``; empty: a domain has none.
@@ -261,11 +256,7 @@ def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
 
 
 def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
-    """Open a file to read; a pipe or a device is neither waited for nor read.
-
-    Raises:
-        OSError: it is gone or cannot be opened.
-    """
+    """Open a file to read; a pipe or a device is neither waited for nor read."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     facts = os.fstat(file.fileno())
     if stat.S_ISREG(facts.st_mode) and facts.st_size <= most:
@@ -303,12 +294,7 @@ def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
 
 
 class Outline(NamedTuple):
-    """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``.
-
-    Attributes:
-        max_length, normalize: as in ``DomainFacts``.
-        side: as in ``DomainFacts``.
-    """
+    """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``."""
 
     version: str
     dimension: int
@@ -320,11 +306,7 @@ class Outline(NamedTuple):
 
 
 def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
-    """Read the start of a domain's file; the tensors behind it are not read, nor checked.
-
-    Raises:
-        OSError: it is gone or cannot be read.
-    """
+    """Read the start of a domain's file; the tensors behind it are not read, nor checked."""
     with open_file(path, most) as file:
         facts, tensors, _ = _start_of(path, file)
     _check_facts(path, facts, shape)
@@ -337,11 +319,7 @@ def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
 
 
 def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
-    """Read the centres (c, d) alone of a domain's file; None if it has none.
-
-    Raises:
-        OSError: it is gone or cannot be read.
-    """
+    """Read the centres (c, d) alone of a domain's file; None if it has none."""
     with open_file(path, most) as file:
         facts, tensors, begin = _start_of(path, file)
         _check_facts(path, facts, shape)

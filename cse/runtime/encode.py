@@ -63,7 +63,6 @@ class Prepared:
         first: where each stands first among the sentences (m).
         places: which of them each sentence is (n).
         max_length: in tokens, special tokens included; in a bank, the shortest of its domains in use.
-        single: whether the sentences were one ``str``.
     """
 
     texts: list[str]
@@ -137,7 +136,6 @@ def encode_prepared(
         batch_padding: maximum padding of a row, in tokens, before the next; None: no limit.
         multiple: of which the padded length of a batch is one, in tokens, as far as the model's limit allows it.
         normalize: whether to scale each embedding to unit length; a zero vector stays zero.
-        show_progress_bar: whether to show a progress bar, which counts distinct sentences.
         keep: how many of the d numbers to keep of each embedding, before it is scaled; None: all.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
@@ -190,7 +188,6 @@ def encode_sentences(
     Args:
         sentences: see ``prepare_sentences``, as for the next four.
         before: each sentence.
-        options: further arguments of ``encode_prepared``.
     """
     prepared = prepare_sentences(
         sentences, tokenizers=tokenizers, max_length=max_length, domains=domains, before=before

@@ -76,9 +76,6 @@ class FileCache(Generic[Value]):
         """Return the value of a file as it is now; costs one ``stat`` of the file while it does not change.
 
         Several threads may read one file at once; they all get the same value.
-
-        Raises:
-            OSError: the file is gone or cannot be reached.
         """
         now = time.time_ns()
         try:

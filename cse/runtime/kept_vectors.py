@@ -28,7 +28,6 @@ class KeptVectors:
     """Files of vectors, one for each encoder, and the places of the vectors in them.
 
     Attributes:
-        folder: of the files; made with the first vector.
         places: of the vectors in the file of an encoder, by their keys.
     """
 
@@ -104,7 +103,6 @@ def keep_vectors(folder: Path | None, *, adds: bool = True) -> Iterator[None]:
     """Keep each vector that a bare backbone computes in the block, in files that the next such block reads.
 
     Args:
-        folder: of the files; None: in the block none are kept, nor read.
         adds: whether to keep new vectors; else those that are there are read.
     """
     token = _current.set(None if folder is None else KeptVectors(folder, adds))

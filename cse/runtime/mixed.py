@@ -109,7 +109,6 @@ class PreparedMixed:
     Attributes:
         chosen: their domains (n); None where the text is to choose.
         prepared: the sentences with their domains; where the text is to choose, those alone, for the bare backbone.
-        single: whether the sentences were one ``str``.
     """
 
     bank: Bank
@@ -137,12 +136,9 @@ def prepare_mixed(
     """Tokenise sentences for their domains, as far as these do not depend on the text.
 
     Args:
-        bank: the bank; each domain is used to the end of ``encode_mixed`` as it is now.
-        sentences: texts, or one.
         domain: see ``Bank.choose``; ``auto`` chooses by the text.
         role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
             takes it, and all others the bare backbone.
-        options: further arguments of ``prepare_sentences``.
     """
     prepare: Callable[..., Prepared] = partial(prepare_sentences, **options)
     texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
@@ -180,7 +176,6 @@ def encode_mixed(
     Args:
         run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
         normalize: whether to scale embeddings to unit length; None: as each domain says.
-        options: further arguments of ``encode_prepared``.
     """
     bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
 
@@ -277,9 +272,6 @@ def nearest_domains(bare: NDArray[np.float32], bank: Bank, age: float = 0.0) -> 
     """Return the domain whose centres are nearest by cosine to each text's bare vector (b, d).
 
     A domain that was removed or damaged meanwhile is passed over.
-
-    Args:
-        age: see ``Bank.centres``.
 
     Raises:
         NoDomainError: no domain of the bank has centres.

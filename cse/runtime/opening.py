@@ -18,7 +18,6 @@ def open_onnx(
     """Open a bundle folder or a bank's domain; return None for anything else.
 
     Args:
-        device: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """
     found = domain_of(model)

@@ -90,7 +90,6 @@ def open_graph(
 
     Args:
         provider: ``cpu``, ``cuda`` (which must attach), ``auto`` (CUDA if it attaches, else the CPU) or ``openvino``.
-        threads: CPU threads; None: one per usable CPU.
         at_once: batches that run side by side on the CPU, each on its share of the threads.
         tf32: whether CUDA may multiply in TF32, onnxruntime's default on NVIDIA Ampere and later.
     """

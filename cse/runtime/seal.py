@@ -56,12 +56,7 @@ def check_entries(files: Any, manifest: Path, needed: Iterable[str], again: str)
 
 
 def check_files(folder: Path, files: Mapping[str, Any], manifest: str, again: str) -> None:
-    """Compare every listed file with its size and hash.
-
-    Args:
-        files: from ``describe_files``.
-        again: how to fix a difference, to end error messages with.
-    """
+    """Compare every listed file with its size and hash; ``again`` says how to mend what differs, here and below."""
     for name, entry in files.items():
         path = folder / name
         if not path.is_file():
@@ -85,12 +80,7 @@ def sealed(facts: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_seal(facts: Mapping[str, Any], manifest: Path, again: str) -> None:
-    """Refuse facts that were modified after sealing.
-
-    Args:
-        facts: contents of the manifest, including its seal.
-        again: how to fix a difference, to end error messages with.
-    """
+    """Refuse facts that were modified after sealing."""
     try:
         whole = facts.get(SEAL) == digest(facts)
     except RecursionError:
@@ -100,11 +90,7 @@ def check_seal(facts: Mapping[str, Any], manifest: Path, again: str) -> None:
 
 
 def read_value(path: Path, again: str) -> Any:
-    """Read a JSON file that may be damaged.
-
-    Raises:
-        OSError: it cannot be read.
-    """
+    """Read a JSON file that may be damaged."""
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError):
@@ -112,11 +98,7 @@ def read_value(path: Path, again: str) -> Any:
 
 
 def read_object(path: Path, again: str) -> dict[str, Any]:
-    """Read a manifest.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Read a manifest."""
     tree = read_value(path, again)
     if not isinstance(tree, dict):
         raise CseError(f"{path}: expected an object, found {type(tree).__name__}; {again}")
@@ -124,11 +106,7 @@ def read_object(path: Path, again: str) -> dict[str, Any]:
 
 
 def read_sealed(path: Path, again: str) -> dict[str, Any]:
-    """Read a sealed JSON object, as far as a seal can tell as it was written.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Read a sealed JSON object, as far as a seal can tell as it was written."""
     tree = read_object(path, again)
     check_seal(tree, path, again)
     return tree
@@ -138,11 +116,7 @@ _hints = functools.cache(get_type_hints)
 
 
 def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again: str) -> Fields:
-    """Return a dataclass filled from a manifest, ignoring unknown keys.
-
-    Args:
-        kind: the dataclass; its fields are of plain JSON types.
-    """
+    """Return a dataclass filled from a manifest, ignoring unknown keys."""
     hints = _hints(kind)  # type: ignore[arg-type]
     values = {}
     for key in dataclasses.fields(kind):  # type: ignore[arg-type]

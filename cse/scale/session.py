@@ -45,8 +45,6 @@ def ray_session(
 
     Args:
         cpus: CPUs of a private instance; None: those this process may use.
-        dashboard: whether to serve Ray's dashboard on loopback.
-        store_bytes: size of the object store; None: Ray's default.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     address = os.environ.get(ADDRESS)

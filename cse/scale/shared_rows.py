@@ -23,7 +23,6 @@ class SharedRows:
 
     Attributes:
         url: of the run's folder in a bucket, or on another file system that every machine reaches.
-        name: of the run; the same name stands for the same rows.
     """
 
     url: str
@@ -46,11 +45,7 @@ class SharedRows:
         return Path(tempfile.gettempdir()) / f"cse-rows-{self.name}"
 
     def here(self) -> Path:
-        """Return this machine's copy, made by the first process that asks while the others wait.
-
-        Raises:
-            OSError: the disk here cannot be written.
-        """
+        """Return this machine's copy, made by the first process that asks while the others wait."""
         with FileLock(self._lock):
             if not self.place.is_dir():
                 draft, there = self.place.with_suffix(".draft"), Folder(f"{self.url}/rows")

@@ -114,11 +114,7 @@ class Folder:
         return file
 
     def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write a file whole or not at all.
-
-        Raises:
-            OSError: it cannot be written; what was there before is untouched.
-        """
+        """Write a file whole or not at all."""
         if not self.local:
             with sending(self / name):
                 self.fs.pipe_file(f"{self.path}/{name}", bytes(content))
@@ -128,11 +124,7 @@ class Folder:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[Path]:
-        """Yield a local file to fill, which moves into the folder when the block succeeds.
-
-        Raises:
-            OSError: it cannot be written; what was there before is untouched.
-        """
+        """Yield a local file to fill, which moves into the folder when the block succeeds."""
         if not self.local:
             with tempfile.TemporaryDirectory() as here:
                 yield Path(here, name)

@@ -20,8 +20,8 @@ from cse.scale.session import ray_session
 from cse.scale.shared_rows import SharedRows
 from cse.scale.storage import filesystem, is_local
 from cse.scale.train_worker import WorkerTask, work
-from cse.stages.training import Training
-from cse.stages.watching import watchers
+from cse.stages.train import watchers
+from cse.training.ready import Training
 from cse.training.state import RunFolder, RunState
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _TRACE = "trace.txt"  # of a bug in a worker
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
-    folders = {name: getattr(training, name).resolve() for name in _ROWS}
+    folders = {name: path.resolve() for name, path in vars(training.folders).items() if name in _ROWS}
     url, rows = os.environ.get(STORAGE_VARIABLE, "").rstrip("/"), None
     if url:
         rows = SharedRows(f"{url}/{folder.name}", folder.name)
@@ -51,7 +51,7 @@ def train_on_workers(training: Training) -> RunState:
         gpus = training.device.type == "cuda"
         each = _share(with_more(ray), wanted, gpus=gpus)
         relay = start_relay(ray)
-        settings, tokens = training.settings.model_dump(mode="json"), training.tokens
+        settings, tokens = training.settings.model_dump(mode="json"), training.folders.tokens
         trainer = TorchTrainer(
             work,
             train_loop_config={"task": WorkerTask(settings, folders, tokens and tokens.resolve(), rows, relay)},

@@ -16,9 +16,10 @@ from cse.process import throwaway_folder
 from cse.scale.relay import GROUP, Failure, Teller
 from cse.scale.shared_rows import SharedRows
 from cse.settings import Settings
-from cse.stages.training import open_training
+from cse.training import Folders
 from cse.training.group import PeerLost, ProcessGroup
 from cse.training.observers import Observer
+from cse.training.ready import open_training
 from cse.training.state import RunFolder, RunState
 
 _DRAFTS = "cse-train-"  # folders of what is on its way to the storage
@@ -31,7 +32,6 @@ class WorkerTask:
     Attributes:
         folders: where the rows are: prepared, mined and corrupted ones.
         rows: where the rows are instead, if machines share no disk; each machine then makes its own tokens.
-        relay: see ``cse.scale.relay``.
     """
 
     settings: dict[str, Any]
@@ -60,15 +60,7 @@ def work(config: dict[str, WorkerTask]) -> None:
             here = task.rows.here()
             folders, tokens = {name: here / name for name in folders}, here / "tokens"
         settings = Settings.model_validate(task.settings)
-        training = open_training(
-            settings,
-            prepared=folders["prepared"],
-            mined=folders["mined"],
-            corrupted=folders["corrupted"],
-            scratch=own,
-            folder=own,
-            tokens=tokens,
-        )
+        training = open_training(settings, Folders(**folders, tokens=tokens), scratch=own, folder=own)
         group, observer = ProcessGroup(get_device()), Observer()
         if group.rank == 0:
             task.relay.tell.remote(GROUP, f"workers that share each batch: {group.size}")

@@ -182,7 +182,7 @@ class DataSettings(SettingsGroup):
 
     def of(self, source: SourceSettings) -> DataSettings:
         """Return the group as if a further source were the only one."""
-        own = {name: getattr(source, name) for name in ("view", "pairs", "columns", "max_rows")}
+        own = source.model_dump(include={"view", "pairs", "columns", "max_rows"})
         return self.model_copy(update={**own, "train_path": source.path, "hold_out": 0.0, "more": []})
 
     @model_validator(mode="after")

@@ -25,9 +25,6 @@ def settings_of_domain(settings: Settings, name: str) -> Settings:
     Its rows come from ``train`` in the domain's folder. For dev pairs, evaluation tasks, captions and tasks of your
     own, ``dev``, ``evaluation``, ``cxc`` and ``task`` in that folder take the place of the paths in group ``data``,
     where they exist.
-
-    Args:
-        settings: the whole tree; ``bank.domains`` names the domain.
     """
     domains, where = settings.bank.domains, f"bank.domains.{name}"
     if name not in domains:

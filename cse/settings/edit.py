@@ -33,7 +33,6 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
     Args:
         path: a settings file; if missing, it is created with the common keys and a comment for each.
         values: values to set. A value the file already has keeps its spelling; a default that it lacks is not added.
-        where: name to show in errors; None: the path.
 
     Returns:
         What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.

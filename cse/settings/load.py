@@ -50,11 +50,7 @@ def check_known(key: str) -> None:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a settings file with its line endings unchanged.
-
-    Raises:
-        OSError: the file cannot be read.
-    """
+    """Return the text of a settings file with its line endings unchanged."""
     try:
         facts = path.stat()
     except FileNotFoundError:

@@ -97,8 +97,7 @@ class TemplateSettings(SettingsGroup):
 
     @model_validator(mode="after")
     def _check(self) -> TemplateSettings:
-        for name in ("text", "second"):
-            template = getattr(self, name)
+        for name, template in (("text", self.text), ("second", self.second)):
             if template is None:
                 continue
             if template.count("{sentence}") != 1 or template.count("{mask}") > 1:

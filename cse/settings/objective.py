@@ -67,9 +67,6 @@ class NtXentSettings(LossSettings):
         le=1_000_000,
         description="Extra negatives: number of past embeddings to keep from a momentum encoder (ESimCSE); 0: none.",
     )
-    momentum: Share = Field(
-        0.995, description="`queue`: share of its own weights the momentum encoder keeps at each update."
-    )
     queue_projector: Literal["following", "current"] = Field(
         "following",
         description="`queue`: projector of the momentum encoder: its own, which follows the trained one "
@@ -84,10 +81,6 @@ class MatryoshkaSettings(LossSettings):
         [256, 128, 64],
         min_length=1,
         description="Numbers of dimensions to train for, each below the embedding's; `encode` then offers them.",
-    )
-    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
-    hard_negative_weight: float = Field(
-        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
     )
 
 
@@ -114,14 +107,11 @@ class MaskedLmSettings(LossSettings):
     head = True
 
     weight: NonNegative = Field(0.0, description="Initial weight of this term in the loss; 0 disables it.")
-    mask_share: Share = Field(
-        0.15, description="Share of tokens to predict (80 % masked, 10 % random, 10 % unchanged)."
-    )
     decay_rate: float = Field(
-        0.95, gt=0.0, le=1.0, description="Factor by which the weight decays every `decay_steps` steps."
-    )
-    decay_steps: Positive = Field(
-        100, description="Steps per decay by `decay_rate`; decay is continuous (real-valued exponent)."
+        0.95,
+        gt=0.0,
+        le=1.0,
+        description="Factor by which the weight decays every 100 steps; decay is continuous (real-valued exponent).",
     )
     train_head: bool = Field(
         False, description="Train the MLM head, untied from the word embeddings (released code); false: freeze it."
@@ -157,13 +147,10 @@ class ReplacedTokensSettings(LossSettings):
         "data/raw/generator",
         description="Model folder for `generator: folder`; the pipeline retrains when it changes.",
     )
-    generator_revision: str = Field("main", description="Hub branch, tag or commit of the generator.")
-    generator_dropout: bool = Field(
-        True, description="Keep dropout on in the generator (released code); must be false with `corruption: prepared`."
-    )
     corruption: Literal["on_the_fly", "prepared"] = Field(
         "on_the_fly",
-        description="Corrupt each batch during training, or all rows before it (one corruption per epoch).",
+        description="Corrupt each batch during training, with dropout in the generator (released code), or all rows "
+        "before it, without (one corruption per epoch).",
     )
     mask_share: Share = Field(0.3, description="Share of tokens masked for the generator.")
     choice: Literal["argmax", "sample"] = Field(
@@ -204,10 +191,7 @@ class ContrastiveTensionSettings(LossSettings):
     views = ("sentences",)
     rows = "single sentences"
     copies = False
-
-    group: int = Field(
-        8, ge=2, description="Rows per group of one positive and its negatives; `train.batch_size` must be a multiple."
-    )
+    group: ClassVar[int] = 8  # rows of one positive and its negatives (their section 4.1)
 
     @property
     def least_rows(self) -> int:
@@ -219,12 +203,6 @@ class SelfGuidedSettings(LossSettings):
     """SG-OPT: self-guidance by the layers of a frozen clone (Kim et al. 2021)."""
 
     copies = False
-
-    temperature: Temperature = Field(0.01, description="Softmax temperature: cosines are divided by it.")
-    projection: Positive = Field(4096, le=65_536, description="Output width of the projection head.")
-    regularizer: NonNegative = Field(
-        0.1, description="Weight of the regulariser: squared distance to the initial weights."
-    )
 
 
 class MutualInformationSettings(LossSettings):
@@ -269,14 +247,9 @@ class LabelProxiesSettings(LabelLossSettings):
 
     contrasts = False
 
-    temperature: Temperature = Field(0.1, description="Softmax temperature: cosines are divided by it.")
-    learning_rate: float = Field(0.01, gt=0.0, description="Learning rate of the labels' vectors.")
-
 
 class SupervisedContrastiveSettings(LabelLossSettings):
     """Every text of the label in the batch is a positive: needs data.view `categories` (Khosla et al. 2020)."""
-
-    temperature: Temperature = Field(0.1, description="Softmax temperature: cosines are divided by it.")
 
 
 class CollectionSettings(LossSettings):
@@ -287,7 +260,6 @@ class CollectionSettings(LossSettings):
     copies = False
     contrasts = False  # the documents are, not the rows
 
-    temperature: Temperature = Field(0.03, description="Softmax temperature: cosines are divided by it.")
     words: NonNegative = Field(
         0.5,
         description="Weight of words (BM25) in the teacher beside the bare backbone's cosines; both have a standard "
@@ -298,16 +270,13 @@ class CollectionSettings(LossSettings):
     )
     teacher_folder: str = Field(
         "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model; the pipeline retrains when it changes.",
+        description="`teacher: folder`: a checkpoint or model; the pipeline watches "
+        "`objective.distillation.teacher_folder`: name it there, too.",
     )
-    teacher_temperature: Temperature = Field(
-        0.5, le=10.0, description="Softmax temperature of the teacher's scores, which have a standard deviation of 1."
-    )
-    candidates: Positive = Field(200, description="Best documents of the teacher that get a share of its softmax.")
     most_documents: Positive = Field(
         20_000,
-        description="Up to so many documents, a step ranks all of them; of more, the `candidates` of each of its "
-        "queries and half as many at random as this, which stand for the rest.",
+        description="Up to so many documents, a step ranks all of them; of more, the teacher's 200 best for each of "
+        "its queries and half as many at random as this, which stand for the rest.",
     )
     own_share: Share = Field(
         0.9,

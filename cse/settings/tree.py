@@ -234,16 +234,13 @@ def _term_problems(settings: Settings) -> list[tuple[bool, str]]:
         ),
         (
             "contrastive_tension" in terms and train.batch_size % group != 0,
-            f"train.batch_size: {train.batch_size} is not a multiple of objective.contrastive_tension.group {group}",
+            f"train.batch_size: {train.batch_size} is not a multiple of {group}, the rows of a group of "
+            "objective.contrastive_tension",
         ),
         (
             "contrastive_tension" in terms and train.distinct_batches,
             "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches, and these are "
             "uneven; set it to false",
-        ),
-        (
-            replaced.corrupts_beforehand and replaced.generator_dropout and replaced.generator != "unigram",
-            "objective.replaced_tokens.generator_dropout: corruption: prepared runs without dropout; set it to false",
         ),
         (
             replaced.corrupts_beforehand and settings.augment.repeat_words > 0,

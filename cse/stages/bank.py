@@ -18,7 +18,7 @@ from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, valu
 from cse.export.bank import SENTENCES, create_bank, make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
-from cse.model.checkpoint_config import identity_of, read_config
+from cse.model.checkpoint import identity_of, read_config
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
@@ -29,7 +29,7 @@ from cse.settings import Settings
 from cse.stages.common import DOMAINS
 from cse.stages.export import sentences_for_parity, training_sentences
 from cse.stages.gate import judge_encoders
-from cse.stages.open_backbone import bare_of
+from cse.training.encoder import bare_of
 
 CENTRES = 8  # per domain, for `auto`
 _TEXTS = 2000  # training sentences that the centres are computed from
@@ -52,7 +52,6 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
 
     Args:
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
-        settings: ``export`` is used.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
     """
     encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
@@ -73,7 +72,6 @@ class Admission:
         outcome: ``added``, ``replaced``, ``unchanged``, ``refused`` or ``not trained``.
         dev: its dev score times 100; None without dev pairs or dev task, or if it was not scored.
         before: the same for the domain that was in the bank, or for the bare backbone if there was none.
-        reason: why it was refused, or is not there.
     """
 
     name: str
@@ -89,10 +87,6 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     A domain passes if its vectors match torch's and its dev score is not more than ``promotion.dev_tolerance`` below
     that of the domain it replaces, or of the bare backbone if it is new, on the same pairs. The others stay as they
     are.
-
-    Args:
-        settings: ``export``, ``promotion`` and ``backbone`` are used.
-        place: parent of the trained domains' folders, see stage ``domain``.
     """
     if not is_bank(bank):
         click.echo(_create(bare_of(settings.backbone).load(), bank, settings), err=True)

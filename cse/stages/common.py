@@ -31,15 +31,6 @@ DOMAINS = Path("data/domains")
 SCRATCH_VARIABLE = "CSE_SCRATCH"
 SCRATCH = Path(os.environ.get(SCRATCH_VARIABLE, ".cse")).expanduser()
 
-MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
-CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
-
-# whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
-_TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages", "study"),
-    *("training", "tune"),
-)
-
 DEBUG_VARIABLE = "CSE_DEBUG"
 MISTAKE, TRY_LATER = 2, 75  # exit codes; the second is EX_TEMPFAIL of sysexits.h
 
@@ -60,15 +51,6 @@ def shortfall(scores: Mapping[str, Mapping[str, float]]) -> str:
     mine, bare = (sum(round(model[task], 2) for task in tasks) / len(tasks) for model in (trained, backbone))
     over = tasks[0] if len(tasks) == 1 else f"mean of {len(tasks)} tasks"
     return f"below its bare backbone: {mine:.2f} against {bare:.2f} ({over})" if mine < bare else ""
-
-
-def training_code() -> list[Path]:
-    """Return the code files that affect updates or which weights are kept; a change makes a saved state stale.
-
-    Sweeps, studies and adaptations use the list too. A test compares it with the imports of stage ``train``.
-    """
-    root = Path(__file__).parents[1]
-    return [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]
 
 
 def run_safely(work: Callable[[], object]) -> int:

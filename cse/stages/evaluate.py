@@ -1,24 +1,37 @@
-"""Stage ``evaluate``: compare the checkpoint with its bare backbone on the evaluation tasks."""
+"""Stage ``evaluate``: compare the checkpoint with its bare backbone, as any models a user names, and on MTEB."""
 
 from __future__ import annotations
 
+import re
 import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import click
 
 from cse.data.store import PreparedData
-from cse.data.suite import open_suite
+from cse.data.suite import SuiteData, open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
-from cse.evaluation.suite import SuiteResults
+from cse.evaluation.linear import FAST, FULL
+from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
+from cse.evaluation.record import trained_on, write_record
+from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import identity_of, read_config
+from cse.model.named import check_model, is_checkpoint
+from cse.model.sentence_encoder import BareBackbone
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
+from cse.runtime.bank import Bank, domain_of
+from cse.runtime.bundle import MANIFEST, read_manifest
+from cse.runtime.domain import AUTO
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
-from cse.stages.evaluate_models import evaluate_models, rows_of, save_record
-from cse.stages.open_model import BackboneOf
+from cse.stages.open_model import BackboneOf, open_model
+from cse.training.device import choose_device, environment
 
 GROUPS = ("evaluation",)
 
@@ -37,9 +50,6 @@ def evaluate_stage(
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
-
-    Args:
-        settings: ``evaluation`` is used.
     """
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
@@ -114,6 +124,148 @@ def headline(result: SuiteResults) -> dict[str, float]:
         scores |= result.space.values
     scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
     return {name: value for name, value in scores.items() if value is not None}
+
+
+_LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below the limit of 255
+
+
+def describe_model(model: str | BackboneOf) -> dict[str, Any]:
+    """Return the known facts of a model: kind, backbone, prompt and, for a checkpoint, how it was trained."""
+    if isinstance(model, BackboneOf):
+        if isinstance(model.model, BareBackbone):
+            said = asdict(model.model)
+            named = {key: said.pop(key) for key in ("name", "revision")}
+            return {"kind": "backbone", "backbone": named, "prompt": None, **said}
+        recorded = read_config(model.model)["backbone"]
+        return {
+            "kind": "backbone",
+            "backbone": {key: recorded[key] for key in ("name", "revision", "sha256")},
+            "prompt": None,
+        }
+    found = domain_of(model)
+    if found is not None:
+        bank = Bank(found[0])
+        if found[1] == AUTO:
+            return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
+        facts = bank.domain(found[1]).facts
+        known_of = {key: getattr(facts, key) for key in ("prompt", "pooler", "max_length")}
+        return {"kind": "domain", "backbone": bank.manifest.backbone, **known_of}
+    folder = Path(model)
+    if is_checkpoint(folder):
+        # without hashes, records of the same system differ only in their seed
+        known_of = {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
+        return {"kind": "checkpoint", **known_of}
+    if (folder / MANIFEST).is_file():
+        manifest = read_manifest(folder)
+        known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
+        rows = manifest.metrics.get("train", {}).get("trained_on")
+        return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}, "trained_on": rows}
+    return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}
+
+
+def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
+    """Return a line for each bundle that was not exported from the checkpoint it is compared with.
+
+    A bundle is compared with the checkpoints among the models, or else with the checkpoint next to it. Bundles of bare
+    backbones, and bundles that do not record their origin, are skipped.
+    """
+    folders = [Path(model) for model in models if isinstance(model, str)]
+    named = [folder for folder in folders if is_checkpoint(folder)]
+    lines = []
+    for bundle in (folder for folder in folders if (folder / MANIFEST).is_file()):
+        beside = bundle.resolve().parent / CHECKPOINT.name
+        known = named or ([beside] if is_checkpoint(beside) else [])
+        made_from = read_manifest(bundle).checkpoint
+        if known and made_from and made_from not in map(identity_of, known):
+            lines.append(
+                f"{bundle}: was not exported from {' or '.join(map(str, known))}; run `cse export` "
+                "to bundle that checkpoint"
+            )
+    return lines
+
+
+def rows_of(models: Mapping[str, str | BackboneOf]) -> dict[str, str | None]:
+    """Return the rows each model was trained on, by printed name; see ``trained_on``."""
+    return {name: trained_on(describe_model(model)) for name, model in models.items()}
+
+
+def evaluate_models(
+    models: Mapping[str, str | BackboneOf],
+    data: SuiteData,
+    *,
+    measures: Collection[str],
+    device: str,
+    batch_size: int | None,
+    progress: bool,
+    fast: bool = False,
+    details: bool = False,
+    done: Callable[[str, SuiteResults], object] | None = None,
+) -> dict[str, SuiteResults]:
+    """Evaluate the given models one after the other.
+
+    Args:
+        models: checkpoint, bundle or backbone by printed name.
+        batch_size: sentences per forward pass; None: the encoder's own.
+    """
+    banks: dict[Path, OnnxEncoder] = {}
+    for model in models.values():
+        if isinstance(model, str):
+            check_model(model)
+            if domain_of(model) is not None:
+                open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
+    for line in stale_bundles(models.values()):
+        click.echo(f"warning: {line}", err=True)
+    results = {}
+    chosen = choose_device(device)
+    for name, model in models.items():
+        encoder = open_model(model, device=device, banks=banks)
+        click.echo(f"measuring {name}", err=True)
+        results[name] = evaluate_suite(
+            encoder,
+            data,
+            batch_size=batch_size,
+            progress=progress,
+            classifier=FAST if fast else FULL,
+            device=chosen,
+            measures=measures,
+            details=details,
+        )
+        if done is not None:
+            done(name, results[name])
+    return results
+
+
+def save_record(folder: Path, name: str, model: str | BackboneOf, results: SuiteResults, device: str) -> None:
+    """Write the record of a model's results into an existing, empty folder; see ``write_record``."""
+    where = environment(choose_device(device).type)
+    write_record(
+        folder, name, results, model=describe_model(model), environment=where, identity=identity_of_model(model)
+    )
+
+
+def identity_of_model(model: str | BackboneOf) -> str:
+    """Return the identity of a checkpoint, empty for another model."""
+    return identity_of(Path(model)) if isinstance(model, str) and is_checkpoint(Path(model)) else ""
+
+
+def record_folder(name: str) -> str:
+    """Return a folder name for a model name: letters, digits, dots and dashes, cut to file system limits."""
+    plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
+    return plain.encode()[:_LONGEST].decode(errors="ignore") or "model"
+
+
+def evaluate_on_mteb(
+    models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int | None, progress: bool
+) -> dict[str, dict[str, float]]:
+    """Return the main score of each task by model."""
+    found = find_tasks(tasks)
+    scores = {}
+    banks: dict[Path, OnnxEncoder] = {}
+    for name, model in models.items():
+        encoder = MtebEncoder(open_model(model, device=device, banks=banks), record_folder(name), batch_size)
+        click.echo(f"measuring {name}", err=True)
+        scores[name] = run_tasks(encoder, found, progress=progress)
+    return scores
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.files import write_json
-from cse.model.checkpoint_config import identity_of
+from cse.model.checkpoint import identity_of
 from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
@@ -107,9 +107,6 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
 
 def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Task], most: float) -> dict[str, float]:
     """Return what a rounded bundle loses to torch, and print it.
-
-    Args:
-        tasks: see ``_scored_tasks``.
 
     Returns:
         ``score_loss``: points of Spearman * 100, on average over scored pairs, or of one's own task; nothing if there

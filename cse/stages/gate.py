@@ -15,7 +15,7 @@ from cse.evaluation.dev_facts import dev_label, measure_in
 from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.vectors import TextEncoder
 from cse.export.parity import check_parity
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -30,9 +30,7 @@ class Verdict:
     """Result of the gate.
 
     Attributes:
-        reasons: reasons to refuse the model, one sentence each; empty if it passes.
         dev: dev score of the candidate's bundle, times 100; None without dev pairs or dev task.
-        promoted_dev: the same for the promoted bundle; None if there is none.
         difference: largest difference between the candidate's bundle and torch; None if above the tolerance.
     """
 
@@ -48,12 +46,7 @@ class Verdict:
 
 
 def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path, promoted: Path | None) -> Verdict:
-    """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``.
-
-    Args:
-        settings: group ``promotion`` and ``export.tolerance`` are used.
-        promoted: the promoted bundle, or None.
-    """
+    """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``."""
     return judge_encoders(
         settings,
         onnx=OnnxEncoder(bundle),
@@ -79,9 +72,6 @@ def judge_encoders(
     The promoted model is scored again because dev pairs change, and scores on different pairs are not comparable.
 
     Args:
-        settings: as in ``judge``.
-        onnx: the candidate: a bundle, or a domain of a bank.
-        promoted: the model in service, or None.
         measure: of the dev score; None, or one that the dev task does not have: the task's main measure.
     """
     reasons, difference = [], None

@@ -18,11 +18,9 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.data import MineSettings
-from cse.settings.model import BackboneSettings, PoolerSettings
-from cse.settings.train import TrainSettings
-from cse.stages.common import MINED, MINING_FILE, PREPARED, run_stage
-from cse.stages.mined import CONTENT, mining_facts
+from cse.stages.common import MINED, PREPARED, run_stage
+from cse.training import MINING_FILE
+from cse.training.mining import CONTENT, mining_facts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -41,18 +39,11 @@ def mine_stage(
     mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
 ) -> None:
-    """Mine the rows that the settings ask for, or publish a folder marked as empty.
-
-    Args:
-        prepared: folder of the sentences or pairs.
-        backbone: a backbone that is already open; None: open it.
-    """
+    """Mine the rows that the settings ask for, or publish a folder marked as empty."""
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:
-            found = _mine(prepared, folder, settings.mine, settings.backbone, settings.pooler, settings.train, backbone)
-            roles, pooler = settings.train.roles, settings.pooler.kind
-            facts |= mining_facts(settings.mine, settings.backbone, pooler, roles, prepared) | found
+            facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings, backbone)
         (folder / MINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
     click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
 
@@ -71,28 +62,21 @@ def _told(facts: Mapping[str, Any]) -> str:
 
 
 def _mine(
-    prepared: Path,
-    folder: Path,
-    mine: MineSettings,
-    backbone_settings: BackboneSettings,
-    pooler: PoolerSettings,
-    train: TrainSettings,
-    backbone: Backbone | StaticWords | None,
+    prepared: Path, folder: Path, settings: Settings, backbone: Backbone | StaticWords | None
 ) -> dict[str, object]:
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.sentence_encoder import SentenceEncoder
-    from cse.stages.open_backbone import open_backbone
-    from cse.stages.uses import texts_before
     from cse.training import mining
-    from cse.training.neighbours import mutual_neighbours
-    from cse.training.precision import choose_device
+    from cse.training.device import choose_device
+    from cse.training.encoder import open_backbone
+    from cse.training.sources import texts_before
 
-    data = PreparedData(prepared)
+    data, mine, train = PreparedData(prepared), settings.mine, settings.train
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
-    backbone = backbone or open_backbone(backbone_settings, pooler, data)
+    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     encoder = SentenceEncoder(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles
@@ -105,7 +89,7 @@ def _mine(
     if mine.neighbours:
         sentences = list(dict.fromkeys(texts_in(data.train, "sent0")))
         vectors = encode(sentences)
-        numbers = mutual_neighbours(vectors, mine.neighbours)
+        numbers = mining.mutual_neighbours(vectors, mine.neighbours)
         if not len(numbers):
             raise CseError(f"{prepared}: no two sentences are among each other's nearest; raise mine.neighbours")
         first, second = ([sentences[number] for number in column] for column in numbers.T)

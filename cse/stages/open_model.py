@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from cse.errors import CseError
-from cse.model.bare import BareBackbone, load_bare_backbone
-from cse.model.checkpoint_config import training_notes
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.checkpoint import training_notes
+from cse.model.named import check_model
+from cse.model.sentence_encoder import BareBackbone, SentenceEncoder, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
-from cse.stages.check_model import check_model
-from cse.training.precision import choose_device
+from cse.training.device import choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.vectors import TextEncoder
@@ -40,7 +39,6 @@ def open_model(
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
-        model: path or name given by the user, or the backbone of a model.
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """

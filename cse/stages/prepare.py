@@ -28,11 +28,7 @@ def prepare_stage(
     progress: bool = True,
     held_out: Callable[[Task], Iterable[str]] = held_out_texts,
 ) -> None:
-    """Prepare the data, write the counts as metrics and print a summary; for ``held_out`` see ``prepare``.
-
-    Raises:
-        OSError: an output cannot be written.
-    """
+    """Prepare the data, write the counts as metrics and print a summary; for ``held_out`` see ``prepare``."""
     check_file(metrics, is_json_with("rows", "rows_read"))
     report = prepare(settings.data, prepared, progress, held_out)
     with publish_file(metrics) as target:

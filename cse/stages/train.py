@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cse.data.store import PreparedData, rows_in_words
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming
 from cse.model.backbone import Backbone
-from cse.model.checkpoint import save_checkpoint
-from cse.model.counts import count_parameters
+from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
@@ -24,12 +25,13 @@ from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.checks import counted
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
-from cse.stages.environment import environment
-from cse.stages.fit_post import fit_post
-from cse.stages.training import Training, groups_of, open_training
-from cse.stages.watching import watchers
+from cse.training import Folders
+from cse.training.device import environment
+from cse.training.fit_post import fit_post
+from cse.training.observers import CsvLog, MlflowRun, Observer, Observers, ProgressBar, TensorBoard
+from cse.training.ready import Training, groups_of, open_training
+from cse.training.sources import counted
 from cse.training.state import RunState
 
 LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
@@ -69,10 +71,7 @@ def train_stage(
     With ``train.parameters: none`` the checkpoint is just pooling, word vectors or post-processing, without training.
 
     Args:
-        corrupted: folder of rows corrupted before training.
         launch: runs the training and leaves the best weights in its encoder; None: chosen by ``train.workers``.
-        backbone: as in ``open_training``.
-        tokens: as in ``open_training``.
 
     Returns:
         Facts of the run, as stored in the checkpoint; ``metrics`` has those for comparing runs.
@@ -85,15 +84,8 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        training = open_training(
-            settings,
-            prepared=prepared,
-            mined=mined,
-            corrupted=corrupted,
-            scratch=scratch,
-            backbone=backbone,
-            tokens=tokens,
-        )
+        folders = Folders(prepared, mined, corrupted, tokens)
+        training = open_training(settings, folders, scratch=scratch, backbone=backbone)
         with only_one(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",
@@ -258,6 +250,28 @@ def _announce(training: Training) -> None:
         f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
+
+
+OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
+KNOWN = ("mlflow",)
+
+
+def watchers(training: Training) -> Observers:
+    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states."""
+    folder, measure = training.folder.path, training.measure
+    added: list[Observer] = []
+    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
+        if name not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
+        added.append(MlflowRun(folder, groups_of(training.settings), measure))
+    # the added ones first: they may be refused before the others have begun
+    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
+    if find_spec("tensorboard"):
+        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
+    else:
+        click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
+    return Observers([*added, *usual])
 
 
 if __name__ == "__main__":

@@ -11,12 +11,11 @@ from cse.errors import CseError
 from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.stages.inputs import depends_on
 from cse.stages.prepare import files_of, measuring_files
-from cse.stages.training import groups_of
 from cse.study.measures import CXC_DEV
 from cse.study.plan import BARE, Run
-from cse.training.precision import choose_device
+from cse.training.device import choose_device
+from cse.training.ready import depends_on, groups_of
 
 
 def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:

@@ -21,14 +21,14 @@ from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.settings import Settings
-from cse.stages.evaluate_models import describe_model, identity_of_model, save_record
-from cse.stages.open_backbone import bare_of
+from cse.stages.evaluate import describe_model, identity_of_model, save_record
 from cse.stages.open_model import BackboneOf
 from cse.study.choice import choices
 from cse.study.measures import columns, suite_for_test
 from cse.study.plan import BARE
 from cse.study.run import Folders, ready
 from cse.study.table import RECORD, lines_of, read_rows
+from cse.training.encoder import bare_of
 
 _LEVEL = 0.95
 

@@ -23,21 +23,20 @@ from cse.data.tasks.parts import apart
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.settings import Settings
-from cse.stages.common import training_code
-from cse.stages.inputs import depends_on
-from cse.stages.open_backbone import bare_of
 from cse.stages.prepare import files_of
-from cse.stages.training import Training
 from cse.study.facts import facts_of
 from cse.study.measures import columns, dev_suite
 from cse.study.plan import BARE, Round, Run
 from cse.study.table import RECORD, write_table
+from cse.training import training_code
+from cse.training.device import choose_bf16, choose_device
+from cse.training.encoder import bare_of
 from cse.training.observers import Observer
-from cse.training.precision import choose_bf16, choose_device
+from cse.training.ready import Training, depends_on
 
 _WEIGHTS = ".safetensors"
 _NOT_THE_DATA = ("weight", "terms")  # of data.more: how its rows are trained on

@@ -1,1 +1,38 @@
 """The training loop, its resumable state and its observers. Dimension letters: see ``cse.model``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
+CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
+
+# whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
+_TRAINS = (
+    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages", "study"),
+    *("training", "tune"),
+)
+
+
+@dataclass(frozen=True)
+class Folders:
+    """The folders of a training's rows; of these, ``mined`` and ``corrupted`` are read only if the settings say so.
+
+    Attributes:
+        tokens: where launchers share tokenised rows; None: each process tokenises its own.
+    """
+
+    prepared: Path
+    mined: Path
+    corrupted: Path
+    tokens: Path | None = None
+
+
+def training_code() -> list[Path]:
+    """Return the code files that affect updates or which weights are kept; a change makes a saved state stale.
+
+    Sweeps, studies and adaptations use the list too. A test compares it with the imports of stage ``train``.
+    """
+    root = Path(__file__).parents[1]
+    return [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]

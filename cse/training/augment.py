@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
+
+from cse.model.backbone import Backbone
+from cse.model.static_words import StaticWords
+from cse.settings.train import AugmentSettings
 
 
 def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray) -> np.ndarray:
     """Repeat some word pieces in place (ESimCSE, Wu et al. 2022, section 3.1).
 
     The number of repetitions is uniform over ``0 .. max(2, int(largest_share * n))`` for ``n`` pieces, at most ``n``.
-
-    Args:
-        ids: token ids of one row ``(L,)``.
-        largest_share: share of the pieces that may be repeated.
-
-    Returns:
-        Ids ``(L + repetitions,)``.
     """
     places = np.flatnonzero(~np.isin(ids, special))
     most = min(max(2, int(largest_share * len(places))), len(places))
@@ -52,7 +51,6 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
 
     Args:
         text: a sentence; returned unchanged unless it is longer than the span.
-        mask_token: for instance ``[MASK]``; separated by spaces from the surrounding words.
     """
     if len(text) <= characters:
         return text
@@ -61,13 +59,22 @@ def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Gen
     return " ".join(part for part in parts if part)
 
 
+def second_text(how: AugmentSettings, backbone: Backbone | StaticWords, seed: int) -> Callable[[str, int], str] | None:
+    """Return the function of text and row number that changes the second copy's text, or None."""
+    if how.mask_span == 0 or not isinstance(backbone, Backbone):
+        return None
+    token = str(backbone.tokenizer.id_to_token(backbone.special_ids["mask"]))
+    return lambda text, row: mask_span(
+        text, characters=how.mask_span, mask_token=token, rng=np.random.default_rng([seed, row])
+    )
+
+
 def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:
     """Shuffle the position ids of each row (ConSERT's token shuffling, Yan et al. 2021).
 
     Padding and the first and last real token keep their positions. Uses torch's random numbers.
 
     Args:
-        mask_BL: 1 for real tokens.
         special: whether to shuffle the first and last real token too, as in the released code.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
@@ -83,7 +90,6 @@ def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
     """Zero a random share of each row's features at all tokens, without rescaling (ConSERT).
 
     Args:
-        embedded_BLD: input of the first layer.
         share: share of the ``D`` features, rounded down.
     """
     rows, _, width = embedded_BLD.shape

@@ -10,15 +10,17 @@ from typing import TypeVar
 import numpy as np
 import torch
 
+from cse.losses.masked_lm import Vocabulary
 from cse.model.attention import Prefix
+from cse.model.backbone import Backbone
 from cse.model.on_device import on_device
-from cse.model.packing import Packed, pack_rows
-from cse.model.passes import Alteration, Constants, TokenBatch
+from cse.model.passes import Alteration, Constants, Packed, TokenBatch, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.static_words import StaticWords
+from cse.settings.train import AugmentSettings
 from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
 from cse.training.group import ALONE, Group, GroupLayout, order_of
-from cse.training.replay import RandomState, run_twice
-from cse.training.slices import ChangeIds, Cut, PaddedRows, pad_in_groups, slice_cost
+from cse.training.slices import ChangeIds, Cut, PaddedRows, RandomState, pad_in_groups, run_twice, slice_cost
 from cse.training.tokens import TokenTable
 
 R = TypeVar("R")
@@ -27,55 +29,47 @@ _ALIKE, _ALIKE_TOKENS = 8, 256  # tokens of a row and of a batch are multiples, 
 
 @dataclass(frozen=True)
 class Augmentation:
-    """How the copies of a sentence differ, on top of dropout.
+    """How the copies of a sentence differ, on top of dropout; ``special`` are the ids that no copy repeats."""
 
-    Attributes:
-        repeat_share: largest share of word pieces repeated in the second copy.
-        repeat_rule: how many to repeat, ``paper`` or ``released``, see ``repeat_words``.
-        shuffle: whether to shuffle the first copy's positions.
-        shuffle_special: whether to shuffle those of special tokens too.
-        cut_share: share of features set to 0 in the second copy.
-    """
+    how: AugmentSettings
+    special: tuple[int, ...]
 
-    repeat_share: float
-    repeat_rule: str
-    special: Sequence[int]
-    shuffle: bool
-    shuffle_special: bool
-    cut_share: float
+    @classmethod
+    def of(cls, how: AugmentSettings, backbone: Backbone | StaticWords) -> Augmentation:
+        """Return that of an encoder's backbone."""
+        words = backbone if how.repeat_words > 0 and isinstance(backbone, Backbone) else None
+        return cls(how, () if words is None else Vocabulary.of(words).special)
 
     def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
         """Return the function that changes token ids in one step, or None if they do not change."""
-        if self.repeat_share == 0.0:
+        share, special, repeat = self.how.repeat_words, np.asarray(self.special), REPEAT_RULES[self.how.repeat_rule]
+        if share == 0.0:
             return None
-        special, repeat = np.asarray(self.special), REPEAT_RULES[self.repeat_rule]
-        return lambda ids, view: (
-            repeat(ids, largest_share=self.repeat_share, rng=rng, special=special) if view == 1 else ids
-        )
+        return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
 
     def alteration(self, view_B: torch.Tensor) -> Alteration | None:
         """Return what changes between word vectors and the first layer for rows of these views, or None."""
-        return _Alteration(self, view_B) if self.shuffle or self.cut_share > 0.0 else None
+        return _Alteration(self.how, view_B) if self.how.shuffle_tokens or self.how.cut_features > 0.0 else None
 
 
-NO_AUGMENTATION = Augmentation(0.0, "paper", (), shuffle=False, shuffle_special=False, cut_share=0.0)
+NO_AUGMENTATION = Augmentation(AugmentSettings(), ())
 
 
 @dataclass(frozen=True)
 class _Alteration:
-    how: Augmentation
+    how: AugmentSettings
     view_B: torch.Tensor
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        if not self.how.shuffle:
+        if not self.how.shuffle_tokens:
             return positions_BL
         shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        if self.how.cut_share == 0.0:
+        if self.how.cut_features == 0.0:
             return embedded_BLD
-        cut_BLD = cut_features(embedded_BLD, self.how.cut_share)
+        cut_BLD = cut_features(embedded_BLD, self.how.cut_features)
         return torch.where(self.view_B[:, None, None] == 1, cut_BLD, embedded_BLD)
 
 
@@ -86,7 +80,6 @@ class Slice:
     Attributes:
         rows: the rows on the host (numpy), so that nobody has to fetch them from the device.
         places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
-        ids_BL, mask_BL: token ids and 1 for real tokens, on the device.
         tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
         twice: whether passes over these rows discard activations and run again for the gradient.
     """
@@ -114,9 +107,6 @@ class Batch:
         layout: order of all workers' slices in the flattened batch.
         anchors: order of all workers' anchors (first copies).
         projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
-        labels_B: labels of the rows, or None.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
         source: number of the source of the rows; 0 is the main one.
     """
 
@@ -177,10 +167,7 @@ class Staged:
     """A step's rows on the host, padded, and what a batch must know of them.
 
     Attributes:
-        rows, longest, group, step, epoch, real_tokens, source: see ``Batch``.
-        sizes, anchors: rows and anchors of each worker.
         packed: whether the layers see the real tokens of the only slice, and no padding.
-        arrays: what the device needs, int64.
     """
 
     rows: np.ndarray
@@ -223,9 +210,6 @@ def stage_batch(
 
     Args:
         rng: draws the token-id augmentation, the same for all workers.
-        step: updates before this one.
-        epoch: passes over the rows before this one.
-        group: workers that share the batch; each encodes its share of the slices.
         alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
     change = augmentation.change_ids(rng)
@@ -318,7 +302,7 @@ def _encode_slice(
 
     if not twice:
         prompt = None if packed is None else encoder.prompt  # the kernel drops its entries
-        prefix = draw() if prompt is None else prompt.blocks(encoder.backbone)
+        prefix = draw() if prompt is None else prompt.blocks(encoder.transformer)
         constants = Constants(prefix, noise_TND)
         tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
         return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)

@@ -1,15 +1,17 @@
 """Which rows share a batch: a slice of the epoch's permutation, or batches without false negatives.
 
 The other rows of a batch serve as negatives. A row of the same group (label, document) or with the same text is a false
-one, so ``distinct_batches`` puts no two such rows into one batch.
+one, so ``distinct_batches`` puts no two such rows into one batch. An epoch is one pass over the main source; another
+source adds its weight times as many batches, taken from passes of its own that go on from one epoch to the next.
 """
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from hashlib import blake2b
 from heapq import heapify, heappop, heappush
 
@@ -40,9 +42,6 @@ class Batches:
     """The rows of every step of a run over one table; they follow from the arguments alone.
 
     Args:
-        count: rows per epoch.
-        batch_size: maximum rows per batch.
-        seed: seed of the order.
         keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
         steps: more passes follow until there are as many batches.
     """
@@ -144,10 +143,6 @@ def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: 
     There are as many batches as the batch size or the most frequent key asks for (more only if rows have several keys
     that rule each other out), and their sizes differ by no more than that demands. Rows of the most frequent keys come
     first, each into the smallest batch that may take it; the order within equals is random.
-
-    Args:
-        keys_RK: keys of each row, see ``row_keys``.
-        batch_size: maximum rows per batch.
     """
     rng = np.random.default_rng([seed, epoch])
     order = rng.permutation(len(keys_RK))
@@ -170,11 +165,7 @@ def _filled(
     back until they are through.
 
     Args:
-        keys_RK: keys of each row.
-        order: the rows in random order.
-        counts: rows per key.
         free: the empty batches as (rows, random number, batch).
-        batch_size: maximum rows per batch.
     """
     chief_R, crossing = _chief_keys(keys_RK, counts)
     sequence = _by_class(chief_R, order)
@@ -237,3 +228,59 @@ def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
     first = np.full(len(classes), len(order))
     np.minimum.at(first, inverse, place)
     return np.lexsort((place, first[inverse], -sizes[inverse]))
+
+
+class Mixture:
+    """The table and the rows of every step of a run; they follow from the arguments alone.
+
+    Args:
+        tables: of the main source, then of the further ones.
+    """
+
+    def __init__(self, tables: Sequence[Rows], batch_size: int, epochs: int, seed: int) -> None:
+        main, *more = tables
+        first = Batches(main.count, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=main.keys)
+        numbers_E = np.diff(first.ends, prepend=0)
+        self._numbers_ET = np.stack([numbers_E, *(share(table.weight, numbers_E) for table in more)], axis=1)
+        self._batches = [first]
+        for number, table in enumerate(more, start=1):
+            steps = int(self._numbers_ET[:, number].sum())
+            own = seed_of(seed, number)
+            self._batches.append(
+                Batches(table.count, batch_size=batch_size, epochs=0, seed=own, keys_RK=table.keys, steps=steps)
+            )
+        self._starts_ET = self._numbers_ET.cumsum(axis=0) - self._numbers_ET
+        self._ends_E = self._numbers_ET.sum(axis=1).cumsum()
+        self._order = lru_cache(maxsize=2)(partial(self._order_of, seed))
+
+    @property
+    def steps(self) -> int:
+        """Batches of the whole run."""
+        return int(self._ends_E[-1])
+
+    def at(self, step: int) -> tuple[int, int, np.ndarray]:
+        """Return the table of a step, the passes over it before this one, and the numbers of the step's rows."""
+        epoch = int(np.searchsorted(self._ends_E, step, side="right"))
+        place = step - (int(self._ends_E[epoch - 1]) if epoch else 0)
+        table, number = (int(part[place]) for part in self._order(epoch))
+        return table, *self._batches[table].at(int(self._starts_ET[epoch, table]) + number)
+
+    def _order_of(self, seed: int, epoch: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the table of each step of an epoch, and how many of the epoch's earlier steps have the same."""
+        numbers_T = self._numbers_ET[epoch]
+        tables = np.repeat(np.arange(len(numbers_T)), numbers_T)
+        tables = np.random.default_rng([seed, epoch, len(numbers_T)]).permutation(tables)
+        places = np.empty_like(tables)
+        for table, number in enumerate(numbers_T):
+            places[tables == table] = np.arange(number)
+        return tables, places
+
+
+def share(weight: float, number: np.ndarray) -> np.ndarray:
+    """Return how many batches a source adds to those of the main one, at least 1."""
+    return np.maximum(np.rint(weight * number), 1).astype(np.int64)
+
+
+def seed_of(seed: int, source: int) -> int:
+    """Return the seed for the order of a further source, numbered from 1."""
+    return int(np.random.SeedSequence([seed, source]).generate_state(1)[0])

@@ -95,15 +95,15 @@ def why_not(encoder: SentenceEncoder, losses: Losses, plan: Plan, device: torch.
     A graph can hold neither what depends on numbers of the host nor what waits for the device; of all else, what was
     not tried is left out.
     """
-    prompt, augmentation = encoder.prompt, plan.augmentation
+    prompt, how = encoder.prompt, plan.augmentation.how
     fixed = {
         "train.device": device.type == "cuda",
         "train.workers": group.size == 1,
-        "train.optimizer": plan.optimizer == "adamw",
+        "train.optimizer": plan.train.optimizer == "adamw",
         "train.mini_batch_size": plan.cut.mini_batch_size is None,
         "train.parameters": encoder.frozen,
         "prompt.init": prompt is None or prompt.network is None,
-        "augment": not augmentation.shuffle and augmentation.cut_share == 0.0,
+        "augment": not how.shuffle_tokens and how.cut_features == 0.0,
         "template.denoise": encoder.denoise == "none",
     } | {f"objective.{name}": term.from_tensors for name, term in losses.named_terms()}
     return next((name for name, possible in fixed.items() if not possible), "")

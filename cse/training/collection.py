@@ -25,6 +25,8 @@ from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
 from cse.settings.objective import CollectionSettings
 
+CANDIDATES = 200  # best documents of the teacher that get a share of its softmax
+TEMPERATURE = 0.5  # of the teacher's scores, which have a standard deviation of 1
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
 
@@ -46,11 +48,8 @@ class QueryPairs:
     """Queries and the documents that belong to them.
 
     Attributes:
-        queries: text of each row ``(n,)``.
-        documents: the distinct documents ``(N,)``.
         place: number of each row's document ``(n,)``, int64.
         stands_in: whether each row's query was taken from its document ``(n,)``, bool.
-        source: number of each row's source ``(n,)``, int64.
     """
 
     queries: list[str]
@@ -112,17 +111,16 @@ def teach(
     """Return the shares that a teacher gives to the documents, for each query.
 
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
-    deviation; a softmax over the best ``candidates`` makes shares of the scores. All documents are scored, a block of
+    deviation; a softmax over the best ``CANDIDATES`` makes shares of the scores. All documents are scored, a block of
     them after the other: once for means and deviations, and once more for the best. Of more than ``most_documents``,
     half as many at random are the targets' sample.
 
     Args:
-        query_nD: the teacher's unit vectors of the queries ``(n, D)``.
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
     scores = _Scores(pairs, query_nD, document_ND, settings.words)
-    kept = min(settings.candidates, documents - (1 if documents > 1 else 0))
+    kept = min(CANDIDATES, documents - (1 if documents > 1 else 0))
     best = np.zeros((queries, kept), np.int64)
     score_nK = np.full((queries, kept), -np.inf, np.float32)
     for rows, first, score_bM in scores.standardised():
@@ -138,7 +136,7 @@ def teach(
         chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
-    share_nK = _softmax(score_nK / settings.teacher_temperature)
+    share_nK = _softmax(score_nK / TEMPERATURE)
     given = np.where(pairs.stands_in, 0.0, settings.own_share).astype(np.float32)
     count = max(settings.most_documents // 2, 1) if documents > settings.most_documents else 0
     return Targets(
@@ -151,13 +149,7 @@ def teach(
 
 @dataclass
 class _Scores:
-    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time.
-
-    Attributes:
-        query_nD: unit vectors of the queries.
-        document_ND: unit vectors of the documents.
-        words: weight of BM25.
-    """
+    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time."""
 
     pairs: QueryPairs
     query_nD: NDArray[np.float32]

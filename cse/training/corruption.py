@@ -10,6 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +20,12 @@ from cse.errors import CseError
 from cse.files import write_array
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import Rows, Source
-from cse.model.generator import Generator
+from cse.model.backbone import Backbone
+from cse.model.mlm_head import Generator, UnigramGenerator, load_generator
 from cse.model.on_device import on_device, pinned
 from cse.settings.objective import ReplacedTokensSettings
+from cse.settings.train import TrainSettings
+from cse.training import CORRUPTION_FILE
 from cse.training.tokens import TokenColumn, TokenTable
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
@@ -45,11 +49,7 @@ def corrupt(
     """Replace tokens with a generator's proposals; keep the first token and padding.
 
     Args:
-        ids_BL: token ids, int64.
-        mask_BL: 1 for real tokens.
         index_BL: index of each token in its column's flat ids.
-        view_B: view of each row.
-        epoch: passes over the rows before this one.
 
     Returns:
         Ids ``(B, L)``, int64, on the generator's device.
@@ -180,3 +180,63 @@ def _by_length(column: TokenColumn, pad_id: int) -> Iterator[tuple[np.ndarray, n
         starts = column.offsets[rows]
         ids_BL[mask_BL] = column.ids[(starts[:, None] + columns)[mask_BL]]
         yield rows, starts, ids_BL, mask_BL.astype(np.int64)
+
+
+def source_of_corrupted(
+    replaced: ReplacedTokensSettings,
+    train: TrainSettings,
+    backbone: Backbone,
+    table: TokenTable,
+    corrupted: Path | None,
+    device: torch.device,
+    *,
+    bf16: bool,
+) -> Source:
+    """Return where a training takes its corrupted rows from: what the stage prepared, or a generator."""
+    if replaced.corrupts_beforehand:
+        assert corrupted is not None  # noqa: S101 - stages give it
+        _check_facts(corrupted / CORRUPTION_FILE, corruption_facts(replaced, train.seed))
+        return prepared(corrupted, table, epochs=train.epochs)
+    generator = generator_of(replaced, backbone, table, device, bf16=bf16)
+    return on_the_fly(replaced, train.seed, Vocabulary.of(backbone), generator)
+
+
+def corruption_facts(replaced: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
+    """Return everything that affects how rows are corrupted, as JSON values."""
+    read = {"mask_share", "choice", "positions", "protect_special"}
+    return {"generator": replaced.generator_model, **replaced.model_dump(include=read), "seed": seed}
+
+
+def _check_facts(path: Path, wanted: dict[str, Any]) -> None:
+    """Refuse rows corrupted with other settings: ``cse train -s`` may override those of ``cse corrupt``."""
+    again = "run `cse corrupt` (or `dvc repro`) again"
+    try:
+        made = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise CseError(f"{path}: missing or cut off; {again}") from None
+    if made["corruption"] == "none":
+        raise CseError(f"{path.parent}: contains no corrupted rows; {again} with the settings of this training")
+    for name, value in wanted.items():
+        if made[name] != value:
+            raise CseError(
+                f"{path.parent}: was made with {name} {made[name]!r}, but the settings say {value!r}; {again}"
+            )
+
+
+def generator_of(
+    replaced: ReplacedTokensSettings, backbone: Backbone, table: TokenTable, device: torch.device, *, bf16: bool
+) -> Generator:
+    """Load the generator, in bfloat16 if training is, or count tokens for a unigram generator."""
+    if replaced.generator == "unigram":
+        vocabulary = Vocabulary.of(backbone)
+        return UnigramGenerator([column.ids for column in table.columns], vocabulary.size, vocabulary.special)
+    check_generator(replaced)
+    dropout = replaced.corruption == "on_the_fly"
+    return load_generator(replaced.generator_model, backbone, dropout=dropout, device=device, bf16=bf16)
+
+
+def check_generator(replaced: ReplacedTokensSettings) -> None:
+    """Refuse a folder in place of a hub id, because changes to its files would go unnoticed."""
+    key = "objective.replaced_tokens.generator"
+    if replaced.generator not in ("unigram", "folder") and Path(replaced.generator).is_dir():
+        raise CseError(f"{key}: {replaced.generator} is a folder; set {key}: folder and {key}_folder to its path")

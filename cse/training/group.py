@@ -30,11 +30,7 @@ class PeerLost(RuntimeError):
 
 
 class Group:
-    """A single worker, and the interface for several.
-
-    Attributes:
-        rank: number of this worker, from 0.
-    """
+    """A single worker, and the interface for several."""
 
     rank = 0
     size = 1
@@ -66,11 +62,7 @@ class Group:
         return part if self.size == 1 or rows < self.size else self.size * part
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """Return this worker's contribution to a mean over all workers' tokens; averaging over workers gives the mean.
-
-        Args:
-            total: sum over this worker's tokens, a scalar with gradient.
-        """
+        """Return this worker's contribution to a mean over all workers' tokens; the average of theirs is the mean."""
         return total / count.clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
@@ -203,12 +195,7 @@ def order_of(places: Sequence[np.ndarray]) -> np.ndarray:
 
 
 class GroupLayout:
-    """Order of the workers' rows in the flattened batch.
-
-    Args:
-        counts: number of rows of each worker.
-        order: from ``order_of``, on the device of the rows.
-    """
+    """Order of the workers' rows in the flattened batch."""
 
     def __init__(self, counts: Sequence[int], order: torch.Tensor) -> None:
         self.counts, self.order = counts, order

@@ -18,15 +18,15 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.on_device import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
+from cse.settings.train import TrainSettings
 from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
+from cse.training.batches import Mixture
 from cse.training.capture import Captured, Terms, why_not
 from cse.training.group import ALONE, Group
-from cse.training.initial import InitialShare, copy_into
 from cse.training.losses import Losses
-from cse.training.mixture import Mixture
 from cse.training.observers import Observer, StepRecord
 from cse.training.slices import Cut
-from cse.training.state import RunFolder, RunState
+from cse.training.state import InitialShare, RunFolder, RunState, copy_into
 from cse.training.tokens import TokenTable
 
 _log = logging.getLogger("cse")
@@ -38,34 +38,25 @@ _NO_START = "prompt: the embeddings are not finite before any update; lower prom
 
 @dataclass(frozen=True)
 class Plan:
-    """Hyperparameters of a run as plain values, in the units of the settings of the same names."""
+    """What the loop follows: its settings, with what ``auto`` and the backbone make of them."""
 
-    learning_rate: float
-    batch_size: int
-    epochs: int
-    max_steps: int | None
-    warmup_share: float
-    weight_decay: float
-    start_share: float
-    optimizer: str
-    beta2: float
-    schedule: str
+    train: TrainSettings
     augmentation: Augmentation
-    cut: Cut
-    eval_every: int
-    early_stop: int | None
-    save_seconds: float
-    seed: int
     bf16: bool
+
+    @property
+    def cut(self) -> Cut:
+        """How batches are cut into slices."""
+        return Cut(self.train.row_groups, self.train.mini_batch_size)
 
     def factor(self, step: int, steps: int) -> float:
         """Return the fraction of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
-        warmup = int(self.warmup_share * steps)
+        warmup = int(self.train.warmup_share * steps)
         if step < warmup:
             return (step + 1) / warmup
-        if self.schedule == "constant":
+        if self.train.schedule == "constant":
             return 1.0
-        if self.schedule == "staircase":
+        if self.train.schedule == "staircase":
             return max(1.0 - 0.2 * ((step - warmup) // STAIR), 0.2)
         return (steps - step) / max(steps - warmup, 1)
 
@@ -99,8 +90,6 @@ def train(
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
         folder: where the resumable state is saved. With several workers, the first one's counts and its clock decides
             when to save; the others call it too, with nothing.
-        device: device to train on; the CPU by default.
-        group: the workers that share each batch; all of them call this with the same arguments.
 
     Returns:
         The final state; the encoder holds its ``best_weights``, or its last weights if nothing was selected.
@@ -109,15 +98,15 @@ def train(
         Interrupted: SIGTERM or SIGINT arrived; saves the state first.
         PeerLost: another worker failed.
     """
-    device = device or torch.device("cpu")
+    device, chosen = device or torch.device("cpu"), plan.train
     encoder.to(device).train()
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), plan)
     tables = (table, *more)
-    batches = Mixture([each.rows for each in tables], batch_size=plan.batch_size, epochs=plan.epochs, seed=plan.seed)
-    steps = min(batches.steps, plan.max_steps or batches.steps)
-    mixed = InitialShare(encoder.trainable(), plan.start_share)
+    batches = Mixture([each.rows for each in tables], chosen.batch_size, chosen.epochs, chosen.seed)
+    steps = min(batches.steps, chosen.max_steps or batches.steps)
+    mixed = InitialShare(encoder.trainable(), chosen.start_share)
     state = _start(folder, weights, mixed, losses, optimizer, group)
     observer.start(state.step, steps)
 
@@ -138,7 +127,7 @@ def train(
             while not _is_over(state, steps, plan):
                 step = state.step
                 source, epoch, rows = batches.at(step)
-                torch.manual_seed(_step_seed(plan.seed, step, group.rank))
+                torch.manual_seed(_step_seed(chosen.seed, step, group.rank))
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
 
@@ -148,7 +137,7 @@ def train(
                     rows,
                     cut=plan.cut,
                     augmentation=plan.augmentation,
-                    rng=np.random.default_rng([plan.seed, step]),
+                    rng=np.random.default_rng([chosen.seed, step]),
                     step=step,
                     epoch=epoch,
                     device=device,
@@ -164,7 +153,7 @@ def train(
                 tokens += staged.real_tokens
                 last = state.step == steps
                 reports = state.step % REPORT_EVERY == 0 or last
-                due = group.rank == 0 and time.monotonic() - saved >= plan.save_seconds
+                due = group.rank == 0 and time.monotonic() - saved >= chosen.save_seconds
                 if reports:
                     values = losses.record(group.average(terms))
                     stop, due = group.any(bool(received), due)  # all workers do both at the same step
@@ -174,7 +163,7 @@ def train(
                     speed = sentences / seconds, tokens / seconds
                     observer.step(StepRecord(state.step, steps, values, learning_rate, *speed, state.best_score))
                     clock, sentences, tokens = time.monotonic(), 0, 0
-                if dev is not None and (state.step % plan.eval_every == 0 or last):
+                if dev is not None and (state.step % chosen.eval_every == 0 or last):
                     _check_loss(group.average({"loss": terms["loss"]})["loss"], state.step, plan)
                     evaluate()
                     clock, sentences, tokens = time.monotonic(), 0, 0
@@ -261,7 +250,7 @@ def _start(
 
 def _is_over(state: RunState, steps: int, plan: Plan) -> bool:
     """Return whether all updates are done or early stopping applies; also true for a resumed run that had ended."""
-    return state.step >= steps or (plan.early_stop is not None and state.stale >= plan.early_stop)
+    return state.step >= steps or (plan.train.early_stop is not None and state.stale >= plan.train.early_stop)
 
 
 def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Tensor, group: Group) -> None:
@@ -283,8 +272,8 @@ def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Te
 def _check_loss(loss: float, step: int, plan: Plan) -> None:
     if not math.isfinite(loss):
         raise CseError(
-            f"train.learning_rate: the loss is {loss} at step {step}; lower it (now {plan.learning_rate:g}) and run "
-            "again"
+            f"train.learning_rate: the loss is {loss} at step {step}; lower it (now {plan.train.learning_rate:g}) and "
+            "run again"
         )
 
 
@@ -296,7 +285,7 @@ def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) 
         if state.step > 0:
             raise CseError(
                 f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are identical or not "
-                f"finite, unlike before training; lower it (now {plan.learning_rate:g}) and run again"
+                f"finite, unlike before training; lower it (now {plan.train.learning_rate:g}) and run again"
             ) from error
         if isinstance(error, NotFinite):
             raise CseError(_NO_START) from error
@@ -318,12 +307,13 @@ def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], 
     """Make the optimiser, with one parameter group per peak learning rate."""
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for name, weight in weights.items():
-        groups.setdefault(rates.get(name, plan.learning_rate), []).append(weight)
-    settings = [{"params": members, "lr": peak, "peak": peak} for peak, members in groups.items()]
-    if plan.optimizer == "rmsprop":
-        return torch.optim.RMSprop(settings, weight_decay=plan.weight_decay)
+        groups.setdefault(rates.get(name, plan.train.learning_rate), []).append(weight)
+    members = [{"params": members, "lr": peak, "peak": peak} for peak, members in groups.items()]
+    decay = plan.train.weight_decay
+    if plan.train.optimizer == "rmsprop":
+        return torch.optim.RMSprop(members, weight_decay=decay)
     fused = all(weight.is_cuda for weight in weights.values())  # one launch for all of them
-    return torch.optim.AdamW(settings, betas=(0.9, plan.beta2), eps=1e-8, weight_decay=plan.weight_decay, fused=fused)
+    return torch.optim.AdamW(members, betas=(0.9, plan.train.beta2), eps=1e-8, weight_decay=decay, fused=fused)
 
 
 def _on_host(value: Any) -> Any:

@@ -1,13 +1,23 @@
-"""Cut a batch into slices of similar length, which are padded and encoded one at a time."""
+"""Cut a batch into slices of similar length, which are padded and encoded one at a time, once or twice (GradCache).
+
+Gao et al. 2021: the gradient of a contrastive loss reaches the weights only through the embeddings. A large batch can
+therefore be encoded slice by slice without keeping activations; the loss uses all embeddings, and the backward pass
+encodes the slices again, one at a time, to carry the gradient of the embeddings to the weights. The gradient is exact
+only if the second pass drops the same units as the first, so the random states of CPU and GPU are saved. Where
+positives differ by dropout alone, different units would silently make it a different method. ``torch.utils.checkpoint``
+goes around whole slices, so this works for terms with their own passes, too.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
 from cse.training.tokens import TokenTable
 
@@ -54,9 +64,6 @@ class PaddedRows:
 
     Attributes:
         places: indices of these rows in the flattened batch ``(V * B)``.
-        ids_BL: token ids, int64.
-        mask_BL: 1 for real tokens, int64.
-        views: view of each row, int64 ``(B,)``.
         starts: where each row starts in its column's flat ids, int64 ``(B,)``.
     """
 
@@ -87,7 +94,6 @@ def pad_in_groups(
     This changes only the padding, not which rows share a batch (and so are each other's negatives).
 
     Args:
-        rows: row numbers of the batch ``(B,)``.
         groups: number of slices of equally many rows; 1 pads everything to the longest row, as the papers' code does.
             None: the slices that cost least, see ``cheapest_cuts``.
         multiple: of which a slice's padded length is one, in tokens, unless that is more than ``most``.
@@ -145,3 +151,29 @@ def cheapest_cuts(lengths: np.ndarray, cost: float) -> list[int]:
         cuts.append(int(ends[piece - 1]))
         piece = begin[piece]
     return cuts[::-1]
+
+
+R = TypeVar("R")
+
+
+def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them."""
+    made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
+    return made
+
+
+class RandomState:
+    """Torch's current random state on the CPU and a device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+
+    def replay(self, draw: Callable[[], R]) -> R:
+        """Return ``draw()`` run from this saved state; leave the current random state unchanged."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            return draw()

@@ -1,10 +1,12 @@
-"""The state that a killed run needs to resume, kept outside the stage's outputs and replaced atomically."""
+"""The state that a killed run needs to resume, replaced atomically, and the weights that are saved in the end."""
 
 from __future__ import annotations
 
 import pickle
 import shutil
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -19,8 +21,6 @@ class RunState:
     """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
-        weights: trained weights by name, including those of the loss.
-        memory: buffers of the loss by name (a momentum copy, a queue).
         mixed: in an ended run with a share of the initial weights, the encoder's weights to save by name; else empty.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
@@ -77,9 +77,6 @@ class RunFolder:
 
         Args:
             state: whose tensors nobody changes any more; None on all workers but the first.
-
-        Raises:
-            OSError: writing the one before failed.
         """
         self.wait()
         state = state and replace(state, evaluations=[*state.evaluations])
@@ -123,3 +120,46 @@ class RunFolder:
 
 def _best_file(step: int) -> str:
     return f"best-{step}.pt"
+
+
+class InitialShare:
+    """Mixes the initial weights in (WiSE-FT, Wortsman et al. 2022: 1 - alpha); a share of 0 costs nothing."""
+
+    def __init__(self, weights: Mapping[str, torch.Tensor], share: float) -> None:
+        self.weights, self.share = weights, share
+        self.initial: dict[str, torch.Tensor] = {}
+        self.start()
+
+    def start(self) -> None:
+        """Begin again at the weights as they are."""
+        self.initial = _copies(self.weights) if self.share > 0.0 else {}
+
+    @torch.no_grad()
+    def result(self) -> dict[str, torch.Tensor]:
+        """Return the weights to score and save by name; empty if they are the weights themselves."""
+        return {name: torch.lerp(self.weights[name], start, self.share) for name, start in self.initial.items()}
+
+    @contextmanager
+    def in_place(self) -> Iterator[None]:
+        """Put the result where the weights are."""
+        result = self.result()
+        if not result:
+            yield
+            return
+        kept = _copies(self.weights)
+        copy_into(self.weights, result)
+        try:
+            yield
+        finally:
+            copy_into(self.weights, kept)
+
+
+@torch.no_grad()
+def copy_into(weights: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Give every weight the value of its name, in place."""
+    for name, weight in weights.items():
+        weight.copy_(values[name])
+
+
+def _copies(weights: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in weights.items()}

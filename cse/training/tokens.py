@@ -46,7 +46,6 @@ class TokenTable:
         columns: one per view (the same column twice if a sentence is its own positive).
         labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts
             have, int64 ``(rows,)``; None if the loss needs neither.
-        keys, weight: see ``Rows``.
     """
 
     columns: tuple[TokenColumn, ...]
@@ -79,13 +78,7 @@ def tokenise(
     """Tokenise all columns of the training rows once.
 
     Args:
-        rows: training rows with the columns of ``view`` in order.
-        view: ``sentences``, ``pairs``, ``triplets`` or ``labelled``.
         tokenizers: fast tokenizers, one for all views or one per view (two templates); copied before use.
-        max_length: most tokens per sentence, including special tokens and template; cuts longer sentences.
-        views: how many views the loss needs; None: all.
-        before: task text that goes before each column's sentences; empty: none.
-        second_text: changes the text of the second view, given the text and its row number.
     """
     made: dict[tuple[int, int, bool], TokenColumn] = {}
     columns = []

@@ -260,6 +260,6 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
 
 def _depends(space: Space, settings: Settings) -> list[str]:
     """Return a hash of what trials depend on beside settings and rows, for each combination of models."""
-    from cse.stages.inputs import depends_on  # imports torch, which is slow
+    from cse.training.ready import depends_on  # imports torch, which is slow
 
     return sorted({fingerprint(depends_on(tried)) for tried in (settings, *reached(space, settings))})

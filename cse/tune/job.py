@@ -19,7 +19,7 @@ from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
-from cse.stages.common import MINING_FILE
+from cse.training import MINING_FILE
 
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained

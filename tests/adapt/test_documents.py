@@ -26,9 +26,8 @@ from cse.evaluation.compared import Compared
 from cse.evaluation.comparison import Comparison
 from cse.evaluation.record import ITEMS_FILE
 from cse.evaluation.tasks.items import read_items
-from cse.model.bare import BareBackbone
-from cse.model.checkpoint_config import identity_of
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.checkpoint import identity_of
+from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.output import open_vectors

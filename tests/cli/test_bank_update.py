@@ -13,8 +13,7 @@ import torch
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of
+from cse.model.checkpoint import WEIGHTS_FILE, identity_of, save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -100,7 +100,7 @@ def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
 
 
 def test_mteb_scores_each_domain(cse, project, monkeypatch):
-    import cse.stages.mteb as module
+    import cse.stages.evaluate as module
 
     texts = ["the cat sits", "a small dog"]
     monkeypatch.setattr(module, "find_tasks", lambda names: names)
@@ -129,7 +129,7 @@ def test_a_domain_keeps_its_prompts_while_it_is_measured(project, tiny_folders):
 
 
 def test_domains_that_cannot_be_measured(cse, project, monkeypatch):
-    monkeypatch.setattr("cse.stages.evaluate_models.evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
+    monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
     assert "did you mean 'hidden'" in cse("evaluate", "bare", "bank:hiden").refused()
     assert "bank:bare: given twice; write NAME=MODEL" in cse("evaluate", "bank", "bank:bare").refused()
     monkeypatch.undo()

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from cse.model.post import fit_whitening
-from cse.model.post.discriminant import fit_discriminant
-from cse.model.post.linear import LinearMap
+from cse.model.post.linear import LinearMap, fit_discriminant
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cse.model.encoder import Encoder
-from cse.model.packing import Packed
+from cse.model.passes import Packed
 from cse.training import loop
 from cse.training.slices import Cut
 from tests.gpu.base import distance, fit, needs_gpu

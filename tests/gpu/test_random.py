@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION, Cut
-from cse.training.replay import RandomState
+from cse.settings.train import AugmentSettings
+from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut
+from cse.training.slices import RandomState
 from tests.gpu.base import needs_gpu
 from tests.training.encoding import encode_batch
 from tests.training.systems import SYSTEMS, make_system
@@ -98,11 +97,11 @@ def test_without_dropout_two_copies_are_equal(folder, device):
     torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("change", [{"shuffle": True}, {"cut_share": 0.2}], ids=["shuffle", "cut"])
+@pytest.mark.parametrize("change", [{"shuffle_tokens": True}, {"cut_features": 0.2}], ids=["shuffle", "cut"])
 def test_augmentation_changes_one_copy(folder, device, change):
     system = make_system("promcse", folder, dropout=0.0)
     plain = encode(system, device).views
-    changed = encode(system, device, augmentation=replace(NO_AUGMENTATION, special=(0, 2, 3), **change)).views
-    which, other = (0, 1) if "shuffle" in change else (1, 0)
+    changed = encode(system, device, augmentation=Augmentation(AugmentSettings(**change), (0, 2, 3))).views
+    which, other = (0, 1) if "shuffle_tokens" in change else (1, 0)
     torch.testing.assert_close(changed[other], plain[other], rtol=1e-5, atol=1e-5)
     assert (changed[which] - plain[which]).norm() > 1e-3

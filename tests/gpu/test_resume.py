@@ -10,7 +10,7 @@ from cse.errors import Interrupted
 from cse.training.batch import Cut
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import distance, fit
-from tests.parts import new_plan
+from tests.parts import new_plan, replan
 from tests.training.helpers import Recorder
 from tests.training.systems import make_system
 
@@ -41,5 +41,5 @@ def test_stopped_and_started_again(folder, device, figure, tmp_path, name, bf16)
     assert apart <= (0.0 if device.type == "cpu" else 2e-2 if bf16 else 1e-4)
     if whole.memory:
         assert distance(found.memory, whole.memory) <= (0.0 if device.type == "cpu" else 5e-2)
-    _, other, _ = fit(new(), new_plan(**vars(plan) | {"seed": 6}), tmp_path / "other", device)
+    _, other, _ = fit(new(), replan(plan, seed=6), tmp_path / "other", device)
     assert distance(other.weights, whole.weights) > apart, "another seed is no farther away"

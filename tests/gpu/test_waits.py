@@ -11,7 +11,7 @@ from unittest import mock
 import pytest
 import torch
 
-from cse.model.generator import UnigramGenerator
+from cse.model.mlm_head import UnigramGenerator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training import loop
 from cse.training.batch import Cut

@@ -125,4 +125,4 @@ def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
     assert queue.vectors.shape == (4, 48)
     assert encoder.project(torch.ones(2, 48)).shape == (2, 48)
     with pytest.raises(CseError, match=r"states of 32 numbers, and .* gives 48 behind its pooling"):
-        SelfGuided(encoder, SelfGuidedSettings(projection=8))
+        SelfGuided(encoder, SelfGuidedSettings())

@@ -14,7 +14,7 @@ from transformers.cache_utils import DynamicCache
 
 from cse.errors import CseError
 from cse.interchange.importing import import_model
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from cse.errors import CseError
 from cse.interchange.importing import KINDS, import_model
 from cse.interchange.layouts import LAYOUTS, POOLERS
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.interchange import released
 from tests.interchange.released import (

@@ -18,7 +18,6 @@ def simcse(z1, z2, z3, queue, label, own):
         cosines(z1[own], z2),
         cosines(z1[own], z3),
         temperature=0.2,
-        hard_negative_weight=0.7,
         queue_AQ=cosines(z1[own], queue),
         first=own.start,
     )
@@ -33,7 +32,7 @@ def hinge(z1, z2, z3, queue, label, own):
 
 
 def nested(z1, z2, z3, queue, label, own):
-    return matryoshka(z1, z2, z3, widths=[6, 3], temperature=0.2, hard_negative_weight=0.7, anchors=own)
+    return matryoshka(z1, z2, z3, widths=[6, 3], temperature=0.2, anchors=own)
 
 
 def khosla(z1, z2, z3, queue, label, own):

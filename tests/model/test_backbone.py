@@ -18,7 +18,7 @@ from cse.model.named import MINILM
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings
-from cse.stages.build.encoder import encoder_from
+from cse.training.encoder import encoder_from
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
@@ -170,7 +170,7 @@ def test_training_length_beyond_the_declared_length(tiny_folders):
     backbone = load_backbone(find_backbone(str(tiny_folders["bert"]))).use_as(max_length=12, texts=None)
     settings = check_settings({"prompt": {"length": 4}, "train": {"max_length": 20}}, "test")
     with pytest.raises(CseError) as caught:
-        encoder_from(backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
+        encoder_from(backbone, settings)
     assert str(caught.value) == (
         f"train.max_length: 20 tokens, but {backbone.files.name} is declared for 12; lower it or raise "
         "backbone.max_length"
@@ -180,18 +180,13 @@ def test_training_length_beyond_the_declared_length(tiny_folders):
 def test_training_length_beyond_the_position_table(bert):
     settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 29}}, "test")
     with pytest.raises(CseError) as caught:
-        encoder_from(bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train)
+        encoder_from(bert, settings)
     assert str(caught.value) == (
         f"prompt.length: 12 leaves 28 of the 40 positions of {bert.files.name}, fewer than train.max_length 29; "
         "lower one of the two"
     )
     settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 28}}, "test")
-    assert (
-        encoder_from(
-            bert, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
-        ).max_length
-        == 28
-    )
+    assert encoder_from(bert, settings).max_length == 28
 
 
 def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):

@@ -14,9 +14,7 @@ from safetensors.torch import load_file, save_file
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import WEIGHTS_FILE, identity_of, write_config
-from cse.model.counts import count_parameters
+from cse.model.checkpoint import WEIGHTS_FILE, count_parameters, identity_of, save_checkpoint, write_config
 from cse.model.mlm_head import load_mlm_head
 from cse.model.named import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint

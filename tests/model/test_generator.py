@@ -8,7 +8,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
-from cse.model.generator import UnigramGenerator, load_generator
+from cse.model.mlm_head import UnigramGenerator, load_generator
 from tests.tiny import make_backbone_folder, make_tokenizer
 
 
@@ -23,13 +23,13 @@ def logits_of(folder, ids_BL, mask_BL):
 
 
 def test_the_likeliest_token_at_every_position(folder, backbone, batch):
-    generator = load_generator(str(folder), "main", backbone, dropout=False)
+    generator = load_generator(str(folder), backbone, dropout=False)
     found = generator.propose(*(x.numpy() for x in batch), None)
     np.testing.assert_array_equal(found, logits_of(folder, *batch).argmax(dim=-1).numpy())
 
 
 def test_drawn_tokens_invert_the_distribution_function(folder, backbone, batch):
-    generator = load_generator(str(folder), "main", backbone, dropout=False)
+    generator = load_generator(str(folder), backbone, dropout=False)
     draw_BL = np.random.default_rng(0).random(batch[0].shape)
     found = generator.propose(*(x.numpy() for x in batch), draw_BL)
     logits = logits_of(folder, *batch).double().numpy()
@@ -42,7 +42,7 @@ def test_drawn_tokens_invert_the_distribution_function(folder, backbone, batch):
 
 def test_frozen_with_dropout_as_asked(folder, backbone):
     for dropout in (True, False):
-        generator = load_generator(str(folder), "main", backbone, dropout=dropout)
+        generator = load_generator(str(folder), backbone, dropout=dropout)
         assert generator.model.training is dropout
         assert not any(weight.requires_grad for weight in generator.model.parameters())
 
@@ -53,20 +53,20 @@ def test_another_vocabulary_is_refused(bert, tmp_path):
     tokenizer.add_tokens(["extra"])
     tokenizer.save(str(folder / "tokenizer.json"))
     with pytest.raises(CseError) as caught:
-        load_generator(str(folder), "main", bert, dropout=False)
+        load_generator(str(folder), bert, dropout=False)
     assert str(caught.value).startswith(f"objective.replaced_tokens.generator: {folder} has another vocabulary (")
     assert "take a generator of the same family" in str(caught.value)
 
 
 def test_a_model_without_a_head_is_refused(bert, tiny_folders):
     with pytest.raises(CseError, match=r"objective.replaced_tokens.generator: .* has no MLM head; models that have"):
-        load_generator(str(tiny_folders["bert"]), "main", bert, dropout=False)
+        load_generator(str(tiny_folders["bert"]), bert, dropout=False)
 
 
 def test_where_none_can_be_had_the_unigram_generator_is_offered(bert, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(CseError) as caught:
-        load_generator("distilbert/distilbert-base-uncased", "main", bert, dropout=False)
+        load_generator("distilbert/distilbert-base-uncased", bert, dropout=False)
     message = str(caught.value)
     assert message.startswith("objective.replaced_tokens.generator")
     assert message.endswith("set objective.replaced_tokens.generator: unigram")

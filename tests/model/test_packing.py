@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from cse.model.encoder import Encoder
-from cse.model.packing import Packed, pack_rows
+from cse.model.passes import Packed, pack_rows
 from cse.training.batch import NO_AUGMENTATION, encode_staged, stage_batch
 from cse.training.slices import Cut
 from tests.training.helpers import make_problem

@@ -12,7 +12,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool
-from cse.model.reparametrize import Reparametrized
+from cse.model.prompts import Reparametrized
 from tests.parts import embed, sentence_encoder
 from tests.tiny import make_backbone_folder
 

@@ -10,9 +10,9 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint, stored_weights
-from cse.model.prompt_init import start_from_checkpoint, start_from_text
 from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.sentence_encoder import load_checkpoint
+from cse.training.encoder import start_from_checkpoint, start_from_text
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
 from tests.parts import embed, new_prompt, sentence_encoder

@@ -7,8 +7,7 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
-from cse.model.checkpoint import save_checkpoint, stored_weights
-from cse.model.counts import count_parameters
+from cse.model.checkpoint import count_parameters, save_checkpoint, stored_weights
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.trained import merged

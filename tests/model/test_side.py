@@ -11,12 +11,10 @@ import pytest
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.bare import load_bare_backbone
-from cse.model.checkpoint import describe, save_checkpoint
-from cse.model.checkpoint_config import identity_of
+from cse.model.checkpoint import describe, identity_of, save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.post import LinearMap
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from tests.parts import new_flow, new_prompt, new_template
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder

@@ -9,8 +9,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.bare import BareBackbone
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
 from cse.runtime.kept_vectors import keep_vectors, kept
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.sides import query_side

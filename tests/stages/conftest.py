@@ -89,7 +89,6 @@ def settings(models) -> Callable[..., Settings]:
 
 REPLACED = {
     "objective.replaced_tokens.weight": 0.5,
-    "objective.replaced_tokens.generator_dropout": False,
     "objective.replaced_tokens.corruption": "prepared",
 }
 

@@ -16,14 +16,14 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
 from cse.settings.objective import CollectionSettings
-from cse.stages.build.losses import collection_from
-from cse.stages.fit_query_map import fit_query_map
-from cse.stages.post import put_behind
 from cse.stages.train import train_stage
+from cse.training.fit_post import put_behind
+from cse.training.heads import fit_query_map
+from cse.training.losses import collection_from
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
-LEAST_STEPS = "cse.stages.fit_query_map._LEAST"
+LEAST_STEPS = "cse.training.heads._LEAST"
 TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
 
 
@@ -129,10 +129,11 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
     np.testing.assert_array_equal(best, made.pairs.place[labelled])
 
 
-def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path):
+def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     drawn = {"data.max_rows": 7, "data.more": [judged], "objective.collection.most_documents": 10}
-    settings = prepared(MAP | drawn | {"objective.collection.candidates": 4})
+    monkeypatch.setattr("cse.training.collection.CANDIDATES", 4)
+    settings = prepared(MAP | drawn)
     data = PreparedData(tmp_path / "prepared")
     rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
     assert len(data.train) == 7 and len(data.documents) == 30 > len(set(data.train["sent1"].to_pylist()))

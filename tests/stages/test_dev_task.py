@@ -20,13 +20,13 @@ from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
 from cse.evaluation.tasks.items import ITEMS_FILE, read_items
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
-from cse.stages.post import put_behind
 from cse.stages.train import train_stage
+from cse.training.fit_post import put_behind
 from cse.tune.job import read_curve, share_data
 from tests.tiny import WORDS, write_dev
 

@@ -13,13 +13,13 @@ from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.tasks.labels import same_label_precisions
-from cse.model.checkpoint_config import read_config
-from cse.model.post.discriminant import fit_discriminant, numbered
+from cse.model.checkpoint import read_config
+from cse.model.post.linear import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
-from cse.stages.fit_discriminant import SHRINKAGES, choose_shrinkage, labelled_texts
-from cse.stages.post import put_behind
 from cse.stages.train import train_stage
+from cse.training.fit_post import put_behind
+from cse.training.heads import SHRINKAGES, choose_shrinkage, labelled_texts
 from tests.tiny import WORDS
 
 # four labels of a few words each
@@ -111,8 +111,8 @@ class TestShrinkage:
             ranked.append(np.bincount(label).max())
             return same_label_precisions(vectors, label)
 
-        monkeypatch.setattr("cse.stages.fit_discriminant._HELD_OUT", 24)
-        monkeypatch.setattr("cse.stages.fit_discriminant.same_label_precisions", count)
+        monkeypatch.setattr("cse.training.heads._HELD_OUT", 24)
+        monkeypatch.setattr("cse.training.heads.same_label_precisions", count)
         choose_shrinkage(*noisy(6, 100), None)
         assert ranked == [4] * 25
 

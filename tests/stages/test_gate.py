@@ -13,7 +13,7 @@ from cse.data.tasks.store import open_dev
 from cse.evaluation.tasks.score import score_dev
 from cse.model.sentence_encoder import load_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.evaluate_models import stale_bundles
+from cse.stages.evaluate import stale_bundles
 from cse.stages.export import export_stage
 from cse.stages.gate import judge, judge_encoders
 from cse.stages.train import train_stage

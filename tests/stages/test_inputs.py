@@ -12,8 +12,8 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.stages.inputs import depends_on
-from cse.stages.training import open_training
+from cse.training import Folders
+from cse.training.ready import depends_on, open_training
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
@@ -73,8 +73,8 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     settings, folders = inputs
 
     def folder() -> str:
-        places = {"prepared": data["sentences"], "corrupted": tmp_path / "none", "scratch": tmp_path / "scratch"}
-        return open_training(settings, **places).folder.path.name
+        folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+        return open_training(settings, folders, scratch=tmp_path / "scratch").folder.path.name
 
     before = folder()
     assert folder() == before
@@ -92,8 +92,7 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
     for changes in (
         {},
-        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared",
-         "objective.replaced_tokens.generator_dropout": False},
+        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"},
     ):  # fmt: skip
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS

@@ -13,15 +13,14 @@ from cse.data.suite import only_pairs
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
-from cse.model.checkpoint_config import identity_of, write_config
+from cse.model.checkpoint import identity_of, save_checkpoint, write_config
 from cse.model.named import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
 from cse.settings.model import BackboneSettings
-from cse.stages.evaluate_models import describe_model, evaluate_models, stale_bundles
-from cse.stages.open_backbone import bare_of
+from cse.stages.evaluate import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_model import BackboneOf, open_model
+from cse.training.encoder import bare_of
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 

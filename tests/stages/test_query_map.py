@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from cse.stages.fit_query_map import fit_query_map
 from cse.training.collection import Targets, pairs_of
+from cse.training.heads import fit_query_map
 
 
 def rows(count: int, start: int = 0) -> pa.Table:

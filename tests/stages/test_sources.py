@@ -11,16 +11,16 @@ import pytest
 
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.settings.document import params_text, settings_table
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values
 from cse.settings.load import load_settings
-from cse.stages.common import MINING_FILE
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import train_stage
-from cse.stages.training import groups_of, open_training
+from cse.training import MINING_FILE, Folders
+from cse.training.ready import groups_of, open_training
 from tests.tiny import WORDS
 
 HINGE = "objective.energy_hinge.weight"
@@ -84,13 +84,8 @@ def curve(folder):
 
 
 def opened(settings, tmp_path):
-    return open_training(
-        settings,
-        prepared=tmp_path / "prepared",
-        corrupted=tmp_path / "none",
-        scratch=tmp_path,
-        mined=tmp_path / "mined",
-    )
+    folders = Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none")
+    return open_training(settings, folders, scratch=tmp_path)
 
 
 def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, tmp_path):
@@ -235,7 +230,6 @@ def test_too_few_rows_of_a_source(run, several, files):
         (
             {
                 "objective.replaced_tokens.weight": 1.0,
-                "objective.replaced_tokens.generator_dropout": False,
                 "objective.replaced_tokens.corruption": "prepared",
             },
             {},

@@ -17,8 +17,8 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
-from cse.stages.build.losses import teachers_of
 from cse.stages.train import train_stage
+from cse.training.losses import teachers_of
 from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.tiny import write_dev
 

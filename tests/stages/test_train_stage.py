@@ -21,15 +21,16 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
-from cse.model.generator import MaskedLmGenerator
+from cse.model.checkpoint import read_config
+from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.train import train_stage
-from cse.stages.training import open_training
+from cse.training import Folders
+from cse.training.ready import open_training
 from tests.cli.workspace import contents
 from tests.parts import sentence_encoder
 from tests.tiny import make_backbone_folder, write_report
@@ -78,9 +79,8 @@ def test_the_score_that_chooses_goes_by_train_selection(settings, data, models, 
         "mean_top2": {"pooler.kind": "mean_top2"},
         "mean": {"pooler.kind": "mean"},
     }.items():
-        training = open_training(
-            settings(values), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path
-        )
+        folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+        training = open_training(settings(values), folders, scratch=tmp_path)
         scores[name] = training.score(training.dev)
     assert scores["inference"] == scores["mean_top2"] != scores["training"] == scores["mean"]
 
@@ -97,9 +97,8 @@ def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, setting
 
 
 def test_scoring_shows_its_progress_on_a_terminal_alone(settings, data, tmp_path, monkeypatch, capsys):
-    training = open_training(
-        settings(), prepared=data["sentences"], corrupted=tmp_path / "none", scratch=tmp_path / "scratch"
-    )
+    folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
+    training = open_training(settings(), folders, scratch=tmp_path / "scratch")
     training.score(training.dev)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -161,7 +160,7 @@ def test_the_generator_multiplies_as_training_does(run, settings, models, monkey
         made.append(MaskedLmGenerator(*args, **options))
         return made[-1]
 
-    monkeypatch.setattr("cse.model.generator.MaskedLmGenerator", keep)
+    monkeypatch.setattr("cse.model.mlm_head.MaskedLmGenerator", keep)
     d2cse = {
         "objective.replaced_tokens.weight": 0.1,
         "objective.replaced_tokens.generator": "folder",
@@ -227,7 +226,7 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
 
 def scores(monkeypatch, values):
     left = iter(values)
-    monkeypatch.setattr("cse.stages.training.score_dev", lambda *_, **__: DevScore(next(left)))
+    monkeypatch.setattr("cse.training.ready.score_dev", lambda *_, **__: DevScore(next(left)))
 
 
 def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
@@ -364,7 +363,7 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
         alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
         return DevScore(len(alive))  # the last weights are the best
 
-    monkeypatch.setattr("cse.stages.training.score_dev", count)
+    monkeypatch.setattr("cse.training.ready.score_dev", count)
     for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
         alive.clear()
         run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)

@@ -11,10 +11,11 @@ from scipy.special import logsumexp
 
 from cse.errors import CseError
 from cse.evaluation.tasks.score import score_dev
-from cse.model.checkpoint_config import read_config
+from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
-from cse.stages.training import open_training
+from cse.training import Folders
+from cse.training.ready import open_training
 from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.training.helpers import embed_rows, losses_of, make_table
 
@@ -25,9 +26,8 @@ ROLES = {"train.roles": ["query", "passage", "passage"]}
 @pytest.fixture
 def opened(data, settings, tmp_path):
     def call(changes, view="triplets"):
-        return open_training(
-            settings(changes), prepared=data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch"
-        )
+        folders = Folders(data[view], tmp_path, tmp_path / "corrupted")
+        return open_training(settings(changes), folders, scratch=tmp_path / "scratch")
 
     return call
 
@@ -67,7 +67,8 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(data, settings, tmp
     changes = TRIPLETS | ROLES | {"post.kind": post}
     given = {"prepared": data["triplets"], "corrupted": tmp_path / "corrupted", "scratch": tmp_path / "scratch"}
     places = {"checkpoint": tmp_path / "checkpoint", "metrics": tmp_path / "train.json", "plots": tmp_path / "plots"}
-    before = open_training(settings(changes), **given)
+    folders = Folders(given["prepared"], tmp_path, given["corrupted"])
+    before = open_training(settings(changes), folders, scratch=given["scratch"])
     facts = train_stage(settings(changes), **given, **places)
     trained, dev = SentenceEncoder.load(tmp_path / "checkpoint"), before.dev
     assert facts["dev_spearman"] == pytest.approx(score_dev(trained, dev).value, abs=1e-3)
@@ -108,7 +109,7 @@ def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
     torch.manual_seed(3)
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, dropout=0.0), pooler="mean")
     batch = embed_rows(encoder, make_table(bert), range(7), new_plan())
-    options = {"weight": 1.0, "widths": [16, 8], "temperature": 0.1, "hard_negative_weight": 0.5}
+    options = {"weight": 1.0, "widths": [16, 8]}
     off = {"weight": 0.0}
     losses = losses_of(encoder, matryoshka=options, nt_xent=off, energy_hinge=off)
     expected = []
@@ -117,7 +118,7 @@ def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
         anchor, positive, negative = (
             x / np.linalg.norm(x, axis=1, keepdims=True) for x in (anchor, positive, negative)
         )
-        logits = np.concatenate([anchor @ positive.T / 0.1, anchor @ negative.T / 0.1 + 0.5 * np.eye(7)], axis=1)
+        logits = np.concatenate([anchor @ positive.T, anchor @ negative.T], axis=1) / 0.05
         expected.append((logsumexp(logits, axis=1) - np.diag(logits)).mean())
     assert losses.terms["matryoshka"](batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
 

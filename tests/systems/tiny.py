@@ -14,7 +14,7 @@ from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.train import train_stage
-from cse.stages.training import Training
+from cse.training.ready import Training
 from cse.training.state import RunState
 from tests.tiny import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder
@@ -86,7 +86,6 @@ def tiny(name: str, models: dict[str, Path], warm_start: Path, more: dict | None
         "train.device": "cpu",
         "post.dimension": 8 if values.get("post.kind") == "whitening" else None,
         "objective.nt_xent.queue": min(values.get("objective.nt_xent.queue", 0), 10),
-        "objective.contrastive_tension.group": 8,
         "export.tolerance": PARITY,
     }
     if values.get("objective.replaced_tokens.generator", "") not in ("", "unigram"):

@@ -8,12 +8,18 @@ import torch
 
 from cse.losses.nt_xent import MomentumQueue, NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
+from cse.losses.self_guided import SelfGuided
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.objective import NtXentSettings, ObjectiveSettings, ReplacedTokensSettings
+from cse.settings.objective import (
+    ContrastiveTensionSettings,
+    NtXentSettings,
+    ObjectiveSettings,
+    ReplacedTokensSettings,
+    SelfGuidedSettings,
+)
 from cse.settings.train import TrainSettings
-from cse.stages.build.losses import losses_from
 from cse.training.batch import Batch
-from cse.training.losses import Losses
+from cse.training.losses import Losses, losses_from
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS
@@ -56,7 +62,21 @@ def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, te
 
 
 def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, projector="following") -> MomentumQueue:
-    return MomentumQueue(encoder, NtXentSettings(queue=size, momentum=momentum, queue_projector=projector))
+    made = MomentumQueue(encoder, NtXentSettings(queue=size, queue_projector=projector))
+    made.momentum = momentum
+    return made
+
+
+class Fours(ContrastiveTensionSettings):
+    """Groups of four rows, so that a small batch has several."""
+
+    group = 4
+
+
+def self_guided_term(encoder: SentenceEncoder, regularizer: float = 0.1) -> SelfGuided:
+    made = SelfGuided(encoder, SelfGuidedSettings(weight=1.0), projection=20)
+    made.temperature, made.regularizer = 0.1, regularizer
+    return made
 
 
 def replaced_tokens_term(encoder: SentenceEncoder, source, **options) -> ReplacedTokens:

@@ -20,7 +20,6 @@ from cse.losses.label_proxies import LabelProxies
 from cse.losses.masked_lm import MaskedLm, Vocabulary
 from cse.losses.mutual_information import MutualInformation
 from cse.losses.nli_softmax import NliSoftmax
-from cse.losses.self_guided import SelfGuided
 from cse.losses.shared import Loss
 from cse.losses.supervised_contrastive import SupervisedContrastive
 from cse.model.backbone import load_backbone
@@ -29,15 +28,21 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.on_device import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.stages.build.losses import bare_teacher
 from cse.training.batch import NO_AUGMENTATION
 from cse.training.group import ALONE, Group
-from cse.training.losses import Losses
+from cse.training.losses import Losses, bare_teacher
 from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.training.encoding import encode_batch
-from tests.training.helpers import contrast, make_rows, momentum_queue, replaced_tokens_term
+from tests.training.helpers import (
+    Fours,
+    contrast,
+    make_rows,
+    momentum_queue,
+    replaced_tokens_term,
+    self_guided_term,
+)
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
@@ -102,8 +107,9 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
         terms["energy_hinge"] = EnergyHinge(encoder, of.EnergyHingeSettings())
     if name == "masked_lm":
         head = load_mlm_head(encoder.backbone, wanted_by="a test")
-        chosen = of.MaskedLmSettings(weight=0.3, mask_share=0.3, decay_rate=0.9, decay_steps=10, train_head=True)
+        chosen = of.MaskedLmSettings(weight=0.3, decay_rate=0.9**10, train_head=True)
         terms[name] = MaskedLm(encoder, chosen, head, seed=1)
+        terms[name].mask_share = 0.3
     if name in ("d2cse", "diffcse"):
         kind = {"d2cse": "shared", "diffcse": "copy"}[name]
         terms["replaced_tokens"] = replaced_tokens_term(encoder, swap_some, discriminator=kind)
@@ -112,20 +118,14 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
             encoder, of.DistillationSettings(weight=2.0, temperature=0.2), [bare_teacher(encoder)]
         )
     if name == "proxies":
-        terms["supervised_contrastive"] = SupervisedContrastive(
-            encoder, of.SupervisedContrastiveSettings(weight=0.5, temperature=0.2)
-        )
-        terms["label_proxies"] = LabelProxies(
-            encoder, of.LabelProxiesSettings(weight=2.0, temperature=0.2, learning_rate=0.1), 3
-        )
+        terms["supervised_contrastive"] = SupervisedContrastive(encoder, of.SupervisedContrastiveSettings(weight=0.5))
+        terms["label_proxies"] = LabelProxies(encoder, of.LabelProxiesSettings(weight=2.0), 3)
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Loss]] = {
         "collection": lambda: _collection(encoder),
-        "tension": lambda: ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4)),
-        "self_guided": lambda: SelfGuided(
-            encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.1)
-        ),
+        "tension": lambda: ContrastiveTension(encoder, Fours(weight=1.0)),
+        "self_guided": lambda: self_guided_term(encoder),
         "information": lambda: MutualInformation(encoder, of.MutualInformationSettings(weight=1.0)),
         "classifier": lambda: NliSoftmax(encoder, of.NliSoftmaxSettings(weight=1.0)),
     }
@@ -139,7 +139,7 @@ def _collection(encoder: SentenceEncoder) -> Collection:
     place = np.stack([rng.permutation(9)[:4] for _ in range(40)])
     share = rng.dirichlet(np.ones(4), size=40).astype(np.float32)
     own = np.where(np.arange(40) % 3 == 0, 9, NO_DOCUMENT)
-    settings = of.CollectionSettings(weight=1.0, temperature=0.2)
+    settings = of.CollectionSettings(weight=1.0)
     return Collection(encoder, settings, documents, Targets(place, share, own), [40])
 
 

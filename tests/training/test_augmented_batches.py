@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 from cse.settings.train import AugmentSettings
-from cse.stages.build.plan import second_text_from
-from cse.training.batch import NO_AUGMENTATION
+from cse.training.augment import second_text
+from cse.training.batch import Augmentation
 from cse.training.slices import Cut
 from cse.training.tokens import tokenise
-from tests.parts import new_plan, new_template, sentence_encoder
+from tests.parts import new_plan, new_template, replan, sentence_encoder
 from tests.training.encoding import encode_batch
 from tests.training.helpers import embed_rows, make_rows, make_table
 
@@ -36,15 +34,15 @@ def written(table, view):
     return [column.ids[column.offsets[row] : column.offsets[row + 1]].tolist() for row in ROWS]
 
 
-def augmented(**options):
-    return replace(PLAN, augmentation=replace(NO_AUGMENTATION, **options))
+def augmented(special=(), **options):
+    return replan(PLAN, augmentation=Augmentation(AugmentSettings(**options), special))
 
 
 def test_words_are_repeated_in_the_second_copy_alone(bert):
     encoder, table = sentence_encoder(bert), make_table(bert)
     special = (*bert.special_ids.values(), bert.pad_id)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(repeat_share=0.5, special=special))
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.5, special=special))
     assert rows_of(batch, 0) == written(table, 0)
     assert rows_of(batch, 2) == written(table, 2)
     longer = 0
@@ -64,7 +62,7 @@ def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
     table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(repeat_share=1.0, special=(2, 3, 45)))
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.99, special=(2, 3, 45)))
     before = max(int(column.lengths(ROWS).max()) for column in table.columns)
     assert batch.longest - len(encoder.templates[0].ids) > before
     assert batch.projected_XD.isfinite().all()
@@ -72,7 +70,7 @@ def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
 
 def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert):
     encoder, table = sentence_encoder(bert), make_table(bert, view="sentences")
-    plan = augmented(repeat_share=0.5, special=(2, 3))
+    plan = augmented(repeat_words=0.5, special=(2, 3))
 
     def second(step):
         batch = encode_batch(
@@ -101,7 +99,7 @@ def test_positions_are_shuffled_in_the_first_copy_alone(watched):
     encoder, table = sentence_encoder(bert), make_table(bert)
     torch.manual_seed(2)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(shuffle=True))
+        batch = embed_rows(encoder, table, ROWS, augmented(shuffle_tokens=True))
     shuffled = 0
     for piece, positions in zip(batch.slices, seen["positions"], strict=True):
         for view, row, mask in zip(piece.rows.views, positions, piece.mask_BL, strict=True):
@@ -119,7 +117,7 @@ def test_features_are_cut_in_the_second_copy_alone(watched):
     bert, seen = watched
     encoder, table = sentence_encoder(bert), make_table(bert)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(cut_share=0.2))
+        batch = embed_rows(encoder, table, ROWS, augmented(cut_features=0.2))
     cut = set()
     for piece, embedded in zip(batch.slices, seen["embedded"], strict=True):
         zeros = (embedded == 0).all(dim=1)
@@ -132,7 +130,7 @@ def test_features_are_cut_in_the_second_copy_alone(watched):
 
 def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
     rows = make_rows(30)
-    change = second_text_from(AugmentSettings(mask_span=5), backbone, seed=3)
+    change = second_text(AugmentSettings(mask_span=5), backbone, seed=3)
 
     def made(second_text, data=rows):
         return tokenise(
@@ -149,7 +147,7 @@ def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
         column = table.columns[1]
         ids = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
         assert ids.count(mask) == (len(text) > 5), text
-    assert second_text_from(AugmentSettings(), backbone, seed=3) is None
+    assert second_text(AugmentSettings(), backbone, seed=3) is None
 
 
 # ---- templates ----------------------------------------------------------------------------------------------------

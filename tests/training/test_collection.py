@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from unittest import mock
 
 import numpy as np
 import pyarrow as pa
@@ -24,10 +25,11 @@ def unit(rows: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def taught(stands_in=(True, True, False, False), **changes):
+def taught(stands_in=(True, True, False, False), candidates=3, **changes):
     pairs = QueryPairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
-    options = {"words": 0.5, "teacher_temperature": 0.7, "candidates": 3, "own_share": 0.25} | changes
-    return pairs, teach(pairs, unit(4, 1), unit(5, 2), CollectionSettings(**options))
+    options = {"words": 0.5, "own_share": 0.25} | changes
+    with mock.patch("cse.training.collection.CANDIDATES", candidates):
+        return pairs, teach(pairs, unit(4, 1), unit(5, 2), CollectionSettings(**options))
 
 
 def shares(targets, row: int) -> np.ndarray:
@@ -49,7 +51,7 @@ def test_shares_are_a_softmax_of_standardised_scores_over_the_best(words, candid
         allowed = [place for place in range(5) if place != own or not pairs.stands_in[row]]
         best = sorted(allowed, key=lambda place: -score[place])[: min(candidates, 4)]
         expected = np.zeros(5)
-        expected[best] = np.exp(score[best] / 0.7) / np.exp(score[best] / 0.7).sum()
+        expected[best] = np.exp(score[best] / 0.5) / np.exp(score[best] / 0.5).sum()
         if not pairs.stands_in[row]:
             expected = 0.75 * expected + 0.25 * np.eye(5)[own]
         assert shares(targets, row) == pytest.approx(expected, abs=1e-5)
@@ -85,6 +87,7 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     """40,000 documents in a file: a peak below a tenth of their vectors, and the shares are those of numpy."""
     monkeypatch.setattr("cse.training.collection.DOCUMENTS", 500)
     monkeypatch.setattr("cse.training.collection._BLOCK", 20_000)
+    monkeypatch.setattr("cse.training.collection.CANDIDATES", 10)
     rng = np.random.default_rng(0)
     vectors = empty((40_000, 96))
     vectors[...] = rng.normal(size=vectors.shape)
@@ -92,14 +95,14 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     pairs = QueryPairs(["a"] * 30, range(40_000), rng.integers(0, 40_000, 30), np.ones(30, bool), np.zeros(30, int))
     queries = np.array(vectors[pairs.place] + vectors[:30])
     tracemalloc.start()
-    options = {"words": 0.0, "teacher_temperature": 0.7, "candidates": 10, "own_share": 0.5, "most_documents": 2000}
+    options = {"words": 0.0, "own_share": 0.5, "most_documents": 2000}
     targets = teach(pairs, queries, vectors, CollectionSettings(**options))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < vectors.nbytes / 10
     assert len(targets.sample) == 1000
     score = queries.astype(np.float64) @ vectors.T
-    score = (score - score.mean(axis=1, keepdims=True)) / score.std(axis=1, keepdims=True) / 0.7
+    score = (score - score.mean(axis=1, keepdims=True)) / score.std(axis=1, keepdims=True) / 0.5
     score[np.arange(30), pairs.place] = -np.inf
     for row, each in enumerate(score):
         best = np.argsort(-each)[:10]

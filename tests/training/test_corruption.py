@@ -15,7 +15,7 @@ from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.generator import UnigramGenerator, load_generator
+from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.corruption import corrupt_all, on_the_fly, prepared
 from cse.training.slices import PaddedRows, pad_in_groups
@@ -141,7 +141,7 @@ def parts(folders, family):
     backbone = load_backbone(find_backbone(str(folders[family])))
     special = (*backbone.special_ids.values(), backbone.pad_id)
     vocabulary = Vocabulary(46, backbone.special_ids["mask"], special)
-    generator = load_generator(str(folders[family]), "main", backbone, dropout=False)
+    generator = load_generator(str(folders[family]), backbone, dropout=False)
     (part,) = pad_in_groups(make_table(backbone, 20), np.arange(20), 1)
     return backbone, vocabulary, generator, part
 
@@ -212,7 +212,7 @@ def test_a_sampled_token_inverts_the_distribution_function(parts, folders, famil
 
 def test_a_generator_with_dropout_draws_anew_and_one_without_does_not(parts, folders, family):
     backbone, vocabulary, calm, part = parts
-    lively = load_generator(str(folders[family]), "main", backbone, dropout=True)
+    lively = load_generator(str(folders[family]), backbone, dropout=True)
     for generator, same in ((calm, True), (lively, False)):
         assert not any(weight.requires_grad for weight in generator.model.parameters())
         first, second = (on_the_fly(HOW, SEED, vocabulary, generator)(part, CPU, 0) for _ in range(2))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 import pytest
 import torch
@@ -11,10 +10,11 @@ import torch
 from cse.errors import Interrupted
 from cse.training.loop import train
 from cse.training.state import RunFolder
+from tests.parts import replan
 from tests.training.helpers import Recorder, make_problem
 from tests.training.test_loop import PLAN, run
 
-MIXED = replace(PLAN, start_share=0.3)
+MIXED = replan(PLAN, start_share=0.3)
 
 
 def copies(encoder) -> dict[str, torch.Tensor]:

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +21,7 @@ from cse.training.loop import Plan, train
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import embed, new_plan, new_prompt, sentence_encoder
+from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
@@ -55,7 +54,7 @@ def test_loss_falls_and_the_backbone_stays_bit_for_bit(backbone, tmp_path):
             return losses(embed_rows(encoder, table, np.arange(len(table)), PLAN))["loss"].item()
 
     start, recorder = loss_of_all_rows(), Recorder()
-    plan = replace(PLAN, learning_rate=0.1, epochs=40)
+    plan = replan(PLAN, learning_rate=0.1, epochs=40)
     state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=recorder)
     assert state.step == 200
     assert len(recorder.records) == 40
@@ -67,7 +66,7 @@ def test_loss_falls_and_the_backbone_stays_bit_for_bit(backbone, tmp_path):
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(bert, tmp_path):
     first = run(bert, tmp_path / "a")[0].prompt.table
     again = run(bert, tmp_path / "b")[0].prompt.table
-    other = run(bert, tmp_path / "c", replace(PLAN, seed=6))[0].prompt.table
+    other = run(bert, tmp_path / "c", replan(PLAN, seed=6))[0].prompt.table
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -78,7 +77,7 @@ def test_merged_forward_equals_one_forward_per_view(bert):
     encoder.eval()
     rows = np.array([3, 17, 0, 9, 31])
     with torch.no_grad():
-        batch = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4, None)))
+        batch = embed_rows(encoder, table, rows, replan(PLAN, cut=Cut(4, None)))
         for view, found in enumerate(batch.views):
             column = table.columns[view]
             for line, row in enumerate(rows):
@@ -143,7 +142,7 @@ def test_the_start_is_kept_where_training_makes_it_worse(bert, tmp_path):
 
 def test_where_the_dev_score_does_not_choose_the_last_weights_are_kept(bert, tmp_path):
     scores = [50.0, 60.0, 40.0, 30.0, 20.0]
-    plan = replace(PLAN, early_stop=1)
+    plan = replan(PLAN, early_stop=1)
     encoder, losses, table = make_problem(bert)
     recorder, dev, folder = Recorder(), iter(scores), RunFolder(tmp_path / "a")
     state = train(encoder, losses, table, plan, dev=lambda: next(dev), choose=False, folder=folder, observer=recorder)
@@ -170,14 +169,14 @@ def test_dev_pairs_are_scored_by_the_first_worker_for_all(bert, tmp_path):
 
 def test_early_stop(bert, tmp_path):
     scores = iter([3.0, 2.0, 4.0, 3.0, 4.0, 9.0])
-    _, state, recorder = run(bert, tmp_path, replace(PLAN, early_stop=2, epochs=4), dev=lambda: next(scores))
+    _, state, recorder = run(bert, tmp_path, replan(PLAN, early_stop=2, epochs=4), dev=lambda: next(scores))
     assert state.step == 12
     assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 4.0, 3.0, 4.0]
 
 
 def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(bert, tmp_path):
     """Killed between its last save and the end of the stage: its folder is still there."""
-    plan = replace(PLAN, early_stop=1)
+    plan = replan(PLAN, early_stop=1)
 
     def dev_of(scores):
         left = iter(scores)
@@ -199,7 +198,7 @@ def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeyp
         monkeypatch.setattr(
             RunFolder, name, lambda folder, state, way=way: steps.append(state.step) or way(folder, state)
         )
-    run(bert, tmp_path, replace(PLAN, save_seconds=seconds), dev=lambda: 1.0)
+    run(bert, tmp_path, replan(PLAN, save_seconds=seconds), dev=lambda: 1.0)
     assert len(steps) == saves and steps[-1] == 10
 
 
@@ -215,7 +214,7 @@ def test_best_weights_of_updates_that_are_lost_are_not_taken_for_those_made_agai
 
 def test_a_loss_that_is_no_number_is_one_line(bert, tmp_path):
     with pytest.raises(CseError, match=r"^train.learning_rate: the loss is nan at step \d+; lower it \(now 1e\+30\)"):
-        run(bert, tmp_path, replace(PLAN, learning_rate=1e30))
+        run(bert, tmp_path, replan(PLAN, learning_rate=1e30))
 
 
 def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_path):
@@ -279,7 +278,7 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
     def dev_of(encoder):
         return lambda: float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
 
-    plan = replace(PLAN, learning_rate=0.01)
+    plan = replan(PLAN, learning_rate=0.01)
     whole, losses, table = make_problem(bert, frozen=frozen)
     start = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
     expected = train(
@@ -318,7 +317,7 @@ from cse.model.backbone_files import find_backbone
 from cse.training.slices import Cut
 from cse.training.loop import train
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import new_plan, replan
 from tests.training.helpers import Recorder, make_problem
 
 class Slow(Recorder):
@@ -377,7 +376,7 @@ def test_bf16_follows_fp32(bert, tmp_path):
     gradients = []
     for bf16 in (False, True):
         encoder.eval().zero_grad()
-        batch = embed_rows(encoder, table, np.arange(16), replace(PLAN, bf16=bf16))
+        batch = embed_rows(encoder, table, np.arange(16), replan(PLAN, bf16=bf16))
         assert batch.projected_XD.dtype == torch.float32
         losses(batch)["loss"].backward()
         gradients.append(encoder.prompt.table.grad.flatten().clone())
@@ -391,7 +390,7 @@ def test_constant_and_staircase_schedules():
     stairs = new_plan(learning_rate=1.0, batch_size=2, schedule="staircase")
     steps = [0, 499, 500, 999, 1000, 1500, 2000, 9000]
     assert [stairs.factor(step, 10_000) for step in steps] == pytest.approx([1, 1, 0.8, 0.8, 0.6, 0.4, 0.2, 0.2])
-    late = replace(stairs, warmup_share=0.01)
+    late = replan(stairs, warmup_share=0.01)
     assert [late.factor(step, 10_000) for step in (99, 599, 600)] == pytest.approx([1, 1, 0.8])
 
 
@@ -409,7 +408,7 @@ def make_composition(backbone, rows: int = 40):
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
 def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp_path, optimizer):
     encoder, losses, table = make_composition(bert)
-    plan = replace(PLAN, optimizer=optimizer, beta2=0.8, weight_decay=0.03)  # AdamW's own is 0.01
+    plan = replan(PLAN, optimizer=optimizer, beta2=0.8, weight_decay=0.03)  # AdamW's own is 0.01
     state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
     first, second = state.optimizer["param_groups"]
     assert (first["peak"], second["peak"]) == (0.05, 1e-3)
@@ -444,8 +443,8 @@ def test_batch_norm_sees_all_rows_of_all_views_whatever_the_slices(bert, view):
     encoder = sentence_encoder(bert, pooler="mean", mlp="train_only", projector="batch_norm")
     table, rows = make_table(bert, view=view), np.arange(10)
     with torch.no_grad():
-        whole = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(1, None)))
-        sliced = embed_rows(encoder, table, rows, replace(PLAN, cut=Cut(4, None)))
+        whole = embed_rows(encoder, table, rows, replan(PLAN, cut=Cut(1, None)))
+        sliced = embed_rows(encoder, table, rows, replan(PLAN, cut=Cut(4, None)))
         apart = torch.cat([encoder.project(piece.tokens.pooled_BD) for piece in sliced.slices])
     assert (len(whole.slices), len(sliced.slices)) == (1, 4)
     torch.testing.assert_close(whole.projected_XD, sliced.projected_XD, atol=2e-4, rtol=1e-4)

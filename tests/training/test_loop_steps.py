@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from cse.training.loop import train
 from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import new_plan, replan
 from tests.training.helpers import Recorder, losses_of, make_problem
 
 ROWS, STEPS = 21, 6
@@ -51,7 +50,7 @@ def run(backbone, folder, plan=PLAN, dev=None, losses=None, **problem):
 
 @pytest.mark.parametrize("bf16", [False, True])
 def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, bf16):
-    _, losses, _, _ = run(bert, tmp_path, replace(PLAN, bf16=bf16))
+    _, losses, _, _ = run(bert, tmp_path, replan(PLAN, bf16=bf16))
     assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     for batch in losses.batches:
         expected = Batches(ROWS, batch_size=8, epochs=2, seed=5).at(batch.step)[1]
@@ -62,12 +61,12 @@ def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, b
 
 @pytest.mark.parametrize(("most", "steps"), [(4, 4), (STEPS, STEPS), (9, STEPS)])
 def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
-    plan = replace(PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
+    plan = replan(PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
     _, losses, recorder, _ = run(bert, tmp_path, plan, dev=lambda: 1.0)
     assert [batch.step for batch in losses.batches] == list(range(steps))
     last = recorder.records[-1]
     assert (last.step, last.steps) == (steps, steps)
-    assert last.learning_rate == pytest.approx(plan.learning_rate / steps)
+    assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
 
 
 def test_a_run_trains_with_dropout_and_ends_without(bert, tmp_path):

@@ -6,8 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from cse.training.batches import Batches, Rows
-from cse.training.mixture import Mixture
+from cse.training.batches import Batches, Mixture, Rows
 
 # epochs of 7 batches of the main source (27 rows), 4 of the second (7 * 0.5, rounded) and 14 of the third
 THREE = [Rows(27), Rows(10, weight=0.5), Rows(5, weight=2.0)]

@@ -7,8 +7,7 @@ import signal
 import pytest
 
 from cse.errors import CseError, Interrupted
-from cse.training.mlflow_run import MlflowRun
-from cse.training.observers import StepRecord
+from cse.training.observers import MlflowRun, StepRecord
 
 SETTINGS = {"prompt": {"length": 12, "dropout": None}, "train": {"learning_rate": 0.01}}
 

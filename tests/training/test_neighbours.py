@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cse.training import mining
-from cse.training.neighbours import mutual_neighbours
+from cse.training.mining import mutual_neighbours
 
 
 def unit(count, seed=3, width=5):

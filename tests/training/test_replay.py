@@ -7,15 +7,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import NO_AUGMENTATION
-from cse.training.replay import RandomState
-from cse.training.slices import Cut
+from cse.settings.train import AugmentSettings
+from cse.training.batch import NO_AUGMENTATION, Augmentation
+from cse.training.slices import Cut, RandomState
 from tests.tiny import make_backbone_folder
 from tests.training.encoding import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
@@ -70,7 +68,7 @@ def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
 
 
 def test_augmented_copies_and_bf16(folder):
-    augmentation = replace(NO_AUGMENTATION, repeat_share=0.3, special=(0, 2, 3), shuffle=True, cut_share=0.2)
+    augmentation = Augmentation(AugmentSettings(repeat_words=0.3, shuffle_tokens=True, cut_features=0.2), (0, 2, 3))
     direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augmentation=augmentation)
     cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augmentation=augmentation)
     assert_same(direct, cached)

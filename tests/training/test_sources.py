@@ -18,13 +18,13 @@ from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
-from cse.stages.build.losses import losses_from
 from cse.training.group import ALONE
 from cse.training.loop import train
+from cse.training.losses import losses_from
 from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import new_plan, replan
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
 
@@ -57,11 +57,11 @@ def test_each_batch_has_the_gradient_of_its_sources_loss(bert):
         near = cosines(anchor, positive)
         if source == 0:
             (negative,) = rest
-            expected = nt_xent(near, cosines(anchor, negative), temperature=0.05, hard_negative_weight=0.0)
+            expected = nt_xent(near, cosines(anchor, negative), temperature=0.05)
             expected = expected + 10 * energy_hinge(anchor, positive, negative, margin=0.2)
         else:
             assert rest == []
-            expected = 0.5 * nt_xent(near, None, temperature=0.05, hard_negative_weight=0.0)
+            expected = 0.5 * nt_xent(near, None, temperature=0.05)
         assert list(found) == (["nt_xent", "energy_hinge", "loss"] if source == 0 else ["nt_xent", "loss"])
         torch.testing.assert_close(mixed, gradient_of(encoder, expected), rtol=1e-5, atol=1e-7)
         assert mixed.abs().max() > 1e-4
@@ -121,7 +121,7 @@ def run(backbone, folder, plan=PLAN, group=ALONE, dropout=0.1, dies_at=-1, **opt
 
 def test_slices_and_cached_gradients_train_the_same(bert, tmp_path):
     found = [
-        run(bert, tmp_path / str(number), replace(PLAN, cut=cut), dropout=0.0)[0]
+        run(bert, tmp_path / str(number), replan(PLAN, cut=cut), dropout=0.0)[0]
         for number, cut in enumerate((Cut(1, None), Cut(3, None), Cut(1, 5)))
     ]
     for other in found[1:]:

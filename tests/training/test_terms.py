@@ -18,22 +18,29 @@ from cse.losses.label_proxies import LabelProxies
 from cse.losses.masked_lm import MaskedLm, mask_tokens
 from cse.losses.mutual_information import MutualInformation
 from cse.losses.nli_softmax import NliSoftmax
-from cse.losses.self_guided import SelfGuided
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.stages.build.losses import bare_teacher
 from cse.training.loop import train
-from cse.training.losses import Losses
+from cse.training.losses import Losses, bare_teacher
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import embed, new_plan, new_prompt, sentence_encoder
+from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
 from tests.tiny import make_backbone_folder
-from tests.training.helpers import Recorder, contrast, embed_rows, make_table, momentum_queue, replaced_tokens_term
+from tests.training.helpers import (
+    Fours,
+    Recorder,
+    contrast,
+    embed_rows,
+    make_table,
+    momentum_queue,
+    replaced_tokens_term,
+    self_guided_term,
+)
 from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.02, batch_size=8, cut=Cut(3, None), seed=5)
@@ -59,7 +66,7 @@ def copies(weights) -> dict[str, torch.Tensor]:
 
 def fit(encoder, losses, table, folder, **changes):
     return train(
-        encoder, losses, table, replace(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
+        encoder, losses, table, replan(PLAN, **changes), dev=None, folder=RunFolder(folder), observer=Recorder()
     )
 
 
@@ -314,14 +321,15 @@ def with_head(folders_with_head, family):
 
 def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> MaskedLm:
     head = load_mlm_head(encoder.backbone, wanted_by="objective.masked_lm.weight")
-    chosen = of.MaskedLmSettings(weight=weight, mask_share=share, train_head=train_head)
-    return MaskedLm(encoder, chosen, head, seed=8)
+    made = MaskedLm(encoder, of.MaskedLmSettings(weight=weight, train_head=train_head), head, seed=8)
+    made.mask_share = share
+    return made
 
 
 def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
     encoder = make_encoder(with_head, prompt=False).eval()
     term = masked_lm_term(encoder)
-    plan = replace(PLAN, cut=Cut(1, None))
+    plan = replan(PLAN, cut=Cut(1, None))
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
@@ -409,7 +417,7 @@ def one_view(backbone, rows=40):
 
 def test_contrastive_tension_equals_dot_products_by_hand(bert):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full").eval()
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
+    term = ContrastiveTension(encoder, Fours(weight=1.0))
     with torch.no_grad():
         for weight in term.second.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
@@ -432,7 +440,7 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
 
 def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full")
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
+    term = ContrastiveTension(encoder, Fours(weight=1.0))
     first, second = copies(encoder.state_dict()), copies(term.second.state_dict())
     assert all(torch.equal(first[name], weight) for name, weight in second.items())
     fit(
@@ -454,12 +462,12 @@ def test_both_copies_learn_and_one_is_kept(bert, tmp_path):
 @pytest.mark.parametrize("rows", [3, 8])
 def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
     encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full", mlp="train_only", projector="batch_norm")
-    term = ContrastiveTension(encoder, of.ContrastiveTensionSettings(weight=1.0, group=4))
+    term = ContrastiveTension(encoder, Fours(weight=1.0))
     for model in (encoder, term.second):
         model.eval()
     with torch.no_grad():
         values = [
-            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replace(PLAN, cut=Cut(groups, None))))
+            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replan(PLAN, cut=Cut(groups, None))))
             for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
         ]
     assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
@@ -530,7 +538,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
 
 def test_self_guided_equals_numpy(backbone):
     encoder = make_encoder(backbone, prompt=False, trained="full").eval()
-    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.0))
+    term = self_guided_term(encoder, 0.0)
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.mul_(1.05)  # the clone stays behind
@@ -561,16 +569,13 @@ def test_self_guided_equals_numpy(backbone):
 def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     encoder = make_encoder(bert, prompt=False, trained="full").eval()
     torch.manual_seed(0)
-    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=100.0))
+    term = self_guided_term(encoder)
 
     def pull():
         with torch.no_grad():
             batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
             values = []
-            for regularizer in (0.0, 100.0):
-                term.settings = of.SelfGuidedSettings(
-                    weight=1.0, temperature=0.1, projection=20, regularizer=regularizer
-                )
+            for term.regularizer in (0.0, 100.0):
                 values.append(term(batch).item())
         return values[1] - values[0]
 
@@ -586,7 +591,7 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 
 def test_the_clone_stays_and_the_projection_learns(bert, tmp_path):
     encoder = make_encoder(bert, prompt=False, trained="full")
-    term = SelfGuided(encoder, of.SelfGuidedSettings(weight=1.0, temperature=0.1, projection=20, regularizer=0.1))
+    term = self_guided_term(encoder)
     losses = Losses({"self_guided": term})
     before, start = copies(term.state_dict()), copies(encoder.state_dict())
     fit(encoder, losses, one_view(bert), tmp_path, learning_rate=1e-3)
@@ -622,7 +627,7 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
         with torch.no_grad():
-            new = embed_rows(bystander.eval(), table, rows, replace(PLAN, cut=Cut(1, None))).views[0]
+            new = embed_rows(bystander.eval(), table, rows, replan(PLAN, cut=Cut(1, None))).views[0]
         bystander.train()
         kept = [*new, *kept][:12]
         found = queue.negatives()
@@ -654,7 +659,7 @@ def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
         for name, weight in encoder.trainable().items():
             if not name.startswith("mlp."):
                 weight.copy_(before[name])
-        expected = embed_rows(encoder, table, ROWS, replace(PLAN, cut=Cut(1, None))).views[0]
+        expected = embed_rows(encoder, table, ROWS, replan(PLAN, cut=Cut(1, None))).views[0]
     torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
 
 
@@ -687,7 +692,7 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     table, found = make_table(bert, 40, "sentences"), []
     for groups in (1, 4):
         queue = momentum_queue(encoder, size=9, momentum=0.5)
-        queue.take_in(embed_rows(encoder, table, np.arange(9), replace(PLAN, cut=Cut(groups, None))))
+        queue.take_in(embed_rows(encoder, table, np.arange(9), replan(PLAN, cut=Cut(groups, None))))
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
@@ -743,7 +748,7 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
 def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
     torch.manual_seed(6)
-    term = LabelProxies(encoder, of.LabelProxiesSettings(temperature=0.2, learning_rate=0.05), 4)
+    term = LabelProxies(encoder, of.LabelProxiesSettings(), 4)
     table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(-1, 4, 40))
     with torch.no_grad():
         batch = embed_rows(encoder, table, ROWS, PLAN)
@@ -751,10 +756,10 @@ def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
         proxies = torch.nn.functional.normalize(term.proxies, dim=1).double().numpy()
         labels = np.tile(table.labels[ROWS], 2)
         expected = [
-            -log_softmax(row @ proxies.T / 0.2)[label] for row, label in zip(z, labels, strict=True) if label >= 0
+            -log_softmax(row @ proxies.T / 0.1)[label] for row, label in zip(z, labels, strict=True) if label >= 0
         ]
         assert len(expected) not in (0, len(labels))
         assert term(batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
     losses = Losses({"label_proxies": term})
-    assert losses.rates() == {"loss.terms.label_proxies.proxies": 0.05}
+    assert losses.rates() == {"loss.terms.label_proxies.proxies": 0.01}
     assert set(losses.trainable()) == set(losses.rates())

@@ -10,13 +10,13 @@ import pytest
 from cse.errors import CseError
 from cse.settings import load_settings
 from cse.settings.spaces import build_space
-from cse.stages import common, inputs
+from cse.training import ready, training_code
 from cse.tune import driver
 from tests.stages.test_inputs import write_prompt
 from tests.tiny import make_backbone_folder
 
 OVER = {"tune.over": ["prompt.length=[2, 3]"]}
-DETECTS = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator_dropout": False}
+DETECTS = {"objective.replaced_tokens.weight": 0.1}
 OWN = {"objective.replaced_tokens.generator": "folder"}
 
 
@@ -86,8 +86,8 @@ def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
     before = name_of()
     changed = tmp_path / "sts.py"
     changed.write_text("# scores otherwise")
-    code = [changed if path.name == "sts.py" else path for path in common.training_code()]
-    monkeypatch.setattr(inputs, "training_code", lambda: code)
+    code = [changed if path.name == "sts.py" else path for path in training_code()]
+    monkeypatch.setattr(ready, "training_code", lambda: code)
     assert name_of() != before
 
 

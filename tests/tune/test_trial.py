@@ -16,9 +16,9 @@ from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
-from cse.stages.common import MINING_FILE
-from cse.stages.open_backbone import open_backbone
 from cse.stages.train import train_stage
+from cse.training import MINING_FILE
+from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_disk, _check_objective, _name
 from cse.tune.job import METRIC, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
@@ -188,7 +188,7 @@ def test_a_trial_that_does_not_fit_is_recorded_with_what_to_set(make_job, monkey
     def full(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("cse.stages.training.train", full)
+    monkeypatch.setattr("cse.training.ready.train", full)
     run_trial(CONFIG, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
     assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 24 sentences")
@@ -221,7 +221,7 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     run_trial({"augment.dropout": False}, job, lambda report: None)
     assert len(opened) == 1
     loaded = []
-    monkeypatch.setattr("cse.stages.training.open_backbone", lambda *args: loaded.append(1) or open_backbone(*args))
+    monkeypatch.setattr("cse.training.ready.open_backbone", lambda *args: loaded.append(1) or open_backbone(*args))
     full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
     run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
     assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's

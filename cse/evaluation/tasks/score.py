@@ -75,7 +75,6 @@ def score_task(
     Queries and documents get the task text of their role, where the encoder has one; no other text does.
 
     Args:
-        encoder: see ``TextEncoder``.
         batch_size: texts per forward pass; None: the encoder's own.
         measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
 
@@ -112,7 +111,6 @@ def score_dev(
     """Score an encoder on a dev task: the score that selects checkpoints.
 
     Args:
-        encoder: see ``TextEncoder``.
         batch_size: texts per forward pass; None: the encoder's own.
         measure: one of the task's measures; None: its main measure.
 

@@ -16,13 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import nn
-
 from cse.errors import CseError, nearest
-from cse.model.post.flow import Flow
-from cse.model.post.flow_training import fit_flow
-from cse.model.post.linear import QUERY_MAP, LinearMap, kept_dimension
-from cse.model.post.whitening import fit_whitening
+from cse.model.post.flow import Flow, fit_flow
+from cse.model.post.linear import QUERY_MAP, LinearMap, fit_whitening, kept_dimension
 
 LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
 LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
@@ -47,7 +43,7 @@ __all__ = [
 ]
 
 
-def build_post(config: Mapping[str, Any]) -> nn.Module:
+def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
     """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``."""
     kind = config.get("kind")
     if kind in LINEAR_KINDS:

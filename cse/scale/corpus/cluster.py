@@ -27,7 +27,6 @@ def running_ray(workers: int | None, provider: str) -> Iterator[tuple[Any, Crew]
 
     Args:
         workers: actors; None: one per core or GPU.
-        provider: ``cpu``, ``cuda`` or ``openvino``.
     """
     with _hushed(), ray_session(cpus=workers, store_bytes=_STORE_BYTES) as ray:
         yield ray, _crew(ray, workers, provider)

@@ -67,7 +67,6 @@ class RowCheck:
 
     Attributes:
         id_type: type of the ids so far; None before the first.
-        kept: type of each kept column that had a value so far, by name.
     """
 
     def __init__(

@@ -63,8 +63,6 @@ def embed_corpus(
     """Embed a corpus into a folder of shards; keep the shards of a killed run.
 
     Args:
-        corpus: file, folder or glob; path or URL.
-        out: output folder; path or URL.
         model: folder of a bundle, or a bank's domain (``BANK:NAME``); with a domain column, a bank.
         choices: options that change a shard; ``provider`` may be ``auto``.
         workers: Ray actors; 0: this process alone, without Ray; None: one per core or GPU, or 0 where one shard is

@@ -31,7 +31,6 @@ def split_text(
     No span includes the byte order mark, and a file without rows has no spans.
 
     Args:
-        rows: rows per span.
         read: turns lines into rows; when it yields a row it must have taken no line after it.
     """
     start = end = last = held = 0

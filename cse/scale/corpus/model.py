@@ -25,8 +25,6 @@ class CorpusModel:
     """A bundle or a bank, before its graph is opened.
 
     Attributes:
-        folder: of the bundle or bank, as given.
-        manifest: contents of ``bundle.json`` or ``bank.json``.
         bank: None for a bundle.
         domain: domain of all rows, or ``auto``; None for a bundle, and where each row names its own.
         domains: the domains that can be used; none for a bundle.
@@ -164,11 +162,7 @@ def file_facts(model: CorpusModel) -> dict[str, Any]:
 
 
 def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
-    """Keep these domains of a bank as they are, and no others, after checking that they are still the same.
-
-    Args:
-        identities: see ``CorpusModel.identities``.
-    """
+    """Keep these domains of a bank as they are, and no others, after checking that they are still the same."""
     for name, domain in bank.hold(identities).usable.items():
         if _identity(domain, bank.manifest) != identities[name]:
             raise CseError(

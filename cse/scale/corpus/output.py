@@ -34,8 +34,6 @@ class VectorStore:
     Attributes:
         plan: which rows of the corpus each shard is of.
         rows: how many vectors there are, fewer where texts say nothing.
-        bundle: path of the bundle or bank when the vectors were made.
-        model: identity of the model, see ``model_facts``.
         queries: identity of its query side then, empty if it had none; None: unknown.
     """
 

@@ -20,7 +20,6 @@ def split_parquet(
     """Split a parquet file after every ``rows`` rows.
 
     Args:
-        rows: rows per span.
         check: of domains, the only column whose values are read here, and of the types of kept columns.
 
     Returns:

@@ -40,9 +40,6 @@ def read_pieces(
 
     Args:
         pieces: in row order; some may be missing.
-
-    Raises:
-        OSError: a local file that cannot be read.
     """
     check = RowCheck(columns, None if columns.id is None else id_type)
     for index, group in groupby(pieces, key=attrgetter("file")):

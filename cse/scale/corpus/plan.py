@@ -25,15 +25,7 @@ FORMAT = 2
 
 @dataclass(frozen=True)
 class Choices:
-    """The options that change the bytes of a shard.
-
-    Attributes:
-        columns: the columns to read; a txt file has none.
-        batch_size: maximum rows of a forward pass; None: what the encoder takes.
-        provider: ``cpu``, ``cuda`` or ``openvino``.
-        role: whose task text goes before each row; None: no text.
-        task_text: that text, if there is a role.
-    """
+    """The options that change the bytes of a shard."""
 
     columns: Columns
     keep_text: bool
@@ -78,7 +70,6 @@ class CorpusPlan:
     Attributes:
         facts: what the shards depend on; a run resumes only with the same facts.
         spans: ``[file, start, end, rows, line]`` of each piece.
-        kept: type of each kept column, by name.
     """
 
     facts: dict[str, Any]
@@ -148,12 +139,7 @@ def plan_facts(corpus: Corpus, choices: Choices, model: dict[str, Any]) -> dict[
 def make_plan(
     corpus: Corpus, choices: Choices, facts: dict[str, Any], check_domain: Callable[[str], object] | None = None
 ) -> CorpusPlan:
-    """Read a corpus once and split it into pieces; no piece spans two files.
-
-    Args:
-        facts: from ``plan_facts``.
-        check_domain: see ``RowCheck``.
-    """
+    """Read a corpus once and split it into pieces; no piece spans two files."""
     check = RowCheck(choices.columns, check_domain=check_domain)
     spans = [[index, *span] for index, file in enumerate(corpus.files) for span in _split(corpus, file, choices, check)]
     if not spans:

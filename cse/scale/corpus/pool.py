@@ -54,9 +54,6 @@ def make_shards(
     """Make the shards of all pieces and yield each outcome once the shard is saved, in any order.
 
     A dead actor is replaced and its pieces done again.
-
-    Args:
-        ray: connected, see ``cluster.running_ray``.
     """
     # no actor takes a second piece that another, which starts a moment later, would begin at once
     each = min(_PIECES_AT_ONCE[config.choices.provider], -(-pieces // crew.workers))

@@ -27,7 +27,6 @@ def open_encoder(table: SearchTable, model: str | None = None, provider: str = "
 
     Args:
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
-        provider: ``auto``, ``cpu``, ``cuda`` or ``openvino``.
     """
     name = _with_domain(model or table.bundle, table)
     found = find_model(name)

@@ -47,7 +47,6 @@ def find_corpus(corpus: str, skip: Folder | None = None) -> Corpus:
     formats.
 
     Args:
-        corpus: file, folder or glob; path or URL.
         skip: the output folder, whose files are not part of the corpus.
     """
     fs, path = filesystem(corpus)

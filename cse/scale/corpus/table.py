@@ -62,9 +62,6 @@ class SearchTable:
     """An open index, fixed at the version that was ready then.
 
     Attributes:
-        bundle: path of the bundle or bank when the vectors were made.
-        model: identity of the model, see ``model_facts``.
-        role: role in which the rows were embedded, if any.
         id_column: column of the corpus that the ids are from; None: row numbers.
         queries: identity of the query side when the vectors were made, empty if there was none; None: unknown.
     """
@@ -125,7 +122,6 @@ class SearchTable:
         Args:
             vectors: their vectors (q, d) of unit length; None for mode ``words``.
             k: fewer are returned if there are fewer rows, or if the words of a query are in fewer.
-            mode: see ``mode``.
             where: SQL condition on columns that rows must meet.
             exact: compare every vector even if the index is approximate.
         """

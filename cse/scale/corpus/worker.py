@@ -27,11 +27,8 @@ class WorkerConfig:
     """Everything a process needs besides its pieces.
 
     Attributes:
-        bundle: folder of the bundle or bank.
         domain: domain of all rows; None for a bundle, and where each row names its own.
         domains: identity of each domain that can be used, by name; empty for a bundle.
-        out: output folder, an absolute path or a URL.
-        kept: type of each kept column, by name.
     """
 
     bundle: str
@@ -78,9 +75,6 @@ class Worker:
 
         Args:
             todo: the pieces and their rows, taken from it in another thread, one ahead.
-
-        Raises:
-            OSError: the same.
         """
         saving: Future[Made] | None = None
         with ThreadPoolExecutor(2, "beside") as beside:
@@ -93,11 +87,7 @@ class Worker:
                 yield saving.result()
 
     def make_shard(self, piece: Piece, rows: PieceRows) -> Made:
-        """Make the shard of a piece. Several threads may call it at once: one of them encodes at a time.
-
-        Raises:
-            OSError: the local disk cannot be written.
-        """
+        """Make the shard of a piece. Several threads may call it at once: one of them encodes at a time."""
         work = self.prepare(piece, rows)
         with self._encoding:
             encoded = self.encode(work)

@@ -1,10 +1,10 @@
-"""A training that is ready to run under any launcher."""
+"""A training that is ready to run under any launcher, and what it depends on beside settings and rows."""
 
 from __future__ import annotations
 
 import sys
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,27 +19,39 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
-from cse.model.mlm_head import MlmHead, load_mlm_head
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
+from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
+from cse.model.static_words import StaticWords, find_words
+from cse.runtime.seal import sha256
 from cse.settings import Settings
+from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.build.encoder import check_copies, encoder_from
-from cse.stages.build.losses import losses_from
-from cse.stages.build.plan import plan_from
-from cse.stages.checks import check_early_stop, check_sources, say_small
-from cse.stages.common import MINED
-from cse.stages.fit_post import check_post
-from cse.stages.inputs import depends_on
-from cse.stages.mined import check_backbone, rows_to_train
-from cse.stages.open_backbone import open_backbone
-from cse.stages.sources import TrainingSource, own_weights, sources_of, tables_of
-from cse.stages.uses import check_roles, set_widths, texts_before
+from cse.training import Folders, training_code
+from cse.training.batch import Augmentation
+from cse.training.corruption import check_generator
+from cse.training.device import choose_bf16, choose_device, is_out_of_memory
+from cse.training.encoder import check_copies, encoder_from, open_backbone
+from cse.training.fit_post import check_post
 from cse.training.group import ALONE, Group
-from cse.training.loop import take_best, train
-from cse.training.memory import is_out_of_memory
+from cse.training.loop import Plan, take_best, train
+from cse.training.losses import losses_from, teachers_content
+from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer
-from cse.training.precision import choose_bf16, choose_device
+from cse.training.sources import (
+    TrainingSource,
+    check_early_stop,
+    check_roles,
+    check_sources,
+    own_weights,
+    say_small,
+    set_widths,
+    sources_of,
+    tables_of,
+    texts_before,
+)
 from cse.training.state import RunFolder, RunState
 from cse.training.tokens import TokenTable
 
@@ -47,29 +59,23 @@ GROUPS = ("data", "mine", "backbone", "prompt", "template", "pooler", "post", "a
 DEV_BATCH = 64  # sentences
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Training:
     """A training that is ready to run under any launcher.
 
     Attributes:
-        head: the backbone's MLM head; None if no term needs it.
         data: the rows and dev pairs; nothing else in it is read.
-        bf16: whether matrix products run in bfloat16.
         folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
-        tokens: folder where launchers share tokenised rows; None: each process tokenises its own.
     """
 
     settings: Settings
-    prepared: Path
-    mined: Path
-    corrupted: Path
+    folders: Folders
+    data: PreparedData
     encoder: SentenceEncoder
     head: MlmHead | None
-    data: PreparedData
     device: torch.device
     bf16: bool
     folder: RunFolder
-    tokens: Path | None
 
     @cached_property
     def dev(self) -> Task | None:
@@ -98,7 +104,7 @@ class Training:
 
     def tables(self) -> list[TokenTable]:
         """Return the training rows as token ids, see ``tables_of``; shared rows are memory-mapped."""
-        return tables_of(self.settings, self.encoder, self.sources, self.tokens)
+        return tables_of(self.settings, self.encoder, self.sources, self.folders.tokens)
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -122,12 +128,12 @@ class Training:
                     own=own_weights(settings),
                     head=self.head,
                     sources=[source.data for source in self.sources],
-                    corrupted=self.corrupted,
+                    corrupted=self.folders.corrupted,
                     device=self.device,
                     bf16=self.bf16,
                 ),
                 table,
-                plan_from(settings.train, settings.augment, encoder.backbone, bf16=self.bf16),
+                Plan(settings.train, Augmentation.of(settings.augment, encoder.backbone), self.bf16),
                 more=tables[1:],
                 dev=None if dev is None else lambda: self.score(dev),
                 choose=bool(self.objective.comparing),
@@ -184,43 +190,33 @@ class Training:
 
 def open_training(
     settings: Settings,
+    folders: Folders,
     *,
-    prepared: Path,
-    corrupted: Path,
     scratch: Path,
-    mined: Path = MINED,
     backbone: Backbone | StaticWords | None = None,
-    tokens: Path | None = None,
     folder: Path | None = None,
 ) -> Training:
     """Build everything a training needs.
 
     Args:
-        corrupted: folder of rows corrupted before training.
-        mined: folder of the triplets mined from the rows; read if anything is mined.
-        backbone: a backbone that is already open; None: open it.
         folder: the run's folder, if a launcher has chosen it.
     """
-    data = rows_to_train(
-        settings.mine, settings.backbone, settings.pooler.kind, settings.train.roles, prepared=prepared, mined=mined
-    )
+    data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
     check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
-    check_backbone(mined, settings.mine, backbone.files)
+    check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
-    encoder = encoder_from(
-        backbone, settings.prompt, settings.template, settings.pooler, settings.augment, settings.train
-    )
+    encoder = encoder_from(backbone, settings)
     set_widths(encoder, objective, settings.train)
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post, data)
     compares = objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0
     if compares and settings.train.parameters != "none":
-        check_copies(encoder, settings.augment, settings.template, views)
+        check_copies(encoder, settings, views)
     wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
     if wanted and isinstance(backbone, Backbone):
@@ -231,13 +227,21 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = [*sorted({*prepared.glob("*.arrow"), data.rows_file}), *sorted(corrupted.glob("*.npy"))]
+        rows = [*sorted({*folders.prepared.glob("*.arrow"), data.rows_file}), *sorted(folders.corrupted.glob("*.npy"))]
         run = fingerprint(facts, rows)
         folder = scratch / "resume" / run
-    if settings.train.workers > 1 and tokens is None:
-        tokens = scratch / "tokens"
-    state = RunFolder(folder)
-    training = Training(settings, prepared, mined, corrupted, encoder, head, data, device, bf16, state, tokens)
+    if settings.train.workers > 1 and folders.tokens is None:
+        folders = replace(folders, tokens=scratch / "tokens")
+    training = Training(
+        settings=settings,
+        folders=folders,
+        data=data,
+        encoder=encoder,
+        head=head,
+        device=device,
+        bf16=bf16,
+        folder=RunFolder(folder),
+    )
     _ = training.measure  # refuses an unknown one
     return training
 
@@ -247,3 +251,53 @@ def groups_of(settings: Settings) -> dict[str, Any]:
     groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"}
     more = settings.data.more_in_training
     return groups | ({"data": {"more": more}} if more else {})
+
+
+def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> dict[str, str]:
+    """Return what a training depends on beside its settings and rows, each in words: models, code, arithmetic.
+
+    If rows were corrupted before training, the generator is not read.
+
+    Args:
+        opened: the backbone's files if already found, to avoid hashing them again.
+    """
+    device = choose_device(settings.train.device)
+    facts = {
+        "the backbone's files": (opened or files_of_backbone(settings.backbone)).content(),
+        "the code": fingerprint({}, training_code()),
+        "torch": torch.__version__,
+        "device": device.type,
+        "precision": "bf16" if choose_bf16(settings.train.precision, device) else "fp32",
+    }
+    prompt, objective = settings.prompt, settings.objective.over(settings.data.more_terms)
+    if prompt.kind != "none" and prompt.init == "checkpoint":
+        facts["the initial prompt"] = _hash_of_start(Path(prompt.init_checkpoint))
+    trains, collection = settings.train.parameters != "none", objective.collection
+    replaced, distillation = objective.replaced_tokens, objective.distillation
+    if trains and replaced.reads_generator:
+        check_generator(replaced)
+        facts["the generator"] = find_generator(replaced.generator_model).content()
+    if trains and distillation.reads_folder:
+        facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
+    if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):
+        facts["the teacher of its collection"] = teachers_content(
+            Path(collection.teacher_folder), "objective.collection.teacher_folder"
+        )
+    return facts
+
+
+def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
+    """Find the files of a language model or of word vectors."""
+    if is_word_file(Path(backbone.name)):
+        return find_words(backbone.name)
+    return find_backbone(backbone.name, backbone.revision)
+
+
+def _hash_of_start(folder: Path) -> str:
+    try:
+        return sha256(folder / WEIGHTS_FILE)
+    except OSError as error:
+        raise CseError(
+            f"prompt.init_checkpoint: {folder / WEIGHTS_FILE}: {error.strerror}; train a prompt there first, or name "
+            "the folder of a checkpoint"
+        ) from None

@@ -1,1 +1,0 @@
-"""Builders: what encoder, loss and loop need beside their settings."""

@@ -1,0 +1,242 @@
+"""The backbone that settings name, and the encoder to train on it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from cse.data.store import PreparedData
+from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
+from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
+from cse.errors import CseError, in_terms_of
+from cse.model.backbone import Backbone, load_backbone, plain_copy
+from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.checkpoint import read_config, read_weights
+from cse.model.named import is_word_file
+from cse.model.prompts import INPUT, Prompt
+from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
+from cse.model.static_words import StaticWords, find_words, load_words, words_of
+from cse.model.template import Template, make_template
+from cse.settings import Settings
+from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
+
+
+def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> SentenceEncoder:
+    """Build the encoder to train, initialised from ``train.seed``."""
+    prompt, pooler, augment, train = settings.prompt, settings.pooler, settings.augment, settings.train
+    torch.manual_seed(train.seed)
+    if isinstance(backbone, StaticWords) and train.parameters != "none":
+        raise CseError(
+            f"train.parameters: {backbone.files.name} holds word vectors, which cannot be trained; set it to none "
+            "(and prompt.kind: none)"
+        )
+    if not augment.dropout and isinstance(backbone, Backbone):
+        backbone.switch_dropout_off()
+    if augment.attention_dropout is not None and isinstance(backbone, Backbone):
+        backbone.set_attention_dropout(augment.attention_dropout)
+    made = (
+        _prompt_from(prompt, backbone, train.new_layers)
+        if prompt.kind != "none" and isinstance(backbone, Backbone)
+        else None
+    )
+    templates = _templates_from(settings.template, backbone, train.max_length) if isinstance(backbone, Backbone) else ()
+    learned = isinstance(backbone, StaticWords) or backbone.family.positions != "rotary"
+    encoder = SentenceEncoder(
+        backbone,
+        made,
+        pooler=pooler.kind,
+        loss_pooler=pooler.kind_in_loss,
+        mlp=pooler.mlp,
+        projector=pooler.projector,
+        first_layer=pooler.first_layer,
+        position_shift=learned if prompt.position_shift is None else prompt.position_shift,
+        cls=prompt.cls,
+        templates=templates,
+        denoise=settings.template.denoise,
+        trained="prompts" if train.parameters == "none" else train.parameters,
+        lora_rank=train.lora_rank if train.parameters == "lora" else 0,
+        new_layers=train.new_layers,
+        side=prompt.side,
+    )
+    if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
+        raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
+    _check_length(encoder, train.max_length)
+    return encoder
+
+
+def check_copies(encoder: SentenceEncoder, settings: Settings, views: Sequence[str]) -> None:
+    """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose."""
+    backbone, prompt, augment = encoder.backbone, encoder.prompt, settings.augment
+    altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
+    altered = altered or settings.template.second is not None
+    noisy = not isinstance(backbone, Backbone) or backbone.has_dropout or (prompt is not None and prompt.dropout > 0.0)
+    if "sentences" in views and augment.dropout and not altered and not noisy:
+        raise CseError(
+            f"augment.attention_dropout: {backbone.files.name} has no dropout, so the two copies of a sentence would "
+            "be equal; set it, to 0.3 say, or prompt.dropout"
+        )
+
+
+def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) -> Prompt:
+    made = Prompt(
+        prompt.kind,
+        backbone,
+        length=prompt.length,
+        dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
+        init_std=prompt.init_std,
+        shared=prompt.layers == "shared",
+        reparametrize=prompt.init if prompt.init in ("mlp", "lstm") else "none",
+        new_layers=new_layers,
+    )
+    if prompt.init == "text":
+        start_from_text(made, backbone)
+    elif prompt.init == "checkpoint":
+        start_from_checkpoint(made, backbone, Path(prompt.init_checkpoint))
+    return made
+
+
+def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: int) -> list[Template]:
+    made = [
+        make_template(text, backbone, trained=template.trained, end_with_period=template.end_with_period)
+        for text in (template.text, template.second)
+        if text is not None
+    ]
+    for one in made:
+        if len(one.ids) >= max_length:
+            raise CseError(
+                f"template.text: {one.text!r} has {len(one.ids)} tokens, so the {max_length} of "
+                "train.max_length leave no room for the sentence; shorten it or raise train.max_length"
+            )
+    return made
+
+
+def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
+    backbone = encoder.backbone
+    if encoder.max_length < max_length <= backbone.usable_length(encoder.shift):
+        raise CseError(
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {encoder.max_length}; "
+            "lower it or raise backbone.max_length"
+        )
+    if max_length > encoder.max_length and encoder.shift == 0:
+        raise CseError(
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {encoder.max_length} in "
+            f"its {backbone.max_positions} positions; lower it"
+        )
+    if max_length > encoder.max_length:
+        raise CseError(
+            f"prompt.length: {encoder.shift} leaves {encoder.max_length} of the {backbone.max_positions} positions of "
+            f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
+        )
+
+
+def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
+    """Open the language model, or the word vectors of all words in the prepared data."""
+    if is_word_file(Path(backbone.name)):
+        words = words_of(_every_text(data))
+        bar = sys.stderr.isatty()
+        return load_words(find_words(backbone.name), words, progress=bar)
+    return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
+
+
+def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
+    """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
+    opened = load_backbone(files, pooler.kind)
+    return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
+
+
+def bare_of(backbone: BackboneSettings) -> BareBackbone:
+    """Return what a model of these settings is compared with: its backbone, revision, length and task texts."""
+    return BareBackbone(**backbone.model_dump())
+
+
+def _every_text(data: PreparedData) -> Iterator[str]:
+    """Yield every text of prepared data: all sources, dev and evaluation."""
+    for rows in (data, *map(data.of, data.sources)):
+        yield from rows.sentences()
+    tested = of_kind(open_tasks(data, TEST), ScoredPairs)
+    for task in [*tested, *open_tasks(data, OWN), *open_tasks(data, DEV)]:
+        yield from all_texts(task)
+
+
+_KEY = "prompt.init_checkpoint"
+TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
+_AT_RANDOM = "prompt.init: a prompt that trains through a network starts at random"
+
+
+@torch.no_grad()
+def start_from_text(prompt: Prompt, backbone: Backbone, text: str = TEXT) -> None:
+    """Initialise a prompt with the activations of a text in the backbone.
+
+    A ``key_value`` prompt gets each layer's keys and values of the text's tokens, a ``hidden_state`` prompt the inputs
+    of each layer, an ``input`` prompt the word vectors; a shared prompt gets the mean over layers. Short texts are
+    repeated, long ones cut.
+    """
+    if prompt.table is None:
+        raise CseError(_AT_RANDOM)
+    ids = plain_copy(backbone.tokenizer).encode(text, add_special_tokens=False).ids
+    ids_1P = torch.tensor([(ids * (prompt.length // len(ids) + 1))[: prompt.length]])
+    words_1PD = backbone.words(ids_1P)
+    if prompt.kind == INPUT:
+        prompt.table.copy_(words_1PD[0])
+        return
+    was_training = backbone.model.training
+    backbone.model.eval()
+    mask_1P = torch.ones_like(ids_1P)
+    positions_1P = backbone.positions(mask_1P, 0)
+    states = backbone.run(backbone.embed(words_1PD, positions_1P), positions_1P, mask_1P, None)[:-1]
+    backbone.model.train(was_training)
+    if prompt.kind == "hidden_state":
+        table = torch.cat(states)  # (layers, P, D)
+        prompt.table.copy_(table.mean(dim=0, keepdim=True) if prompt.shared else table)
+        return
+    if prompt.kind != "key_value":
+        raise CseError(f"prompt.init: a prompt of kind {prompt.kind} cannot start from a text; set prompt.init: random")
+    blocks = backbone.keys_and_values(torch.cat(states))
+    pairs = torch.stack([torch.stack(pair) for pair in blocks])  # (layers, 2, H, P, K)
+    if prompt.shared:
+        pairs = pairs.mean(dim=0, keepdim=True)
+    prompt.table.copy_(pairs.permute(3, 0, 1, 2, 4).reshape(prompt.table.shape))
+
+
+def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> None:
+    """Initialise a prompt from a checkpoint's, for instance one trained by masked language modelling."""
+    if prompt.table is None:
+        raise CseError(_AT_RANDOM)
+    with in_terms_of(f"{_KEY}: "):
+        config = read_config(folder)
+        _check_start(config, prompt, backbone, folder)
+        weights = read_weights(folder, config)
+    if "prompt.table" not in weights:
+        raise CseError(f"{_KEY}: the checkpoint in {folder} holds no prompt")
+    if weights["prompt.table"].shape != prompt.table.shape:
+        raise CseError(
+            f"{_KEY}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, but this one has "
+            f"{tuple(prompt.table.shape)}; use the same prompt.kind, prompt.length and prompt.layers"
+        )
+    with torch.no_grad():
+        prompt.table.copy_(weights["prompt.table"])
+
+
+def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, folder: Path) -> None:
+    made_for, other = config["backbone"], config["prompt"]
+    if other is None:
+        raise CseError(f"the checkpoint in {folder} holds no prompt")
+    if config["parameters"] != "prompts":
+        raise CseError(
+            f"the prompt in {folder} was trained with weights of its backbone; use one trained on a frozen backbone"
+        )
+    if made_for["sha256"] != backbone.files.sha256:
+        raise CseError(
+            f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but the "
+            f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); use the backbone it was trained on"
+        )
+    if other["kind"] != prompt.kind or other["shared"] != prompt.shared:
+        layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
+        raise CseError(
+            f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
+            "the same prompt.kind and prompt.layers"
+        )
