@@ -10,7 +10,7 @@ from typing import Any
 
 from cse.adapt.made import DOCUMENTS, INDEX, VECTORS
 from cse.data.documents import BODIES, CORPUS, TITLES, read_documents
-from cse.data.read import TABLES, ending, open_table
+from cse.data.read import TABLES, as_stored, ending, open_table
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
@@ -60,7 +60,7 @@ def index_documents(data: DataSettings, out: Path) -> str:
 def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:
     """Return the table of all documents, and its columns; None if they are not in one with ids and texts."""
     path = Path(data.train_path)
-    path = path / CORPUS if (path / CORPUS).is_file() else path
+    path = as_stored(path / CORPUS) if path.is_dir() else path
     if ending(path) not in TABLES or not path.is_file() or any(one.view == "documents" for one in data.more):
         return None
     there = open_table(path, data.encoding).columns

@@ -14,7 +14,7 @@ from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
 from cse.data.language import language_of
-from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table
+from cse.data.read import TABLES, as_stored, check_exists, contents, data_files, ending, find_data_file, open_table
 from cse.data.shape import (
     CATEGORIES,
     TEXTS,
@@ -192,7 +192,7 @@ def view_of_source(path: Path, encoding: str = "utf-8") -> str:
     """
     check_exists(path, "the source")
     if path.is_dir():
-        if (path / CORPUS).is_file() or is_beir(path):
+        if as_stored(path / CORPUS).is_file() or is_beir(path):
             return "documents"
         texts = [name for name in contents(path) if ending(name) in FILES]
         tables = [file for file in data_files(path) if ending(file) in TABLES]

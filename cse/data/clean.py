@@ -219,7 +219,7 @@ def _fault(texts: tuple[str, ...], label: str | None, max_words: int) -> str | N
     if not all(says):
         if not any(says):
             return "blank"
-        return "missing_hard_negative" if says[:2] == [True, True] and len(says) == 3 else "missing_sentence"
+        return "missing_hard_negative" if len(says) == 3 and says[0] and says[1] else "missing_sentence"
     if label is None:
         return "no_label"
     for text in texts:

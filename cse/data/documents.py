@@ -9,7 +9,17 @@ from typing import Any
 from cse.data.checks import check_column, check_text, listed, no_rows
 from cse.data.markup import html_document, markdown_document, paragraphs_of, plain_document
 from cse.data.passages import Document, Section, section
-from cse.data.read import FORMATS, TABLES, check_exists, data_files, ending, is_data_name, open_table, text_lines
+from cse.data.read import (
+    FORMATS,
+    TABLES,
+    as_stored,
+    check_exists,
+    data_files,
+    ending,
+    is_data_name,
+    open_table,
+    text_lines,
+)
 from cse.errors import CseError, in_terms_of
 
 FILES: dict[str, Callable[[str], tuple[str, list[Section]]]] = {
@@ -46,8 +56,8 @@ def read_documents(
 
 def _files(folder: Path) -> list[Path]:
     """Return the one table or all text files of a folder."""
-    if (folder / CORPUS).is_file():
-        return [folder / CORPUS]
+    if as_stored(folder / CORPUS).is_file():
+        return [as_stored(folder / CORPUS)]
     inside = [each for each in sorted(folder.rglob("*")) if each.is_file()]
     named = [each for each in inside if all(map(is_data_name, each.relative_to(folder).parts))]
     texts = [each for each in named if ending(each) in FILES]

@@ -26,6 +26,7 @@ _LARGE = 20_000  # blocks; looking for the article takes a millisecond for ten
 _ATTRIBUTE = r"""[\s/]*+([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))?+"""
 _TAG = re.compile(rf"<[a-zA-Z][^\s/>]*+((?:{_ATTRIBUTE})*+)")
 _MOST_ATTRIBUTES = 5_000  # a second
+_MOST_MARKS = 5_000  # that may open a link or emphasis in a paragraph; the time grows with their square, 5,000 take one
 _SCRIPT = re.compile(r"<(script|style)\b[^<]*+(?:<(?!/\1)[^<]*+)*+(?:</\1[^>]*+>?+)?+", re.IGNORECASE)
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
 _FRONT_TITLE = re.compile(r"^title:(.+)$", re.M)
@@ -114,8 +115,14 @@ def _sections(blocks: Blocks, title: str) -> tuple[str, list[Section]]:
 def _markdown_blocks(text: str) -> Blocks:
     from markdown_it import MarkdownIt
 
+    def check(state: Any) -> None:
+        if any(sum(map(token.content.count, "[*_")) > _MOST_MARKS for token in state.tokens if token.type == "inline"):
+            raise CseError("a paragraph has too many brackets, asterisks or underscores to read its links; simplify it")
+
     in_heading, in_table = False, False
-    for token in MarkdownIt("commonmark").enable("table").parse(text):
+    parser = MarkdownIt("commonmark").enable("table")
+    parser.core.ruler.before("inline", "marks", check)
+    for token in parser.parse(text):
         if token.type in ("heading_open", "heading_close"):
             in_heading = token.type == "heading_open"
         elif token.type in ("table_open", "table_close"):

@@ -5,7 +5,7 @@ r"""Read files of rows: find them, decode them, and stream their records with li
   Excel's line ``sep=;`` names; ``"`` around fields that hold separators, quotes (doubled) or line breaks.
 * tsv: a header, fields separated by tabs; quotes are ordinary text.
 * jsonl: one JSON object per line, or one array of objects, which are counted. The columns are the keys of the first
-  object; ``data.text`` is the key ``text`` of the object ``data``.
+  thousand; ``data.text`` is the key ``text`` of the object ``data``.
 * parquet: columns of the file; row numbers serve as line numbers.
 
 Text may be gzipped. A byte order mark is not part of the first line, and one of UTF-16 says so. Nothing here is a
@@ -26,7 +26,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -54,6 +54,7 @@ _LONGEST_ARRAY = 1 << 28
 _EXPANDED, _RATIO = 1 << 28, 200  # text that a file may hold in any case, or for each of its bytes
 _SURE = 4  # lines that are rows by chance, in a file whose texts have line breaks, are fewer
 _BATCH_ROWS = 8192
+_SEEN = 1000  # objects that tell the columns
 _EQUAL = 16  # bytes of a row; a column of fewer repeats its texts
 _SAVE = "save the file as UTF-8"
 _SET = "set data.encoding to the encoding of the file (latin-1, cp1252, utf-16, ...) or save it as UTF-8"
@@ -70,6 +71,11 @@ def plain(path: str | PurePath) -> PurePath:
     """Return the name of what a gzipped file holds, or of the file."""
     path = PurePath(path)
     return path.with_suffix("") if path.suffix.lower() == _PACKED else path
+
+
+def as_stored(path: Path) -> Path:
+    """Return a file, or the gzipped one that stands in its place."""
+    return next((one for one in (path, path.with_name(f"{path.name}{_PACKED}")) if one.is_file()), path)
 
 
 def ending(path: str | PurePath) -> str:
@@ -163,6 +169,9 @@ def decoded_lines(
     head = _head(file)
     longest = _LONGEST_ARRAY if is_array(head) else _LONGEST
     try:
+        unmarked = 3 * head.count(0) > len(head) and _encoding(head, encoding) == "utf-8"
+        if codecs.lookup(encoding).name == "utf-8" and (unmarked or head.startswith(codecs.BOM_UTF32_LE)):
+            raise UnicodeError  # UTF-16 without its mark, or UTF-32
         text = io.TextIOWrapper(file, _encoding(head, encoding), errors="surrogateescape", newline="")
         for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=first):
             if len(line) > longest and not line.endswith(("\n", "\r")):
@@ -277,8 +286,12 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
         raise CseError(f"{path}: cannot read columns from a {ending(path) or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
         return _parquet_table(path)
-    table = text_table(text_lines(path, encoding), kind, str(path))
-    if table is None:
+    header = None
+    if kind == "jsonl":  # the first object may lack what others have
+        first = islice(json_records(text_lines(path, encoding), str(path)), _SEEN)
+        header = Header(list(dict.fromkeys(key for _, record in first if record is not BLANK for key in _keys(record))))
+    table = text_table(text_lines(path, encoding), kind, str(path), header=header)
+    if table is None or (header and not header.columns):
         raise no_rows(str(path))
     return table
 

@@ -296,7 +296,7 @@ def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> Judge | N
         return None
     if not of_classes:
         raise CseError(f"{can} be classes of NLI or scores; {say}, or name the column score")
-    return Judge(False, lambda value: _of_class(read_class(value, shown)))
+    return Judge(False, lambda value: _of_class(read_class(_word(value), shown)))
 
 
 def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: tuple[float, float]) -> Judge:
@@ -312,6 +312,8 @@ def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_
 
 def _word(value: Any) -> str:
     word = plain(value).lower()
+    if number_of(word) in (-1, 0, 1, 2):  # also +1, 1e0, and 1,0
+        return str(int(number_of(word)))
     return word if word in (*_NO_LABEL, UNLABELLED) or _NUMBER.fullmatch(word) else re.sub(r"[\s_-]+", "_", word)
 
 
@@ -345,12 +347,18 @@ def _check_unknown(path: Path, columns: Columns, encoding: str | None) -> None:
             )
 
 
-def _first_values(path: Path, names: list[str], encoding: str | None) -> list[tuple[set[str], str]]:
+def _first_values(
+    path: Path, names: list[str], encoding: str | None, most: int | None = _SEEN
+) -> list[tuple[set[str], str]]:
     words: list[set[str]] = [set() for _ in names]
-    for _, values in islice(open_table(path, encoding).pick(names), _SEEN) if names else ():
+    for _, values in islice(open_table(path, encoding).pick(names), most) if names else ():
         for seen, value in zip(words, values, strict=False):
             seen.add(_word(value))
     return [(seen.difference(_NO_LABEL), name) for seen, name in zip(words, names, strict=True)]
+
+
+def _is_judgement(text: str) -> bool:
+    return bool(_NUMBER.fullmatch(text.strip())) or _is_label(_word(text))
 
 
 def _is_label(word: str) -> bool:
@@ -386,7 +394,11 @@ def read_rows(
     table = open_table(path, encoding)
     chosen = choose_columns(path, table.columns, view, columns)
     judge = None
-    if view in JUDGED and chosen.label:
+    if view == LABELLED:
+        ((seen, _),) = _first_values(path, [str(chosen.label)], encoding, None)
+        if found := seen - {UNLABELLED}:
+            _of_numbers(found, chosen._replace(texts=NLI), str(path))
+    elif view in JUDGED and chosen.label:
         labels = open_table(path, encoding).pick([chosen.label])
         judge = judge_of(((line, values[0]) for line, values in labels if values), chosen, str(path), score_range)
         tell(judge.told)
@@ -425,6 +437,8 @@ def rows_of(
 def _several(values: Sequence[Any], where: str) -> list[str | None]:
     """Return the texts in columns that hold one or a list each: those that are not blank, or else one."""
     every = [check_text(each, where) for value in values for each in (value if isinstance(value, list) else [value])]
+    if any(text and text.startswith(("['", '["')) and text.endswith("]") for text in every):
+        raise CseError(f"{where}: a list of texts written as text; write the rows as jsonl, lists as lists")
     return [text for text in every if text and text.strip()] or every[:1] or [None]
 
 
@@ -449,22 +463,23 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
     chosen = Columns(
         ("",) * (width - (view in (LABELLED, "categories"))), "" if view in (LABELLED, "categories") else None
     )
+    first = [line.split("\t") for line in islice(text_lines(path, encoding), _SEEN) if line.strip()]
+    # a hard negative may be "no" or "1990", not each of them
+    last = view == "triplets" and all(_is_judgement(texts[-1]) for texts in first[1:] or first)
     for number, line in enumerate(text_lines(path, encoding), start=1):
-        texts, head = tuple(line.split("\t")), number == 1 and _is_header(line.split("\t"), view)
+        texts = tuple(line.split("\t"))
         if line.strip() and len(texts) < width:
             raise CseError(
                 f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
                 "separated by tabs; use a csv file or set data.view: sentences"
             )
-        pairs = pair_columns(texts, str(path)) if head and view in JUDGED else None
-        more = map(_word, () if head or view not in JUDGED else texts[width:])
-        if (pairs and pairs.label) or any(_is_label(word) or _NUMBER.fullmatch(word) for word in more):
+        if view in JUDGED and any(map(_is_judgement, texts[width - last :])):
             raise CseError(
-                f"{path}:{number}: a txt file has {width} texts on a line for data.view: {view}, and no label of them; "
-                "name the columns in its first line and the file .tsv"
+                f"{path}:{number}: a label or score stands behind the texts; write a line with names first, such as "
+                "sentence1, sentence2, label, and call the file .tsv"
             )
-        if not head:
-            yield from rows_of(path, [(number, texts[:width] if line.strip() else ())], view, chosen)
+        if number > 1 or not _is_header(texts, view):
+            yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
 
 
 def _is_header(texts: Sequence[str], view: str) -> bool:

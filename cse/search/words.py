@@ -20,12 +20,12 @@ DOCUMENTS = 16_384  # of a block
 _CELLS = 1 << 22  # scores at a time: 16 MiB
 _K1, _B = 1.2, 0.75  # as Lucene and LanceDB have them
 # scripts that write no blanks between words, and Korean, whose endings are part of the word
-_DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
+_DENSE = r"\p{Han}\p{Hiragana}\p{Katakana}\u30fc\p{Hangul}\p{Bopomofo}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}"
 _WORD = regex.compile(rf"([{_DENSE}]+)|[[\p{{L}}\p{{M}}\p{{N}}]--[{_DENSE}]]+", regex.V1)
 _ASCII = re.compile("[a-z0-9]+")  # the same, ten times as fast
-# accents; points and vowels of Hebrew and Arabic, which few write, and Arabic's stretching; hyphens that do not show
+# accents; vowels and hamza, which Arabic and Hebrew may leave out, and what stretches a word; marks that do not show
 _ACCENTS = regex.compile(
-    "[\u0300-\u036f\u0591-\u05bd\u05bf\u05c1\u05c2\u05c4\u05c5\u05c7\u0640\u064b-\u065f\u0670\u00ad\u200d\u2060\ufeff]"
+    r"[\u0300-\u036f\u00ad\u0640\u200d\u2060\ufeff[\p{M}&&[\p{Arabic}\u0591-\u05c7\u064b-\u0655\u0670]]]", regex.V1
 )
 # what an apostrophe leaves, and two abbreviations: letters of no meaning, unlike the C or R of a program
 _LEFT = re.compile(r"(?<=[^\W_])['\u2019](?:s|t|d|m|ll|re|ve)\b|\b(?:e\.g|i\.e)\b")

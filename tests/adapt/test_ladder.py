@@ -42,5 +42,6 @@ def test_the_best_on_held_out_rows_and_of_equal_ones_the_cheaper(devs, chosen, o
 def test_the_model_of_the_best_seed_is_the_one_to_ship():
     rung = ladder(prompts=(60.0, 71.5, 71.5)).rungs[PROMPTS]
     assert rung.best == "prompts-43"
+    assert ladder(head=80.0, prompts=(60.0, 71.5)).dev_of("prompts-42") == 60.0, "a model's own score, no other's"
     assert str(rung) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
     assert str(ladder(head=None).rungs[HEAD]) == "a head on the bare backbone: no dev score, 3 s"

@@ -129,7 +129,8 @@ def test_overlap_ignores_case_and_punctuation_only(one, other, same):
 
 def test_a_sentence_of_punctuation_overlaps_with_nothing():
     assert overlap_keys(["...", "a"]) == {overlap_key("A")}
-    assert clean([("\U0001f44d",)], held_out=overlap_keys(["...", "a"]))[0] == [("\U0001f44d",)]
+    kept, report = clean([("!?",), ("b",)], held_out=overlap_keys(["...", "a"]))
+    assert (kept, dropped(report)) == ([("b",)], {"blank": (1, "nli.csv:2")})
 
 
 def test_nothing_left_says_how_many_why_and_what_to_do():

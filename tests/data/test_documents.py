@@ -268,6 +268,14 @@ def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(t
     assert len(rows[-1]["sent1"].split()) == 1000
 
 
+@pytest.mark.parametrize("mark", ["![", "![a](", "![x][", "**a*"])
+def test_a_paragraph_with_very_many_marks_is_refused_at_once(mark):
+    with pytest.raises(CseError, match="too many brackets, asterisks or underscores to read its links; simplify it"):
+        markdown_document(f"# Title\n\n{mark * 20_000}")
+    links = "".join(f"- [word {n}](https://example.com/{n}_x)\n" for n in range(3000))
+    assert "word 2999" in markdown_document(links)[1][0].paragraphs[-1]
+
+
 @pytest.mark.parametrize("between", [" ", "/", '="x" ', '="x"', "='>' "])
 def test_a_tag_with_very_many_attributes_is_refused_at_once(between):
     page = f"<p {''.join(f'a{n}{between}' for n in range(100_000))}>hello</p>"

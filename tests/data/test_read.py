@@ -154,6 +154,9 @@ def test_non_utf8_bytes_name_file_line_and_byte(tmp_path):
     assert "data.encoding" in message
     assert "a.csv:2: byte 0xff" in failure(write(tmp_path / "a.csv", b"sent0,sent1,hard_neg\n\xff,b,c\n"))
     assert "data.encoding" in failure(write(tmp_path / "b.txt", b"no mark"), "sentences", encoding="utf-16")
+    for encoding in ("utf-16-le", "utf-16-be", "utf-32"):
+        path = write(tmp_path / "c.csv", "sent0,sent1\na,b\n".encode(encoding))
+        assert failure(path, "pairs").startswith(f"{path}: not utf-8; set data.encoding")
 
 
 @pytest.mark.parametrize("ending", ["txt", "csv", "tsv", "jsonl", "parquet"])
@@ -187,7 +190,10 @@ def test_pairs_file_for_triplets_and_txt_for_pairs(tmp_path):
     labelled = write(tmp_path / "b.txt", "sentence1\tsentence2\tlabel\na\tb\t0\nc\td\t1\n")
     for view in ("pairs", "triplets"):
         assert "the file .tsv" in failure(labelled, view), "a label is neither left out nor a negative"
-    assert "c.txt:1: a txt file has 2 texts" in failure(write(tmp_path / "c.txt", "a\tb\tno\n"), "pairs")
+    found = failure(write(tmp_path / "c.txt", "a\tb\tno\n"), "pairs")
+    assert "c.txt:1: a label or score stands behind the texts" in found
+    answers = write(tmp_path / "d.txt", "When?\tIn 1991.\t1990\nDoes it?\tIt does.\tno\nWho?\tHe.\tShe.\n")
+    assert [row[2] for row in texts(answers, "triplets")] == ["1990", "no", "She."]
 
 
 def test_broken_json_ragged_rows_and_open_quotes(tmp_path):

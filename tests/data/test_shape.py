@@ -48,6 +48,7 @@ READ = [
     (None, ["0.0", "1.0", "1.0"], "-++"),
     (None, ["true", "False", "TRUE"], "+-+"),
     (None, ["yes", "no", "Y"], "+-+"),
+    (None, ["+1", "00", "1e0", "0,0"], "+-+-"),
     (None, ["duplicate", "not_duplicate", "Not Duplicate", "non-duplicate"], "+---"),
     (None, ["entailment", "not_entailment"], "+-"),
     (None, ["1", "0", "", "-1"], "+-??"),
@@ -102,7 +103,7 @@ def test_labels_that_are_numbers_and_truth_values(tmp_path, name, labels, expect
     [
         (None, ["0", "1", "2"], ": the labels 0, 1, 2 in column 'label' may be classes of NLI or scores; write the"),
         (PREMISE, ["0", "1"], ": the labels 0, 1 in column 'label' may mean entailment and neutral, or no and yes"),
-        (None, ["1", "-1"], ": labels 1 and -1: -1 may mean a negative or no label; write 0, or"),
+        (None, ["+1", "-1"], ": labels 1 and -1: -1 may mean a negative or no label; write 0, or"),
         (None, ["1", "0", "maybe"], ":4: label 'maybe' is not one of 0, 1, true, false, yes, no, duplicate"),
         (None, ["1", "0", "e"], ":4: label 'e' is not one of"),
         (None, ["0", "5", "7"], ":4: score '7' is not a number from 0 to 5; fix it or set data.score_range"),
@@ -124,6 +125,27 @@ def test_labels_that_cannot_be_told_are_refused(tmp_path, names, labels, said):
     assert said in str(caught.value)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("names", [PREMISE, ("question1", "question2", "is_duplicate")])
+def test_zero_and_one_are_no_classes_of_nli(tmp_path, names):
+    """0 would be entailment: pairs that are no duplicates would be trained as positives."""
+    path = pairs(tmp_path, ["0", "1", "", "-1"], names)
+    with pytest.raises(CseError, match=r"a.csv: the labels 0, 1 in column .* may mean entailment and neutral, or no"):
+        list(read_rows(path, "labelled"))
+
+
+@pytest.mark.parametrize(("view", "third"), [("pairs", "0"), ("pairs", "no"), ("pairs", "3.8"), ("triplets", "0")])
+def test_a_label_without_a_name_is_refused(tmp_path, view, third):
+    (tmp_path / "a.txt").write_text(f"one\ttwo\tthree\na\tb\t{third}\n", encoding="utf-8")
+    with pytest.raises(CseError, match=r"a.txt:2: a label or score stands behind the texts; write a line with names"):
+        list(read_rows(tmp_path / "a.txt", view))
+
+
+def test_a_label_that_the_first_object_lacks_is_a_label(tmp_path):
+    rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "c", "sentence2": "d", "label": 0}]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert faults(tmp_path / "a.jsonl") == "?-"
 
 
 def test_columns_that_are_named_say_what_they_are(tmp_path):
@@ -171,6 +193,12 @@ def test_several_positives_and_negatives_in_a_row(tmp_path, ending, row, expecte
         pq.write_table(pa.Table.from_pylist([row]), path)
     assert [found.texts for found in read_rows(path, "triplets")] == expected
     assert {found.texts for found in read_rows(path, "pairs")} == {texts[:2] for texts in expected}
+
+
+def test_a_list_written_as_text_is_refused(tmp_path):
+    path = write(tmp_path / "a.csv", ("query", "pos", "neg"), [("q", "a", "x"), ("q", "['a', 'b']", "x")])
+    with pytest.raises(CseError, match=r"a.csv:3: a list of texts written as text; write the rows as jsonl"):
+        list(read_rows(path, "triplets"))
 
 
 def test_what_is_left_out_is_counted_and_said(tmp_path):

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cse.data.checks import check_column, check_text, listed, no_rows, read_text, titled
-from cse.data.read import ending, is_data_name, open_table, plain, text_lines
+from cse.data.checks import check_column, check_text, is_blank, listed, no_rows, read_text, titled
+from cse.data.read import as_stored, ending, is_data_name, open_table, plain, text_lines
 from cse.data.shape import number_of
 from cse.data.tasks.kinds import Retrieval, own_documents
 from cse.errors import CseError
@@ -18,7 +20,7 @@ CORPUS, QUERIES, JUDGEMENTS = "corpus.jsonl", "queries.jsonl", "qrels"
 IDS = ("_id", "id")
 _PREFERRED = ("test", "dev")
 _HEADS = ("query-id", "query_id", "queryid", "query", "qid", "topic")
-_ENDINGS = (".tsv", ".txt", ".qrels", ".trec")
+_ENDINGS = (".tsv", ".csv", ".txt", ".qrels", ".trec")
 _COLUMNS = ("query-id", "corpus-id", "score")
 
 
@@ -29,8 +31,8 @@ def read_beir(folder: Path, name: str) -> Retrieval:
     and trec_eval do, it goes on without what no measure is defined for, and counts it: documents without text,
     judgements of queries or documents that are not there, queries without a relevant document.
     """
-    documents, empty = _texts(folder / CORPUS, titled=True)
-    queries, _ = _texts(folder / QUERIES)
+    documents, empty = _texts(as_stored(folder / CORPUS), titled=True)
+    queries, _ = _texts(as_stored(folder / QUERIES))
     path = _judgement_file(folder / JUDGEMENTS)
     every = _judgements(path)
     judged = {pair: grade for pair, grade in every.items() if pair[0] in queries and pair[1] in documents}
@@ -82,8 +84,13 @@ def write_beir(task: Retrieval, folder: Path) -> None:
 
 def document_ids(folder: Path) -> tuple[list[str], int]:
     """Return the ids of a task's documents, in the order of ``Retrieval.documents``, and how many have no text."""
-    found, empty = _texts(folder / CORPUS, titled=True)
+    found, empty = _texts(as_stored(folder / CORPUS), titled=True)
     return list(found), empty
+
+
+def is_there(path: Path) -> bool:
+    """Return whether a file of the layout, or the folder of judgements, is there; a file may be gzipped."""
+    return path.is_dir() if path.name == JUDGEMENTS else as_stored(path).is_file()
 
 
 def _is(query: str, document: str | None) -> bool:
@@ -107,7 +114,7 @@ def _texts(path: Path, *, titled: bool = False) -> tuple[dict[str, str], int]:
             if lines.setdefault(named, line) != line:
                 raise CseError(f"{where}: id {named[:40]!r} is that of line {lines[named]}; give each its own")
             text = _with_title(values[2] if titled else None, values[1], where)
-            if text:
+            if not is_blank(text):
                 found[named] = text
     if not found:
         raise no_rows(str(path))
@@ -125,7 +132,8 @@ def _id(value: Any) -> str:
 
 def _judgement_file(folder: Path) -> Path:
     """Return the file of judgements in use."""
-    files = sorted(path for path in folder.iterdir() if ending(path) in _ENDINGS and is_data_name(path.name))
+    inside = folder.iterdir() if folder.is_dir() else ()
+    files = sorted(path for path in inside if ending(path) in _ENDINGS and is_data_name(path.name))
     if not files:
         raise CseError(f"{folder}: no .tsv file in it; put the judgements into test.tsv")
     chosen = next((path for name in _PREFERRED for path in files if plain(path).stem == name), files[0])
@@ -135,13 +143,24 @@ def _judgement_file(folder: Path) -> Path:
 
 
 def _judgements(path: Path) -> dict[tuple[str, str], int]:
-    """Read BEIR's three columns, with or without their header, or trec_eval's four, which blanks or tabs separate."""
+    """Read BEIR's three columns, with or without their header, or trec_eval's four.
+
+    Tabs or blanks separate them, or else commas or semicolons.
+    """
     found: dict[tuple[str, str], int] = {}
     lines: dict[tuple[str, str], int] = {}
+    begun = False
     for number, line in enumerate(text_lines(path), start=1):
-        fields = [field.strip() for field in line.split("\t")] if "\t" in line else line.split()
-        if not line.strip() or (not found and fields[0].lower() in _HEADS):
+        if not line.strip():
             continue
+        fields = line.strip().split("\t" if "\t" in line else None)
+        fields = re.split("[,;]", fields[0]) if len(fields) == 1 else fields
+        fields = [field.strip().strip('"') for field in fields]
+        begun, first = True, not begun
+        if first and math.isnan(number_of(fields[-1])):
+            if fields[0].lower() in _HEADS:
+                continue
+            raise CseError(f"{path}:{number}: {listed(fields)}; give query-id, corpus-id, score, in this order")
         if len(fields) not in (3, 4):
             raise CseError(f"{path}:{number}: {len(fields)} fields; give query-id, corpus-id, score, tabs between")
         pair, grade = (fields[0], fields[-2]), _grade(fields[-1], f"{path}:{number}")

@@ -36,7 +36,7 @@ from cse.data.shape import (
     rows_of,
     triplet_columns,
 )
-from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, read_beir
+from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, is_there, read_beir
 from cse.data.tasks.kinds import HALVES, BinaryPairs, LabelledTexts, ScoredPairs, Task, Triplets
 from cse.errors import CseError
 
@@ -58,7 +58,7 @@ Texts = list[tuple[int, str, str]]  # line, text, label
 
 def is_beir(folder: Path) -> bool:
     """Return whether a folder is in BEIR's layout."""
-    absent = [name for name in _BEIR if not (folder / name).exists()]
+    absent = [name for name in _BEIR if not is_there(folder / name)]
     if absent and len(absent) < len(_BEIR):
         there = next(name for name in _BEIR if name not in absent)
         raise CseError(f"{folder}: has {there} but no {absent[0]}; a retrieval task needs {', '.join(_BEIR)}")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from cse.data.checks import is_blank, listed
+from cse.data.checks import listed
 from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.errors import CseError
 from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
@@ -87,7 +87,7 @@ def measure_search(
     task = read_beir(Path(folder), Path(folder).name)
     ids, _ = document_ids(Path(folder))
     place = {name: number for number, name in enumerate(ids)}
-    documents = sum(not is_blank(text) for text in task.documents)
+    documents = len(task.documents)
     if table.id_column not in IDS or len(table) != documents:
         raise CseError(
             f"{table.url}: {len(table):,} rows, not the {documents:,} documents of {folder}; embed its corpus.jsonl "

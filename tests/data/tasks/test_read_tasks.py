@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from collections import Counter
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
+from cse.data.documents import read_documents
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import (
     BinaryPairs,
@@ -116,6 +118,10 @@ JUDGED = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)]
         ({}, [f"{query}\t{document}\t{grade}" for query, document, grade in JUDGED], ""),
         ({}, [f"{query} 0 {document} {grade}" for query, document, grade in JUDGED], ""),
         ({}, ["", *(f"{query}\tQ0\t{document}\t{grade}" for query, document, grade in JUDGED)], ""),
+        ({}, ['"query-id"\t"corpus-id"\t"score"', *(f'"{q}"\t"{d}"\t"{g}"\t' for q, d, g in JUDGED)], ""),
+        ({}, ["query-id,corpus-id,score", *(f"{query},{document},{grade}" for query, document, grade in JUDGED)], ""),
+        ({"corpus": [*TREC["corpus.jsonl"], {"_id": "d0", "title": "-", "text": "N/A"}]}, None,
+         ", 1 documents without text left out"),
         ({name: [{"id": row.pop("_id"), **row} for row in map(dict, TREC[f"{name}.jsonl"])]
           for name in ("corpus", "queries")}, None, ""),
     ],
@@ -131,6 +137,23 @@ def test_a_collection_as_it_is_published(tmp_path, changes, lines, left):
     assert describe(task) == f"retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv{left}"
     write_tasks(tmp_path, dev=task)
     assert describe(open_dev(PreparedData(tmp_path))) == describe(task)
+
+
+def test_a_query_called_query_is_no_header(tmp_path):
+    queries = [{"_id": name, "text": f"birds of {name}"} for name in ("query", "topic")]
+    folder = write_beir(tmp_path / "birds", queries=queries)
+    write_lines(folder / "qrels/test.tsv", ["query\td1\t1", "topic\td2\t1"])
+    assert read_task(folder).queries == ["birds of query", "birds of topic"]
+
+
+def test_a_collection_that_is_gzipped(tmp_path):
+    folder = write_beir(tmp_path / "birds")
+    plain = read_task(folder)
+    for path in (folder / "corpus.jsonl", folder / "queries.jsonl"):
+        path.with_name(f"{path.name}.gz").write_bytes(gzip.compress(path.read_bytes()))
+        path.unlink()
+    assert content_of(read_task(folder)) == content_of(plain)
+    assert len(list(read_documents(folder))) == len(plain.documents)
 
 
 def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
