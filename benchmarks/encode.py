@@ -129,6 +129,7 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
     elsewhere = {"fp16": "is for a GPU"} if device == "cpu" else {"int8": "is for a CPU"}
+    folder = place or Path()
     for precision in get_args(Precision) if place else ():
         name = f"OnnxEncoder, {precision}"
         if reason := elsewhere.get(precision) or (no_cuda_reason() if device == "cuda" else ""):
@@ -137,7 +138,7 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
         given = texts[:CALIBRATED] + unlike(judged=False)  # as `cse export` calibrates
         try:
             for kind, model in models.items():
-                out = place / f"{kind}-{precision}"
+                out = folder / f"{kind}-{precision}"
                 with write_bundle(model, out, normalize=True, metrics={}, precision=precision, texts=given):
                     pass
                 run = InProcess(OnnxEncoder(out, provider=device).encode, texts)
@@ -146,7 +147,7 @@ def ours(texts: list[str], models: dict[str, SentenceEncoder], device: str, plac
             skipped[name] = str(error)
     for kind in models if place and device == "cpu" else ():
         try:
-            encoder = OnnxEncoder(place / f"{kind}-fp32", provider="openvino")
+            encoder = OnnxEncoder(folder / f"{kind}-fp32", provider="openvino")
         except CseError as error:
             skipped["OnnxEncoder, openvino"] = str(error)
             break

@@ -167,10 +167,12 @@ class _Answers(asyncio.Protocol):
 
     def __init__(self) -> None:
         self._received = bytearray()
-        self._head, self._length = b"", None  # of the body; None: chunked
+        self._head = b""
+        self._length: int | None = None  # of the body; None: chunked
         self._answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a protocol of a connection has one that writes
         self._transport = transport
 
     async def ask(self, request: bytes, timeout: float) -> tuple[bytes, bytes]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError, nearest
-from cse.runtime.bank import domain_of
+from cse.runtime.bank import domain_of, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST
-from cse.runtime.opening import refuse_whole_bank
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 CONFIG_FILE = "checkpoint.json"

@@ -343,6 +343,13 @@ def domain_of(model: str) -> tuple[Path, str] | None:
     return (Path(bank), name) if colon and is_bank(bank) else None
 
 
+def refuse_whole_bank(folder: Path) -> None:
+    """Refuse a bank where one of its domains is needed."""
+    if is_bank(folder):
+        name = next(iter(Bank(folder).names()), "NAME")
+        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")
+
+
 def _bare(manifest: BankManifest) -> Domain:
     shape = manifest.shape
     sizes = (manifest.max_length, shape.dimension, shape.words)

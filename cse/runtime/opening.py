@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from cse.errors import CseError
-from cse.runtime.bank import Bank, domain_of, is_bank
+from cse.runtime.bank import domain_of, is_bank, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST
 from cse.runtime.domain import AUTO
 from cse.runtime.mixed import DomainEncoder
@@ -39,10 +39,3 @@ def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
     if not is_bank(folder):
         raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
     return OnnxEncoder(folder, provider=device)
-
-
-def refuse_whole_bank(folder: Path) -> None:
-    """Refuse a bank where one of its domains is needed."""
-    if is_bank(folder):
-        name = next(iter(Bank(folder).names()), "NAME")
-        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")

@@ -101,9 +101,9 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
     texts, beyond, facts = mixed_texts(judged=True), 0.0, dict[str, float]()
     logging.disable(logging.WARNING)  # long texts of the mix are cut on purpose, and what is beyond is printed
     try:
-        for role in (None, QUERY) if getattr(encoder, "side", "both") == QUERY else (None,):
-            before, as_role = onnx.beyond_ranges, {} if role is None else {"role": role}
-            expected, found = (model.encode(texts, normalize=True, **as_role) for model in (encoder, onnx))
+        for role in (None, QUERY) if encoder.side == QUERY else (None,):
+            before = onnx.beyond_ranges
+            expected, found = (model.encode(texts, normalize=True, role=role) for model in (encoder, onnx))
             beyond = max(beyond, round((onnx.beyond_ranges - before) / len(texts), 3))
             seen = check_rounded(expected, found, found[:0], of="numbers, codes, other scripts and single words")
             facts = {key: min(value, facts.get(key, value)) for key, value in seen.items()}
