@@ -95,7 +95,7 @@ class Searched:
 
     def rows_of(self, kept: NDArray[np.int64]) -> tuple[list[str], list[str]]:
         """Return the judged pairs of some queries, each query and each of its relevant documents."""
-        chosen = np.flatnonzero(np.isin(self.task.query, kept) & (self.task.relevance > 0))
+        chosen = np.flatnonzero(np.isin(self.task.query, kept) & (self.task.relevance > 0) & (self.task.document >= 0))
         places = zip(self.task.query[chosen].tolist(), self.task.document[chosen].tolist(), strict=True)
         pairs = [(self.task.queries[query], _normal(self.task.documents[document])) for query, document in places]
         return [query for query, _ in pairs], [document for _, document in pairs]

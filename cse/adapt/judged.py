@@ -108,7 +108,7 @@ class Judged:
             for query, document, grade in zip(
                 task.query.tolist(), task.document.tolist(), task.relevance.tolist(), strict=True
             )
-            if grade > 0
+            if grade > 0 and document >= 0
         ]
         there = [pair for pair in found if pair[1] in known]
         if len(there) < len(found) / 2:

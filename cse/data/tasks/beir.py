@@ -29,26 +29,28 @@ def read_beir(folder: Path, name: str) -> Retrieval:
 
     A document's text is its title, a blank and its text; or its text alone where that starts with the title. As BEIR
     and trec_eval do, it goes on without what no measure is defined for, and counts it: documents without text,
-    judgements of queries or documents that are not there, queries without a relevant document.
+    judgements of queries that are not there, queries without a relevant document. A relevant document that is not
+    there is one that no search finds.
     """
     documents, empty = _texts(as_stored(folder / CORPUS), titled=True)
     queries, _ = _texts(as_stored(folder / QUERIES))
     path = _judgement_file(folder / JUDGEMENTS)
     every = _judgements(path)
-    judged = {pair: grade for pair, grade in every.items() if pair[0] in queries and pair[1] in documents}
-    unknown = len(every) - len(judged)
-    relevant = {query for (query, _), grade in judged.items() if grade > 0}
-    judged = {pair: grade for pair, grade in judged.items() if pair[0] in relevant}
+    unknown = sum(query not in queries or document not in documents for query, document in every)
+    relevant = {query for (query, _), grade in every.items() if grade > 0}
     texts = {query: text for query, text in queries.items() if query in relevant}
-    if len(texts) < 2:
+    judged = {pair: grade for pair, grade in every.items() if pair[0] in texts and (grade > 0 or pair[1] in documents)}
+    findable = {query for (query, document), grade in judged.items() if grade > 0 and document in documents}
+    if len(findable) < 2:
         lost = f" ({unknown:,} of {len(every):,} judgements are of ids that are not there)" if unknown else ""
         raise CseError(
-            f"{path}: {len(texts)} of {len(queries)} queries with a relevant document{lost}; a task needs at "
+            f"{path}: {len(findable)} of {len(queries)} queries with a relevant document{lost}; a task needs at "
             "least 2, add judgements"
         )
     query_at, document_at = ({key: place for place, key in enumerate(known)} for known in (texts, documents))
     rows = np.array(
-        [(query_at[query], document_at[document], grade) for (query, document), grade in judged.items()], np.int64
+        [(query_at[query], document_at.get(document, -1), grade) for (query, document), grade in judged.items()],
+        np.int64,
     )
     return Retrieval(
         name,
@@ -76,7 +78,10 @@ def write_beir(task: Retrieval, folder: Path) -> None:
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
         (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     judged = zip(task.query.tolist(), task.document.tolist(), task.relevance.tolist(), strict=True)
-    lines = (f"{ids[query]}\t{document}\t{grade}\n" for query, document, grade in judged)
+    lines = (
+        f"{ids[query]}\t{document if document >= 0 else f'lost{row}'}\t{grade}\n"
+        for row, (query, document, grade) in enumerate(judged)
+    )
     (folder / JUDGEMENTS / f"{_PREFERRED[0]}.tsv").write_text(
         "\t".join(_COLUMNS) + "\n" + "".join(lines), encoding="utf-8", newline="\n"
     )

@@ -91,12 +91,13 @@ class Retrieval(_Columns):
     Attributes:
         queries: texts of the ``q`` judged queries.
         documents: texts of all ``m`` documents, titles included.
-        query, document: places of each judgement's query and document, int64 ``(j,)``.
+        query, document: places of each judgement's query and document, int64 ``(j,)``; a document at -1 is relevant
+            and not there.
         relevance: its grade, int64 ``(j,)``; 1 and above is relevant.
         own: place of the document that each query itself is, -1 where it is none, int64 ``(q,)``; None if all are none.
             It is not ranked, unless it is judged relevant.
         left_out: queries without a relevant document in the file of judgements.
-        unknown: judgements of queries or documents that are not there, or have no text.
+        unknown: judgements of queries or documents that are not there, or have no text, whatever their grade.
         empty: documents without text, which are not among ``documents``.
     """
 
@@ -256,15 +257,15 @@ def describe(task: Task) -> str:
     """Return the kind and the counts of a task as one line."""
     if isinstance(task, Retrieval):
         counts = (
-            (task.left_out, "queries without a relevant document"),
-            (task.empty, "documents without text"),
+            (task.left_out, "queries without a relevant document left out"),
+            (task.empty, "documents without text left out"),
             (task.unknown, "judgements of queries or documents that are not there"),
         )
-        left = "".join(f", {count:,} {what} left out" for count, what in counts if count)
+        left = "".join(f", {count:,} {what}" for count, what in counts if count)
         if task.own is not None:
             left += f", {int((task.own >= 0).sum()):,} queries are documents, which they do not find"
         return (
-            f"{RETRIEVAL}: {len(task):,} queries, {len(task.documents):,} documents, {len(task.relevance):,} "
+            f"{RETRIEVAL}: {len(task):,} queries, {len(task.documents):,} documents, {(task.document >= 0).sum():,} "
             f"judgements in {task.judged_in}{left}"
         )
     if isinstance(task, LabelledTexts):

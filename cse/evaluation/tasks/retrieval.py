@@ -1,7 +1,8 @@
 r"""Measures of retrieval, as trec_eval defines them, by exact search over all documents.
 
 ``nDCG@k = DCG@k / ideal DCG@k`` with ``DCG@k = sum_{i <= k} g_i / log2(i + 1)``: the gain ``g`` is the grade itself
-(linear), and the ideal ranking takes all judged documents of the query. A document without a judgement, or with a grade
+(linear), and the ideal ranking takes all judged documents of the query, also those that the collection lacks: they are
+never found. A document without a judgement, or with a grade
 below 1, has gain 0 and is not relevant. Recall@k, MRR@k (reciprocal rank of the first relevant document, 0 beyond k)
 and average precision (over the whole ranking) see only whether a document is relevant. Of equal cosines, the document
 that comes first in the corpus ranks higher. A query that is itself a document does not find it, as in BEIR.
@@ -62,7 +63,7 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
     """Return each of ``MEASURES`` of one query, from 0 to 1.
 
     Args:
-        ranks: ranks of the relevant documents, from 1, int ``(r,)``.
+        ranks: ranks of the relevant documents, from 1, ``(r,)``; infinite where a document is not there.
         grades: their grades, all above 0, ``(r,)``.
     """
     rising = np.sort(ranks)
@@ -78,4 +79,6 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
 
 def _ranks(score_N: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the rank of the documents at some places: 1, the better ones, and the equal ones before them."""
-    return np.array([1 + (score_N > score_N[p]).sum() + (score_N[:p] == score_N[p]).sum() for p in places], np.int64)
+    return np.array(
+        [1 + (score_N > score_N[p]).sum() + (score_N[:p] == score_N[p]).sum() if p >= 0 else np.inf for p in places]
+    )

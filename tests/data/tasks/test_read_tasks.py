@@ -16,6 +16,7 @@ import pytest
 
 from cse.data.documents import read_documents
 from cse.data.store import PreparedData
+from cse.data.tasks.beir import write_beir as write_again
 from cse.data.tasks.kinds import (
     BinaryPairs,
     LabelledTexts,
@@ -74,7 +75,8 @@ def test_a_search_collection_in_beirs_layout(tmp_path):
     assert isinstance(task, Retrieval)
     assert task.queries == ["birds that wait", "machines"]
     assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
-    assert np.array([task.query, task.document, task.relevance]).T.tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
+    judged = np.array([task.query, task.document, task.relevance]).T
+    assert judged[task.document >= 0].tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
     assert describe(task) == "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv"
 
 
@@ -109,11 +111,11 @@ JUDGED = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)]
         ({"corpus": [*TREC["corpus.jsonl"], {"_id": "d0", "title": "", "text": " "}]}, None,
          ", 1 documents without text left out"),
         ({"corpus": [{"_id": "d0", "text": None}, *TREC["corpus.jsonl"]], "test": [*JUDGED, ("q2", "d0", 1)]}, None,
-         ", 1 documents without text left out, 1 judgements of queries or documents that are not there left out"),
+         ", 1 documents without text left out, 1 judgements of queries or documents that are not there"),
         ({"test": [*JUDGED, ("q1", "d9", 1), ("q9", "d1", 1)]}, None,
-         ", 2 judgements of queries or documents that are not there left out"),
+         ", 2 judgements of queries or documents that are not there"),
         ({"queries": [*TREC["queries.jsonl"], {"_id": "q0", "text": ""}], "test": [*JUDGED, ("q0", "d1", 1)]}, None,
-         ", 1 judgements of queries or documents that are not there left out"),
+         ", 1 judgements of queries or documents that are not there"),
         ({"test": [(query, document, f"{grade}.0") for query, document, grade in JUDGED]}, None, ""),
         ({}, [f"{query}\t{document}\t{grade}" for query, document, grade in JUDGED], ""),
         ({}, [f"{query} 0 {document} {grade}" for query, document, grade in JUDGED], ""),
@@ -133,10 +135,23 @@ def test_a_collection_as_it_is_published(tmp_path, changes, lines, left):
     task = read_task(folder)
     assert task.queries == ["birds that wait", "machines"]
     assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
-    assert np.array([task.query, task.document, task.relevance]).T.tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
+    judged = np.array([task.query, task.document, task.relevance]).T
+    assert judged[task.document >= 0].tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
     assert describe(task) == f"retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv{left}"
     write_tasks(tmp_path, dev=task)
     assert describe(open_dev(PreparedData(tmp_path))) == describe(task)
+
+
+def test_a_relevant_document_that_is_not_there_is_one_that_no_search_finds(tmp_path):
+    queries = [*TREC["queries.jsonl"], {"_id": "q3", "text": "lost"}]
+    judged = [*JUDGED, ("q1", "d9", 2), ("q1", "d8", 0), ("q3", "d9", 1)]
+    task = read_task(write_beir(tmp_path / "birds", queries=queries, test=judged))
+    rows = np.array([task.query, task.document, task.relevance]).T.tolist()
+    assert sorted(rows) == [[0, -1, 2], [0, 0, 2], [0, 1, 1], [1, 2, 1], [2, -1, 1]]
+    assert (task.queries[2], task.unknown) == ("lost", 3)
+    write_again(task, tmp_path / "again")
+    again = read_task(tmp_path / "again")
+    assert sorted(np.array([again.query, again.document, again.relevance]).T.tolist()) == sorted(rows)
 
 
 def test_a_query_called_query_is_no_header(tmp_path):
