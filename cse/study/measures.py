@@ -26,11 +26,7 @@ CXC_DEV = "cxc_sts_val.csv"
 
 
 def dev_suite(data: PreparedData, captions: Path) -> SuiteData:
-    """Return what chooses: the task that selects checkpoints, CxC's validation captions, the dev parts of own tasks.
-
-    Args:
-        captions: folder that may hold ``cxc_sts_val.csv``.
-    """
+    """Return what chooses: the task that selects checkpoints, CxC's validation captions, the dev parts of own tasks."""
     dev = open_dev(data)
     if dev is None:
         raise CseError(

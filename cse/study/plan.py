@@ -92,7 +92,6 @@ def runs_of(study: Study, round_name: str, base: Settings, only: Sequence[str] =
     """Return the trainings of a round, all settings with the first seed before any with the next.
 
     Args:
-        study: from ``read_study``.
         only: names of settings; none: all.
     """
     if round_name not in study.rounds:

@@ -222,11 +222,7 @@ def ready(encoder: SentenceEncoder, settings: Settings) -> tuple[SentenceEncoder
 
 
 def _done(folders: Folders, round_name: str, run: Run) -> bool:
-    """Return whether a run is on record and did not fail.
-
-    Raises:
-        OtherPlanError: it is, with other settings or files; its scores would stand beside those of others.
-    """
+    """Return whether a run is on record and did not fail."""
     folder = folders.run(round_name, run.name).folder
     record = Ledger(folder).read(RUN)
     if record is None or record.reason:

@@ -279,11 +279,7 @@ def _listed(given: Any) -> Any:
 
 
 def _check(inputs: Inputs, options: Options, param: str) -> None:
-    """Refuse token ids where none are taken, and too long texts.
-
-    Raises:
-        ServiceError: 413.
-    """
+    """Refuse token ids where none are taken, and too long texts."""
     if not options.token_ids and not isinstance(inputs[0], str):
         raise CseError(
             f"{param}: token ids; most clients send those of OpenAI's tokenizer, which are other words here: send "

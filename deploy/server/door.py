@@ -94,9 +94,6 @@ class Door:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
 
         Returns the key's hash, if the route needs a key.
-
-        Raises:
-            ServiceError: 401 or 413.
         """
         closed = closed and bool(self._keys)
         key = key_of(headers.get("authorization"), self._keys) if closed else None
@@ -108,12 +105,7 @@ class Door:
         return key
 
     async def _body(self, receive: Receive) -> bytes:
-        """Return the request's body.
-
-        Raises:
-            ServiceError: 408, it does not arrive in time; 413, it is too large.
-            _GoneError: the client went away.
-        """
+        """Return the request's body."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -182,11 +174,7 @@ class Door:
 
 
 def _check_origin(scope: Scope, headers: Headers) -> None:
-    """Refuse what a page of elsewhere lets a browser ask a server without keys on this machine.
-
-    Raises:
-        ServiceError: 403, the name is another host's that resolves to this one, or the page is of another origin.
-    """
+    """Refuse what a page of elsewhere lets a browser ask a server without keys on this machine."""
     if not _is_loopback((scope.get("server") or ("",))[0]):
         return
     host = headers.get("host", "")

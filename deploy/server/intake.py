@@ -113,11 +113,7 @@ def _mended(body: bytes) -> bytes:
 
 
 def _count(body: Any, options: Options) -> None:
-    """Refuse too many texts, or token ids of one text.
-
-    Raises:
-        ServiceError: 413.
-    """
+    """Refuse too many texts, or token ids of one text."""
     for param in ("input", "inputs"):
         given = body.get(param) if isinstance(body, dict) else None
         if isinstance(given, dict):

@@ -224,10 +224,6 @@ class Served:
     def _ask(self, question: Callable[[], _T], name: str = "") -> _T | None:
         """Return what a bank answers, None if it has no such domain; what it says against a file or its folder is
         logged, unless it was said and has not ended since.
-
-        Raises:
-            BadDomainError: a domain's file is refused.
-            ServiceError: 503, the folder cannot be read now.
         """
         found = None
         try:

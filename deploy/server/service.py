@@ -268,11 +268,7 @@ def _sides(target: Target, chosen: Sequence[Domain], role: str | None, count: in
 
 
 def _role(target: Target, asked: str | None) -> str | None:
-    """Return the role that a request names, by its id or beside it.
-
-    Raises:
-        ServiceError: 400, it names two.
-    """
+    """Return the role that a request names, by its id or beside it."""
     if asked is not None and target.names_role and asked != target.role:
         message = f"prompt_name: {asked[:40]!r} is not the role of model {target.id}"
         raise ServiceError(400, message, param="prompt_name")
@@ -280,11 +276,7 @@ def _role(target: Target, asked: str | None) -> str | None:
 
 
 def _with_task_text(inputs: Inputs, target: Target, role: str | None) -> Inputs:
-    """Return the texts with the role's task text before each; token ids take none.
-
-    Raises:
-        ServiceError: 400.
-    """
+    """Return the texts with the role's task text before each; token ids take none."""
     try:
         before = text_of(role, target.texts)
     except CseError as error:
@@ -298,11 +290,7 @@ def _with_task_text(inputs: Inputs, target: Target, role: str | None) -> Inputs:
 
 
 def _check_dimensions(wanted: int | None, target: Target) -> None:
-    """Refuse a width that the model was not trained for.
-
-    Raises:
-        ServiceError: 400.
-    """
+    """Refuse a width that the model was not trained for."""
     encoder = target.served.encoder
     try:
         check_dimensions(wanted, encoder.widths, target.dimension)
