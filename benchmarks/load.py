@@ -171,8 +171,7 @@ class _Answers(asyncio.Protocol):
         self._length: int | None = None  # of the body; None: chunked
         self._answer: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - a protocol of a connection has one that writes
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # of uvloop, or asyncio
         self._transport = transport
 
     async def ask(self, request: bytes, timeout: float) -> tuple[bytes, bytes]:
