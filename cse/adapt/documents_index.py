@@ -10,7 +10,7 @@ from typing import Any
 
 from cse.adapt.made import DOCUMENTS, INDEX, VECTORS
 from cse.data.documents import BODIES, CORPUS, TITLES, read_documents
-from cse.data.read import TABLES, as_stored, ending, open_table
+from cse.data.read import FORMATS, TABLES, as_stored, ending, open_table, text_lines, text_table
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
@@ -63,7 +63,10 @@ def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:
     path = as_stored(path / CORPUS) if path.is_dir() else path
     if ending(path) not in TABLES or not path.is_file() or any(one.view == "documents" for one in data.more):
         return None
-    there = open_table(path, data.encoding).columns
+    kind = FORMATS[ending(path)]
+    # to embed a jsonl file is to have its first object's keys
+    table = text_table(text_lines(path, data.encoding), kind, str(path)) if kind == "jsonl" else None
+    there = (table or open_table(path, data.encoding)).columns
     usual = {"id": _IDS, "text": BODIES, "title": TITLES}
     found = {key: next((name for name in names if name in there), None) for key, names in usual.items()}
     if data.encoding != "utf-8" or found["text"] is None:

@@ -26,7 +26,8 @@ _LARGE = 20_000  # blocks; looking for the article takes a millisecond for ten
 _ATTRIBUTE = r"""[\s/]*+([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))?+"""
 _TAG = re.compile(rf"<[a-zA-Z][^\s/>]*+((?:{_ATTRIBUTE})*+)")
 _MOST_ATTRIBUTES = 5_000  # a second
-_MOST_MARKS = 5_000  # that may open a link or emphasis in a paragraph; the time grows with their square, 5,000 take one
+_MARKS = re.compile(r"\[|\*+|_+")  # may open a link or emphasis; the time of a paragraph grows with their square
+_MOST_MARKS = 5_000  # a second; a paragraph of more is read as plain text
 _SCRIPT = re.compile(r"<(script|style)\b[^<]*+(?:<(?!/\1)[^<]*+)*+(?:</\1[^>]*+>?+)?+", re.IGNORECASE)
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
 _FRONT_TITLE = re.compile(r"^title:(.+)$", re.M)
@@ -115,20 +116,22 @@ def _sections(blocks: Blocks, title: str) -> tuple[str, list[Section]]:
 def _markdown_blocks(text: str) -> Blocks:
     from markdown_it import MarkdownIt
 
-    def check(state: Any) -> None:
-        if any(sum(map(token.content.count, "[*_")) > _MOST_MARKS for token in state.tokens if token.type == "inline"):
-            raise CseError("a paragraph has too many brackets, asterisks or underscores to read its links; simplify it")
+    def keep_plain(state: Any) -> None:
+        for token in state.tokens:
+            if token.type == "inline" and len(_MARKS.findall(token.content)) > _MOST_MARKS:
+                token.type = "plain"
 
     in_heading, in_table = False, False
     parser = MarkdownIt("commonmark").enable("table")
-    parser.core.ruler.before("inline", "marks", check)
+    parser.core.ruler.before("inline", "marks", keep_plain)
     for token in parser.parse(text):
         if token.type in ("heading_open", "heading_close"):
             in_heading = token.type == "heading_open"
         elif token.type in ("table_open", "table_close"):
             in_table = token.type == "table_open"
-        elif token.type == "inline" and not in_table:
-            words = " ".join("".join(map(_inline, token.children or ())).split())
+        elif token.type in ("inline", "plain") and not in_table:
+            read = token.content if token.type == "plain" else "".join(map(_inline, token.children or ()))
+            words = " ".join(read.split())
             if words:
                 yield in_heading, words
 

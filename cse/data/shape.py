@@ -18,9 +18,11 @@ the column decide which; a column that can be read in two ways is refused.
 
 from __future__ import annotations
 
+import ast
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -437,9 +439,16 @@ def rows_of(
 def _several(values: Sequence[Any], where: str) -> list[str | None]:
     """Return the texts in columns that hold one or a list each: those that are not blank, or else one."""
     every = [check_text(each, where) for value in values for each in (value if isinstance(value, list) else [value])]
-    if any(text and text.startswith(("['", '["')) and text.endswith("]") for text in every):
+    if any(text and text.startswith(("['", '["')) and _is_list(text) for text in every):
         raise CseError(f"{where}: a list of texts written as text; write the rows as jsonl, lists as lists")
     return [text for text in every if text and text.strip()] or every[:1] or [None]
+
+
+def _is_list(text: str) -> bool:
+    try:
+        return isinstance(ast.literal_eval(text), list)
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
+        return False
 
 
 def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
@@ -463,9 +472,18 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
     chosen = Columns(
         ("",) * (width - (view in (LABELLED, "categories"))), "" if view in (LABELLED, "categories") else None
     )
-    first = [line.split("\t") for line in islice(text_lines(path, encoding), _SEEN) if line.strip()]
-    # a hard negative may be "no" or "1990", not each of them
-    last = view == "triplets" and all(_is_judgement(texts[-1]) for texts in first[1:] or first)
+    if view in JUDGED:  # a hard negative may be "no" or "1990", not each of them
+        behind = partial(_fields, path, encoding, width - (view == "triplets"))
+        first = next(behind(), None)
+        if first and all(any(map(_is_judgement, texts)) for _, texts in behind()):
+            raise CseError(
+                f"{path}:{first[0]}: a label or score stands behind the texts; write a line with names first, such as "
+                "sentence1, sentence2, label, and call the file .tsv"
+            )
+    if view == LABELLED:
+        words = {_word(texts[0]) for _, texts in _fields(path, encoding, 2) if texts}
+        if seen := words.difference(_NO_LABEL, {UNLABELLED}):
+            _of_numbers(seen, Columns(NLI, "label"), str(path))
     for number, line in enumerate(text_lines(path, encoding), start=1):
         texts = tuple(line.split("\t"))
         if line.strip() and len(texts) < width:
@@ -473,13 +491,17 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
                 f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
                 "separated by tabs; use a csv file or set data.view: sentences"
             )
-        if view in JUDGED and any(map(_is_judgement, texts[width - last :])):
-            raise CseError(
-                f"{path}:{number}: a label or score stands behind the texts; write a line with names first, such as "
-                "sentence1, sentence2, label, and call the file .tsv"
-            )
         if number > 1 or not _is_header(texts, view):
             yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
+
+
+def _fields(path: Path, encoding: str, start: int) -> Iterator[tuple[int, list[str]]]:
+    """Yield the number and the fields from ``start`` on of each line but the first, which may be a header."""
+    lines = enumerate(text_lines(path, encoding), start=1)
+    split = ((number, line.split("\t")[start:]) for number, line in lines if line.strip())
+    first, second = next(split, None), next(split, None)
+    yield from (one for one in (second or first,) if one)
+    yield from split
 
 
 def _is_header(texts: Sequence[str], view: str) -> bool:

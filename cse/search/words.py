@@ -28,7 +28,7 @@ _ACCENTS = regex.compile(
     r"[\u0300-\u036f\u00ad\u0640\u200d\u2060\ufeff[\p{M}&&[\p{Arabic}\u0591-\u05c7\u064b-\u0655\u0670]]]", regex.V1
 )
 # what an apostrophe leaves, and two abbreviations: letters of no meaning, unlike the C or R of a program
-_LEFT = re.compile(r"(?<=[^\W_])['\u2019](?:s|t|d|m|ll|re|ve)\b|\b(?:e\.g|i\.e)\b")
+_LEFT = re.compile(r"(?<=[^\W_])['\u2018\u2019](?:s|t|d|m|ll|re|ve)(?![a-z0-9_])|(?<![\w.])(?:e\.g|i\.e)(?=[.,])")
 STOP = {
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",

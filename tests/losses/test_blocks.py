@@ -18,6 +18,7 @@ def simcse(z1, z2, z3, queue, label, own):
         cosines(z1[own], z2),
         cosines(z1[own], z3),
         temperature=0.2,
+        hard_negative_weight=0.7,
         queue_AQ=cosines(z1[own], queue),
         first=own.start,
     )

@@ -42,6 +42,7 @@ LOSSES = {
         cosines(a, b),
         cosines(a, b.flip(0)),
         temperature=0.05,
+        hard_negative_weight=0.7,
         queue_AQ=cosines(a, b[:3] - a[:3]),
     ),
     "energy_hinge": lambda a, b: energy_hinge(a, a + b, b, margin=1.0),

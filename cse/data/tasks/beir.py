@@ -138,7 +138,8 @@ def _id(value: Any) -> str:
 def _judgement_file(folder: Path) -> Path:
     """Return the file of judgements in use."""
     inside = folder.iterdir() if folder.is_dir() else ()
-    files = sorted(path for path in inside if ending(path) in _ENDINGS and is_data_name(path.name))
+    files = [path for path in inside if ending(path) in _ENDINGS and is_data_name(path.name)]
+    files.sort(key=lambda path: (_ENDINGS.index(ending(path)), path.name))
     if not files:
         raise CseError(f"{folder}: no .tsv file in it; put the judgements into test.tsv")
     chosen = next((path for name in _PREFERRED for path in files if plain(path).stem == name), files[0])
