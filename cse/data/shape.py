@@ -481,7 +481,10 @@ def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
                 "sentence1, sentence2, label, and call the file .tsv"
             )
     if view == LABELLED:
-        words = {_word(texts[0]) for _, texts in _fields(path, encoding, 2) if texts}
+        split = (line.split("\t") for line in text_lines(path, encoding))
+        words = {
+            _word(texts[2]) for n, texts in enumerate(split) if len(texts) > 2 and (n or not _is_header(texts, view))
+        }
         if seen := words.difference(_NO_LABEL, {UNLABELLED}):
             _of_numbers(seen, Columns(NLI, "label"), str(path))
     for number, line in enumerate(text_lines(path, encoding), start=1):
