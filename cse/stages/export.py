@@ -99,7 +99,8 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
         ``mixed_mean_cosine``, ``mixed_neighbours``, ``mixed_beyond_ranges``: the share of texts beyond its ranges.
     """
     texts, beyond, facts = mixed_texts(judged=True), 0.0, dict[str, float]()
-    logging.disable(logging.WARNING)  # long texts of the mix are cut on purpose, and what is beyond is printed
+    quiet = logging.root.manager.disable  # long texts of the mix are cut on purpose, and what is beyond is printed
+    logging.disable(max(quiet, logging.WARNING))
     try:
         for role in (None, QUERY) if encoder.side == QUERY else (None,):
             before = onnx.beyond_ranges
@@ -108,7 +109,7 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
             seen = check_rounded(expected, found, found[:0], of="numbers, codes, other scripts and single words")
             facts = {key: min(value, facts.get(key, value)) for key, value in seen.items()}
     finally:
-        logging.disable(logging.NOTSET)
+        logging.disable(quiet)
     click.echo(
         f"numbers, codes, other scripts, single words: mean cosine with torch {facts['mean_cosine']:.3f}, "
         f"{100 * beyond:.1f} % of texts beyond the ranges"
