@@ -16,6 +16,7 @@ from cse.settings.tree import Settings
 from tests.tiny import WORDS, make_backbone_folder, write_report
 
 LABELS = ("entailment", "neutral", "contradiction")
+STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # alike with and without dropout
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +31,7 @@ def models(tmp_path_factory) -> dict[str, Path]:
         "bert": make_backbone_folder(root / "bert", "bert", head=True),
         "headless": make_backbone_folder(root / "headless", "bert"),
         "roberta": make_backbone_folder(root / "roberta", "roberta", head=True),
-        "generator": make_backbone_folder(root / "generator", "bert", seed=1, head=True, num_hidden_layers=1),
+        "generator": make_backbone_folder(root / "generator", "bert", seed=1, head=True, num_hidden_layers=1, **STILL),
         "words": words,
     }
 
