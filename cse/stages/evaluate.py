@@ -15,7 +15,6 @@ from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
 from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.linear import FAST, FULL
-from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks
 from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.table import format_suite
@@ -258,6 +257,8 @@ def evaluate_on_mteb(
     models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int | None, progress: bool
 ) -> dict[str, dict[str, float]]:
     """Return the main score of each task by model."""
+    from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks  # imports datasets: seconds
+
     found = find_tasks(tasks)
     scores = {}
     banks: dict[Path, OnnxEncoder] = {}
