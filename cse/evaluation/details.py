@@ -52,8 +52,8 @@ def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
     sentences = list(places)
     if len(sentences) > DRAWN:
         sentences = [sentences[n] for n in np.linspace(0, len(sentences) - 1, DRAWN).astype(int)]
-    subset, points = [places[sentence] for sentence in sentences], tsne(vectors.of(sentences))
-    return PairDetails(task, cosine, densities(cosine, task.score), sentences, subset, points)
+    subsets, points = [places[sentence] for sentence in sentences], tsne(vectors.of(sentences))
+    return PairDetails(task, cosine, densities(cosine, task.score), sentences, subsets, points)
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:
