@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -208,6 +210,11 @@ def test_a_terminal_that_lacks_characters(embed, monkeypatch):
             main()
         sys.stdout.flush()
         assert (left.value.code, wanted in printed.getvalue().decode("latin-1")) == (0, True)
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", "from cse.cli import main; main()", *command[1:]], env=plain, capture_output=True
+    )
+    assert (done.returncode, "zh  \u652f\u6301 caf\u00e9" in done.stdout.decode()) == (0, True), done.stderr
 
 
 def test_hybrid_is_the_default_where_there_is_text(cse, embed, vectors):  # noqa: F811
