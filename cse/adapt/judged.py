@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from cse.data.clean import text_key
 from cse.data.documents import read_documents
 from cse.data.draws import place_of
 from cse.data.passages import cut_whole, whole_document
@@ -77,7 +78,7 @@ class Judged:
         task = read_beir(self._given, self._name)
         dev = list(range(len(task)))
         if self.halved:
-            dev = [number for number in dev if place_of(JUDGED, _key(task.queries[number])) < 0.5]
+            dev = [number for number in dev if place_of(JUDGED, text_key(task.queries[number])) < 0.5]
             rest = [number for number in range(len(task)) if number not in set(dev)]
             if min(len(dev), len(rest)) < 2:
                 raise CseError(
@@ -125,14 +126,10 @@ class Judged:
 
     def _check_apart(self, task: Retrieval) -> None:
         measured = own_tasks(self.settings)
-        texts = {_key(text) for one in measured if isinstance(one, Retrieval) for text in one.queries}
-        both = sum(_key(text) in texts for text in task.queries)
+        texts = {text_key(text) for one in measured if isinstance(one, Retrieval) for text in one.queries}
+        both = sum(text_key(text) in texts for text in task.queries)
         if both:
             raise CseError(
                 f"{_OPTION}: {both:,} of {len(task):,} queries are measured by --task too, and what is measured "
                 "chooses nothing; name the same folder for both, and half of it is measured"
             )
-
-
-def _key(text: str) -> bytes:
-    return " ".join(text.casefold().split()).encode("utf-8")

@@ -215,6 +215,8 @@ def search(
             continue
         if len(queries) > 1:
             click.echo(one_line(query))
+        if not hits:
+            click.echo(f"{one_line(query)[:80]}: nothing found", err=True)
         for rank, hit in enumerate(hits, start=1):
             text = f"  {one_line(hit.values['text'])}" if "text" in hit.values else ""
             parts = {"vectors": hit.cosine, "words": hit.bm25} if mode == "hybrid" else {}

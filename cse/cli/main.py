@@ -241,6 +241,9 @@ cli.add_command(pull)
 
 def main() -> None:
     """Run the command line; print errors as one line and exit with code 2."""
+    if sys.getfilesystemencoding() == "ascii" and os.environ.get("PYTHONUTF8") != "1":  # text beyond it would be none
+        again = [sys.executable, "-X", "utf8", *sys.orig_argv[1:]]
+        os.execve(sys.executable, again, {**os.environ, "PYTHONUTF8": "1"})
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # what a terminal's encoding lacks
 

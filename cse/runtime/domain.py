@@ -410,7 +410,7 @@ def _not_a_domain(path: Path, reason: str) -> CseError:
 def _facts(path: Path, text: str | None) -> DomainFacts:
     try:
         tree = json.loads(text or "")
-    except (ValueError, RecursionError):
+    except (ValueError, TypeError, RecursionError):
         tree = None
     if not isinstance(tree, dict) or tree.get("format") != DOMAIN_FORMAT:
         raise CseError(f"{path}: not a domain of format {DOMAIN_FORMAT}; {_AGAIN} with this version of cse")

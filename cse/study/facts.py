@@ -17,6 +17,9 @@ from cse.study.plan import BARE, Run
 from cse.training.device import choose_device
 from cse.training.ready import depends_on, groups_of
 
+# of data: what scores are measured on, beside the content of files
+_MEASURING = {"source", "dev_path", "stsb_dev", "evaluation_path", "task_path", "encoding", "score_range", "hold_out"}
+
 
 def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:
     """Return which training it is, and what it depends on, by dotted key: settings, and fingerprints of files.
@@ -39,13 +42,15 @@ def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:
         read = Settings().model_copy(update={"backbone": read.backbone, "train": read.train})
     with suppress(CseError):  # the run says which model is missing
         facts |= depends_on(read) | {"device of measures": choose_device(run.settings.evaluation.device).type}
+    if run.setting != BARE or data.hold_out:  # rows that are held out measure
+        rows = sorted(set(files_of(data)) - set(measured)) if of_user else []
+        facts["the files with training rows"] = _fingerprint(tuple(rows))
     if run.setting == BARE:
+        measuring = set(type(data).model_fields) - {"max_rows", "more"} if data.hold_out else _MEASURING
         train = run.settings.train.model_dump(mode="json", include={"dev_measure"})
-        return facts | flatten({"backbone": read.backbone.model_dump(mode="json"), "train": train})
-    rows = sorted(set(files_of(data)) - set(measured)) if of_user else []
-    settings = groups_of(run.settings) | {"data": data.model_dump(mode="json")}
-    facts["the files with training rows"] = _fingerprint(tuple(rows))
-    return flatten(settings) | facts
+        settings = {"backbone": read.backbone.model_dump(mode="json"), "train": train}
+        return facts | flatten(settings | {"data": data.model_dump(mode="json", include=measuring)})
+    return flatten(groups_of(run.settings) | {"data": data.model_dump(mode="json")}) | facts
 
 
 def _fingerprint(files: tuple[Path, ...]) -> str:

@@ -236,6 +236,13 @@ def test_halves_are_drawn_by_the_text_alone(place):
     (place / "my-search/queries.jsonl").write_text("\n".join(lines) + "\n")
     found.write()
     assert {*read_beir(place / "out/judged/dev/my-search", "dev").queries} == {*first.queries}
+    marked = [json.loads(line) for line in lines]
+    texts = [f"{row['text'].upper()}?!" for row in marked]
+    written = (json.dumps(row | {"text": text}) + "\n" for row, text in zip(marked, texts, strict=True))
+    (place / "my-search/queries.jsonl").write_text("".join(written))
+    found.write()
+    again = read_beir(place / "out/judged/dev/my-search", "dev").queries
+    assert {*again} == {f"{text.upper()}?!" for text in first.queries}, "a question mark is no other question"
 
 
 def test_queries_of_other_documents_or_that_are_measured_are_refused(place):

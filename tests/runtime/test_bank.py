@@ -247,9 +247,15 @@ def put_huge(path):
     os.truncate(path, 2**40)
 
 
+def put_number(path):
+    """With a number where a domain has its facts as text."""
+    path.write_bytes(len(header := b'{"__metadata__":{"cse":5}}').to_bytes(8, "little") + header)
+
+
 @pytest.mark.parametrize(
     ("put", "reason"),
     [
+        (put_number, "not a domain of"),
         (put_pipe, "a pipe, a device"),
         (put_socket, "No such device"),
         (Path.mkdir, "Is a directory"),

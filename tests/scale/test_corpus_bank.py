@@ -234,6 +234,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
     column = ("--domain-column", "queue")
     for given, wanted in (
         ((corpus, bank, *column), f"--domain-column queue: {corpus} has no columns; use a .csv"),
+        ((corpus, bundle, "--id-column", "id"), f"--id-column id: {corpus} has no columns; use a .csv"),
         ((table, bundle, *column), f"--domain-column queue: {bundle} is a bundle of one model; rows can choose"),
         ((table, f"{bank}:plain", *column), f"{bank}:plain is one domain for all rows; give --model {bank} instead"),
         ((table, f"{bank}s", *column), f"{bank}s: no such folder (--model); did you mean '{bank}'?"),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shutil
+import subprocess
 import sys
 
 import numpy as np
@@ -182,6 +184,11 @@ def test_more_results_begin_with_the_same(embed, cse, bundle, monkeypatch, kind)
         assert len(set(found[10**20])) == len(found[10**20]) > 100
         for few in found.values():
             assert few == found[10**20][: len(few)]
+        (hits,) = table.search(["dog mat"], vector, 352, mode)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True), mode
+        if mode == "words":
+            first = [(-hit.score, hit.row) for hit in hits[:20]]
+            assert first == sorted(first), "of equal rows the earlier"
 
 
 def test_what_is_printed_says_how_well_a_row_fits(cse, vectors):  # noqa: F811
@@ -203,6 +210,11 @@ def test_a_terminal_that_lacks_characters(embed, monkeypatch):
             main()
         sys.stdout.flush()
         assert (left.value.code, wanted in printed.getvalue().decode("latin-1")) == (0, True)
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", "from cse.cli import main; main()", *command[1:]], env=plain, capture_output=True
+    )
+    assert (done.returncode, "zh  \u652f\u6301 caf\u00e9" in done.stdout.decode()) == (0, True), done.stderr
 
 
 def test_hybrid_is_the_default_where_there_is_text(cse, embed, vectors):  # noqa: F811
@@ -246,6 +258,8 @@ def test_a_zero_vector_is_found_too(embed, cse, tmp_path):  # noqa: F811
 def test_a_filter_leaves_rows_that_meet_it(cse, vectors, mode, condition, holds):  # noqa: F811
     every = answers(cse, vectors, "--mode", mode, "-k", 44)
     left = answers(cse, vectors, "--mode", mode, "-k", 44, "--where", condition)
+    none = cse("search", vectors, "dog", "--mode", mode, "--where", "year < 0", "--provider", "cpu")
+    assert (none.code, none.out, none.err) == (0, "", "dog: nothing found\n")
     rows = {row["id"]: row for row in ROWS}
     for before, after in zip(every, left, strict=True):
         wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
@@ -422,6 +436,11 @@ def test_a_row_without_text_now_is_removed(cse, embed):  # noqa: F811
         "0 rows replaced, 0 added, 1 removed, whose text says nothing now\n"
     )
     assert "no row says anything" in cse("index", alone).refused()
+    every = embed([{**ROWS[0], "id": id_, "text": ""} for id_ in "cd"], "every", *KEPT)
+    assert "2 removed" in cse("index", folder, "--update", every).err
+    for mode in module.MODES:
+        assert [answer["hits"] for answer in answers(cse, folder, "--mode", mode)] == [[], [], []]
+    cse("index", folder)
     twice = embed([{**ROWS[0], "id": "c"}, {**ROWS[0], "id": "c", "text": ""}], "twice", *KEPT)
     assert "id 'c' occurs twice" in cse("index", folder, "--update", twice).refused()
 

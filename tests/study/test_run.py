@@ -105,6 +105,19 @@ def test_a_round_takes_over_what_another_one_trained_alike(plan):
     assert do("path", other).result != screened.result, "another rate under the same name is trained"
 
 
+@pytest.mark.parametrize(
+    "values", [{"data.stsb_dev": False}, {"data.score_range": [0, 1]}, {"data.hold_out": 0.2}, {"data.dev_path": "x"}]
+)
+def test_a_score_of_the_bare_backbone_is_of_what_the_settings_measure(plan, values):
+    def facts(**values):
+        return facts_of(replace(run_of(plan, **values), setting=BARE), "screen", Path("cxc"))
+
+    assert facts() == facts(**{"data.max_rows": 7}) != facts(**values)
+    before = facts(), facts(**{"data.hold_out": 0.2})
+    ROWS.write_bytes(ROWS.read_bytes() + b"a,b,c\n")
+    assert [facts() == before[0], facts(**{"data.hold_out": 0.2}) == before[1]] == [True, False]
+
+
 def test_the_bare_backbone_reads_texts_as_the_settings_say(plan, monkeypatch):
     run, place = (
         run_of(plan, **{"backbone.texts": {"query": "find: "}, "backbone.max_length": 20}),

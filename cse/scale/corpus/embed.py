@@ -110,7 +110,7 @@ def embed_corpus(
 def _check_columns(files: Corpus, choices: Choices) -> None:
     columns = choices.columns
     for name, option in columns.options:
-        if files.format == "txt" and option in ("--domain-column", "--title-column", "--keep-column"):
+        if files.format == "txt" and option != "--text-column":
             raise CseError(f"{option} {name}: {files.files[0].shown} has no columns; use a {', '.join(TABLES)} file")
     for name in columns.kept:
         if name in STORED or columns.kept.count(name) > 1:

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -148,10 +148,11 @@ class SearchTable:
         self, query: str, vector: NDArray[np.float32] | None, k: int, mode: Mode, where: str | None, exact: bool
     ) -> list[Hit]:
         """Rank the best ``DEPTH`` rows, then those among the best twice ``DEPTH`` that are new, and so on."""
-        rows, hits, depth = len(self), dict[int, Hit](), DEPTH
+        rows, hits, depth, least = len(self), dict[int, Hit](), DEPTH, np.inf
         while True:
             for hit in self._ranked(query, vector, depth, mode, where, exact, k - len(hits), hits.keys()):
-                hits[hit.row] = hit
+                least = min(least, hit.score)  # a deeper scale would give a later row more
+                hits[hit.row] = replace(hit, score=least)
             if len(hits) >= k or depth >= rows:
                 return list(hits.values())
             depth *= 2
@@ -182,10 +183,14 @@ class SearchTable:
         found = []
         for part, score in zip(parts, ["_score"] if mode == "words" else ["_distance", "_score"], strict=False):
             part = part if where is None else part.where(where, prefilter=True)
-            found.append(part.select([*columns, score]).with_row_id(True).limit(min(depth, len(self))).to_arrow())
+            found.append(
+                part.select([*columns, score]).with_row_id(True).limit(max(min(depth, len(self)), 1)).to_arrow()
+            )
         rows = found[0]
         if mode == "hybrid" and vector is not None:
             rows = _both(rows, found[1], vector, depth)
+        elif mode == "words":
+            rows = rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
         order = np.flatnonzero(~np.isin(rows["_rowid"].to_numpy(), list(known)))[:most]
         for row in rows.take(order).to_pylist():
             yield self._hit(row, mode)
@@ -227,7 +232,7 @@ def _both(near: pa.Table, worded: pa.Table, vector: NDArray[np.float32], depth: 
     """Return the rows that vectors and words found, best first, at most ``depth``, without vectors."""
     new = pa.array(~np.isin(worded["_rowid"].to_numpy(), near["_rowid"].to_numpy()))
     rows = pa.concat_tables([near, worded.filter(new)], promote_options="default")
-    vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
+    vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, len(vector))
     cosines = vectors @ vector
     bm25 = dict(zip(worded["_rowid"].to_pylist(), worded["_score"].to_pylist(), strict=True))
     found = [bm25.get(row) for row in rows["_rowid"].to_pylist()]
