@@ -146,22 +146,6 @@ def test_rows_that_would_be_padded_much_run_apart(make):
     assert ran[1:] == [[9, 10, 12], [30, 33], [14], [60]]
 
 
-def test_a_row_beyond_the_budget_runs_alone(make):
-    batcher, encoder = make(), Slow()
-
-    async def main():
-        works = [
-            await blocked(batcher, encoder),
-            batcher.submit(encoder, of_lengths(500)),
-            batcher.submit(encoder, of_lengths(3)),
-        ]
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    assert [500] in [[len(row) for row in batch] for batch in encoder.batches]
-
-
 async def steps_to(work, encoder, most=3000):
     """Batches that end before a request is answered."""
     before = encoder.ran

@@ -13,7 +13,6 @@ import threading
 import time
 
 import httpx
-import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -117,19 +116,6 @@ def test_rows_of_a_client_that_goes_away_are_dropped(small_bundle, tmp_path):
         assert server.post("/v1/embeddings", BODY).status_code == 200
 
 
-def test_a_slow_reader_holds_nobody_up(server):
-    request = written(BODY | {"input": ["the cat sat"] * 2048})
-    slow = [connected(server) for _ in range(4)]
-    for one in slow:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.sendall(request)
-        assert one.recv(16).startswith(b"HTTP/1.1 200")
-    for _ in range(5):
-        assert server.post("/v1/embeddings", BODY).status_code == 200
-    for one in slow:
-        one.close()
-
-
 @pytest.mark.slow
 def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
     request = written(BODY | {"input": ["the cat sat"] * 50_000})  # more than the sockets hold
@@ -167,24 +153,6 @@ def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tm
         assert refused[0].json()["error"]["type"] == "rate_limit_error"
         assert server.metric('cse_refused_total{reason="429"}') == len(refused)
         assert client.get(f"{server.url}/ready").status_code == 200
-
-
-def test_a_clients_bulks_leave_room_for_its_own_single_texts(small_bundle, tmp_path):
-    bulk, options = BODY | {"input": ["the cat sat"] * 4_000}, ("--timeout", 10, "--batch-tokens", 6, "--threads", 1)
-    with (
-        serving(small_bundle, *options, "--max-texts", 4_000, log=tmp_path / "log") as server,
-        httpx.Client(base_url=server.url, timeout=300, limits=LIMITS) as client,
-        concurrent.futures.ThreadPoolExecutor(32) as pool,
-    ):
-        bulks = [pool.submit(client.post, "/v1/embeddings", json=bulk) for _ in range(8)]
-        wait_for(lambda: server.metric("cse_queue_tokens ") > 5_000)
-        singles = list(pool.map(lambda _: client.post("/v1/embeddings", json=BODY), range(50)))
-        working = sum(not one.done() for one in bulks)
-        answers = [one.result() for one in bulks]
-    assert [answer.status_code for answer in singles] == [200] * 50
-    assert working, "the singles did not wait for the bulks"
-    assert {answer.status_code for answer in answers} == {200, 429}, "all are answered, or refused at the door"
-    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers if answer.status_code == 429)
 
 
 def test_what_is_taken_is_finished_however_long_it_takes(small_bundle, monkeypatch):
@@ -230,26 +198,6 @@ def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
         assert server.process.wait(20) == 0
     events = [line["event"] for line in server.lines()]
     assert "draining" in events
-
-
-def test_concurrent_clients_get_their_own_vectors_while_others_misbehave(server, small_bundle):
-    words = ["the", "cat", "dog", "sat", "on", "a", "mat"]
-    random = np.random.default_rng(3)
-    texts = [
-        [" ".join(random.choice(words, random.integers(1, 5))) for _ in range(random.integers(1, 9))] for _ in range(60)
-    ]
-    expected = [OnnxEncoder(small_bundle, provider="cpu").encode(one) for one in texts]
-    wrong = [{"model": "small", "input": "bad"}, {"model": "nobody", "input": "a"}, {"model": "small", "input": ""}]
-    with (
-        httpx.Client(base_url=server.url, timeout=60, limits=LIMITS) as client,
-        concurrent.futures.ThreadPoolExecutor(24) as pool,
-    ):
-        good = [pool.submit(client.post, "/v1/embeddings", json={"model": "small", "input": one}) for one in texts]
-        bad = [pool.submit(client.post, "/v1/embeddings", json=wrong[index % 3]) for index in range(30)]
-        for answer, vectors in zip(good, expected, strict=True):
-            found = np.array([item["embedding"] for item in answer.result().json()["data"]])
-            np.testing.assert_allclose(found, vectors, atol=1e-6)
-        assert [one.result().status_code for one in bad] == [424, 404, 400] * 10
 
 
 def ended(one, seconds=15):

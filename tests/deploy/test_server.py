@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import concurrent.futures
 import gc
 import json
-import os
 import shutil
-import signal
 import threading
 import time
 
@@ -60,12 +57,6 @@ def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
     assert [item.index for item in answer.data] == list(range(len(TEXTS)))
     assert (answer.model, answer.object) == ("small", "list")
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
-
-
-def test_one_text_and_base64_as_openai_sends_it(server, expected):
-    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS[0], "encoding_format": "base64"})
-    (item,) = answer.json()["data"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), expected[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,12 +140,6 @@ def test_the_client_raises_its_own_errors(client):
     assert len(client.embeddings.create(model="small", input="the cat", dimensions=8).data[0].embedding) == 8
 
 
-def test_models_are_listed(client, bank_server):
-    (card,) = client.models.list().data
-    assert (card.id, card.object, card.dimension, card.max_length) == ("small", "model", 8, 6)
-    assert {card["id"] for card in bank_server.get("/v1/models").json()["data"]} == KINDS.keys()
-
-
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -163,11 +148,7 @@ def test_models_are_listed(client, bank_server):
         ({"input": ["a", ""]}, 400, "input[1] is empty"),
         ({"input": [[4], []]}, 400, "input[1] is empty"),
         ({"input": ["a", 4]}, 400, "input[1] is not valid"),
-        ({"input": {"a": 1}}, 400, "input is not valid"),
-        ({"input": None}, 400, "input"),
         ({}, 400, "input: Field required"),
-        ({"input": [-1]}, 400, "input"),
-        ({"input": "a", "dimensions": -1}, 400, "dimensions"),
         ({"input": "a", "dimensions": 7}, 400, "dimensions: 7; this model gives 8"),
         ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format"),
         ({"input": "a", "model": "other"}, 404, "model 'other' does not exist; there is small"),
@@ -463,28 +444,6 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     assert max(seconds for _, seconds in again) < 2, "it is known to hang"
     assert sum(thread.name == "storage" for thread in threading.enumerate()) < 20
     assert freed[0].status_code == 200
-
-
-def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path):
-    bank, odd = shutil.copytree(small_bank, tmp_path / "bank"), ["pipe", "zeros"] * 4
-    os.mkfifo(bank / "domains/pipe.safetensors")
-    (bank / "domains/zeros.safetensors").symlink_to("/dev/zero")
-    with serving(bank, log=tmp_path / "log") as server:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda name: server.post("/embed", {"model": name, "inputs": "a"}), odd))
-        assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {
-            (503, f"model '{name}': its file in the bank is damaged; the log says how") for name in odd
-        }
-        assert server.post("/embed", {"model": "plain", "inputs": "a"}).status_code == 200
-        for route in ("/ready", "/v1/models", "/info"):
-            assert server.get(route).status_code == 200
-        assert server.memory() < 2**30
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-    said = sorted(line["event"] for line in server.lines() if line["level"] == "error")
-    assert len(said) == 2
-    for line, name in zip(said, ("pipe", "zeros"), strict=True):
-        assert f"{name}.safetensors: not a file but a pipe, a device or the like" in line
 
 
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
