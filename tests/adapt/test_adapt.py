@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import re
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -22,7 +20,7 @@ from cse.evaluation.dev_facts import read_dev_curve
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import contents, write_params
+from tests.cli.workspace import write_params
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
 
@@ -204,17 +202,6 @@ def test_other_text_is_another_adaptation(cse, place, pairs):  # noqa: F811
     assert "error: --budget" in again.err
 
 
-@pytest.mark.parametrize("record", ["mine", '{"entries": []}', '{"of": {"text": "other"}, "result": null}'])
-def test_again_deletes_nothing_that_it_did_not_make(cse, place, record):  # noqa: F811
-    (place / "out/ledger").mkdir(parents=True)
-    (place / "out/ledger/adaptation.json").write_text(record)
-    (place / "out/thesis.txt").write_text("mine")
-    done = cse(*LABELS, "--out", "out", "--again")
-    assert done.code == 2
-    assert "name another folder with --out" in done.err
-    assert contents(place / "out") == {"ledger/adaptation.json": record.encode(), "thesis.txt": b"mine"}
-
-
 def test_a_budget_too_short_for_one_training(cse, pairs):  # noqa: F811
     done = cse(*pairs)
     assert done.code == 2
@@ -285,27 +272,3 @@ def test_text_in_a_language_that_the_backbone_does_not_read_is_said_before_train
         card.unlink()
     assert "note: the text is in another language (de) than " in done.err
     assert "was trained on (en); prompts cannot teach it one" in done.err
-
-
-@pytest.mark.slow
-def test_a_stage_of_dvc_runs_it_when_the_text_changes(place):
-    def run(*command: str) -> str:
-        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    run("git", "init", "-q")
-    dvc = (sys.executable, "-m", "dvc")
-    run(*dvc, "init", "-q")
-    command = (
-        f"{sys.executable} -m cse.cli {' '.join(LABELS)} -s train.max_steps=5 --budget 20s --out data/intents --again"
-    )
-    run(
-        *dvc, "stage", "add", "-q", "-n", "adapt-intents", "-d", "labels.csv", "--outs-persist", "data/intents", command
-    )
-    assert "adaptation to" not in run(*dvc, "repro", "adapt-intents")
-    assert "didn't change" in run(*dvc, "repro", "adapt-intents")
-    with (place / "labels.csv").open("a", encoding="utf-8") as stream:
-        stream.write("one more text,label 0\n")
-    assert "made of 71 texts" in run(*dvc, "repro", "adapt-intents")
-    assert "labels held out kNN" in (place / "data/intents/summary.txt").read_text()
