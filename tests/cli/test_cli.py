@@ -20,10 +20,8 @@ import torch
 
 import cse as library
 from cse.cli.main import cli
-from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from cse.settings.data import DataSettings
 from tests.cli.workspace import contents, full_disk
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
@@ -147,12 +145,6 @@ def test_nothing_prepared_says_what_to_run(cse, empty, tiny_folders, command):
     (empty / "params.yaml").write_text(f"backbone: {{name: {tiny_folders['bert']}}}\n")
     line = cse(command).refused()
     assert "cse prepare" in line or "cse train" in line
-
-
-def test_unknown_key_in_params(cse, project):
-    params = project / "params.yaml"
-    params.write_text(params.read_text() + "evaluations: {device: cpu}\n")
-    assert cse("train").refused() == "params.yaml: evaluations: unknown key; did you mean 'evaluation'?"
 
 
 def test_no_params_says_how_to_get_one(cse, empty):
@@ -494,25 +486,6 @@ def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
-def test_command_is_a_process_with_an_exit_code(project):
-    """The installed command, once for real."""
-    command = [sys.executable, "-c", "from cse.cli import main; main()", "encode", "data/bundle", "--out", "x.npy"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, input="a cat\n", env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
-    done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no rows; add rows or name another file\n"
-
-
-def test_prepared_sample_is_what_the_function_writes(cse, empty):
-    (empty / "params.yaml").write_text("data: {max_rows: 60}\n")
-    assert cse("prepare").code == 0
-    prepare(DataSettings(source="sample", max_rows=60), empty / "again", progress=False)
-    assert contents(empty / "data/prepared") == contents(empty / "again")
-    assert json.loads((empty / "data/metrics/prepare.json").read_text())["rows"] > 0
-
-
 def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
     (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
@@ -532,19 +505,6 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
     line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
     assert line.endswith("or data.view: triplets, or mine.negatives: 1")
-
-
-def test_sentences_become_pairs_by_the_commands_of_the_page(cse, project):
-    """The loss is named to `cse train` alone, as docs/train.md has it."""
-    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]}" for i in range(40)]
-    (project / "questions.txt").write_text("\n".join(texts), encoding="utf-8")
-    sources = ("data.source=files", "data.view=sentences", "data.train_path=questions.txt")
-    assert cse("prepare", *(part for source in sources for part in ("-s", source))).code == 0
-    assert "pairs of neighbours among 40 sentences" in cse("mine", "-s", "mine.neighbours=5").out
-    done = cse("train", "-s", "mine.neighbours=5", "-s", "objective.energy_hinge.weight=0")
-    assert (done.code, " pairs, cpu" in done.err) == (0, True), done
-    line = cse("mine", "-s", "mine.negatives=1").refused()
-    assert line.startswith("data/prepared: contains sentences, but mine.negatives needs pairs")
 
 
 def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
