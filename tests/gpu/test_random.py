@@ -8,8 +8,6 @@ import torch
 
 from cse.settings.train import AugmentSettings
 from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut
-from cse.training.slices import RandomState
-from tests.gpu.base import needs_gpu
 from tests.training.encoding import encode_batch
 from tests.training.systems import SYSTEMS, make_system
 from tests.training.test_replay import ROWS, assert_same, step
@@ -51,29 +49,6 @@ def test_gradient_caching_in_bf16(folder, device):
         step(make_system("promcse", folder, dropout=0.1), cut, bf16=True, device=device) for cut in (SLICES, Cut(1, 5))
     )
     assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-2)
-
-
-@needs_gpu
-def test_without_the_devices_random_state_it_would_be_another_method(folder, device, monkeypatch):
-    direct = step(make_system("promcse", folder, dropout=0.1), SLICES, device=device)
-
-    def forgetful(run, *tensors):
-        return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
-
-    monkeypatch.setattr("cse.training.batch.run_twice", forgetful)
-    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), device=device)
-    with pytest.raises(AssertionError):
-        assert_same(direct, cached, tolerance=1e-2)
-
-
-def test_a_draw_is_replayed_and_leaves_no_trace(device):
-    torch.manual_seed(1)
-    state = RandomState(device)
-    drawn = torch.rand(3, device=device)
-    replayed = state.replay(lambda: torch.rand(3, device=device))
-    following = torch.rand(3, device=device)
-    assert torch.equal(replayed, drawn)
-    assert not torch.equal(following, drawn)
 
 
 @pytest.mark.parametrize("only", ["prompt", "backbone"])
