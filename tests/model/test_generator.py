@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
 from cse.model.mlm_head import UnigramGenerator, load_generator
@@ -15,36 +13,6 @@ from tests.tiny import make_backbone_folder, make_tokenizer
 @pytest.fixture
 def folder(family, tmp_path):
     return make_backbone_folder(tmp_path / "generator", family, seed=3, head=True, num_hidden_layers=2)
-
-
-def logits_of(folder, ids_BL, mask_BL):
-    with torch.no_grad():
-        return AutoModelForMaskedLM.from_pretrained(folder).eval()(input_ids=ids_BL, attention_mask=mask_BL).logits
-
-
-def test_the_likeliest_token_at_every_position(folder, backbone, batch):
-    generator = load_generator(str(folder), backbone, dropout=False)
-    found = generator.propose(*(x.numpy() for x in batch), None)
-    np.testing.assert_array_equal(found, logits_of(folder, *batch).argmax(dim=-1).numpy())
-
-
-def test_drawn_tokens_invert_the_distribution_function(folder, backbone, batch):
-    generator = load_generator(str(folder), backbone, dropout=False)
-    draw_BL = np.random.default_rng(0).random(batch[0].shape)
-    found = generator.propose(*(x.numpy() for x in batch), draw_BL)
-    logits = logits_of(folder, *batch).double().numpy()
-    shares = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    upto = np.cumsum(shares / shares.sum(axis=-1, keepdims=True), axis=-1)
-    for b, length in enumerate(batch[1].sum(dim=1)):
-        for j in range(length):
-            assert found[b, j] == np.searchsorted(upto[b, j], draw_BL[b, j], side="right")
-
-
-def test_frozen_with_dropout_as_asked(folder, backbone):
-    for dropout in (True, False):
-        generator = load_generator(str(folder), backbone, dropout=dropout)
-        assert generator.model.training is dropout
-        assert not any(weight.requires_grad for weight in generator.model.parameters())
 
 
 def test_another_vocabulary_is_refused(bert, tmp_path):

@@ -84,17 +84,6 @@ def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
     assert torch.backends.cudnn.allow_tf32 is before
 
 
-def test_padding_does_not_change_the_convolutions():
-    torch.manual_seed(0)
-    cnn = TokenCnn(12)
-    tokens = torch.randn(1, 4, 12)
-    longer = torch.cat([tokens, torch.randn(1, 3, 12)], dim=1)
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0]])
-    found = cnn(longer, mask)
-    torch.testing.assert_close(found[:, :4], cnn(tokens, mask[:, :4]))
-    assert not found[:, 4:].any()
-
-
 def test_tanh_projector(states):
     torch.manual_seed(0)
     layer = TanhMlp(12).double()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers.cache_utils import DynamicCache
 
 from cse.model.checkpoint import count_parameters, save_checkpoint, stored_weights
 from cse.model.prompts import PROMPT_KINDS
@@ -43,38 +42,6 @@ def float64_states(encoder, family, ids_BL, mask_BL):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("position_shift", [True, False])
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
-def test_forward_equals_float64_reference(backbone, family, batch, kind, position_shift):
-    encoder = make_encoder(backbone, kind, position_shift=position_shift, pooler="mean")
-    ids_BL, mask_BL = batch
-    last = float64_states(encoder, family, ids_BL, mask_BL)[-1]
-    expected = (last * mask_BL.numpy()[..., None]).sum(axis=1) / mask_BL.numpy().sum(axis=1, keepdims=True)
-    with torch.no_grad():
-        found = embed(encoder, ids_BL, mask_BL).numpy()
-        bare = embed(sentence_encoder(backbone, pooler="mean"), ids_BL, mask_BL).numpy()
-    np.testing.assert_allclose(found, expected, atol=2e-5)
-    assert np.abs(found - bare).max() > 0.05, "the prompt changed nothing"
-
-
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
-def test_forward_equals_the_library_with_a_cache(backbone, batch, kind):
-    """The route of methods of the past: keys and values in a fresh cache, a mask as wide as prefix and tokens."""
-    encoder = make_encoder(backbone, kind, pooler="cls")
-    ids_BL, mask_BL = batch
-    rows, length = len(ids_BL), encoder.prompt.length
-    cache = DynamicCache()
-    for layer, (key, value) in enumerate(encoder.prefix()):
-        cache.update(key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), layer)
-    backbone.model.set_attn_implementation("sdpa")
-    wide = torch.cat([torch.ones(rows, length, dtype=torch.long), mask_BL], dim=1)
-    with torch.no_grad():
-        expected = backbone.model(input_ids=ids_BL, attention_mask=wide, past_key_values=cache).last_hidden_state[:, 0]
-        backbone.model.set_attn_implementation("cse_prefix")
-        found = embed(encoder, ids_BL, mask_BL)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("pooler", "first_layer", "states"),
     [
@@ -97,55 +64,6 @@ def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_
         expected = (mixed * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
         np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
-
-
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
-def test_gradient_reaches_every_prompt_and_nothing_frozen(backbone, batch, kind):
-    encoder = make_encoder(backbone, kind, dropout=0.1, pooler="mean").train()
-    embed(encoder, *batch).square().sum().backward()
-    grad = encoder.prompt.table.grad
-    per_layer = (
-        grad.view(encoder.prompt.length, backbone.layers, 2, -1).abs().sum(dim=-1)
-        if kind == "key_value"
-        else grad.abs().sum(dim=-1)
-    )
-    assert per_layer.numel() == encoder.prompt.length * backbone.layers * (2 if kind == "key_value" else 1)
-    assert (per_layer > 0).all()
-    frozen = list(backbone.model.parameters())
-    assert len(frozen) > 40
-    assert all(weight.grad is None and not weight.requires_grad for weight in frozen)
-    assert list(encoder.trainable()) == ["prompt.table"]
-
-
-def test_gradient_equals_finite_differences(bert):
-    encoder = make_encoder(bert, length=2, pooler="mean").double()
-    ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3]]), torch.tensor([[1, 1, 1, 1]])
-
-    def loss() -> torch.Tensor:
-        return embed(encoder, ids_BL, mask_BL).square().sum()
-
-    loss().backward()
-    table = encoder.prompt.table
-    for place in [(0, 0), (1, 70), (0, 190), (1, 3)]:
-        with torch.no_grad():
-            start = table[place].item()
-            table[place] = start + 1e-5
-            above = loss().item()
-            table[place] = start - 1e-5
-            below = loss().item()
-            table[place] = start
-        assert table.grad[place].item() == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-7)
-
-
-def test_padding_columns_change_nothing(backbone):
-    encoder = make_encoder(backbone, pooler="mean")
-    ids_BL = torch.tensor([[5, 6, 7]])
-    mask_BL = torch.ones_like(ids_BL)
-    pad = torch.full((1, 4), 9)
-    with torch.no_grad():
-        alone = embed(encoder, ids_BL, mask_BL)
-        padded = embed(encoder, torch.cat([ids_BL, pad], dim=1), torch.cat([mask_BL, torch.zeros_like(pad)], dim=1))
-    torch.testing.assert_close(alone, padded, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("kind", PROMPT_KINDS)

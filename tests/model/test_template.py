@@ -171,12 +171,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), np.stack(alone), atol=1e-5)
 
 
-def test_a_decoder_has_no_mask_for_a_template(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path, "llama"))))
-    with pytest.raises(CseError, match="has no begin, end and mask token, which templates with a mask"):
-        new_template(TEXT, backbone)
-
-
 # ---- read-out -----------------------------------------------------------------------------------------------------
 
 
