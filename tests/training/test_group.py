@@ -151,52 +151,6 @@ def test_a_worker_alone_divides_by_its_own_tokens():
     assert ALONE.any(True, False) == [True, False]
 
 
-NUMBERS = """
-import json, sys
-import torch, torch.distributed as dist
-from cse.training.group import ProcessGroup
-rank, meeting = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-group = ProcessGroup(torch.device("cpu"))
-wide = torch.arange(4.0).reshape(2, 2) + 10 * rank
-found = {"joined": group.gather(wide, [2, 2]).tolist()}
-weights = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in (("a", (2, 3)), ("idle", (7,)), ("b", (4,)))}
-group.average_gradients(weights)  # where nothing has a gradient
-weights["a"].grad = torch.full((2, 3), 1.0 + rank)
-weights["b"].grad = torch.arange(4.0) * (1 + rank)
-group.average_gradients(weights)
-found["gradients"] = [weights[name].grad.flatten().tolist() for name in ("a", "b")] + [weights["idle"].grad]
-total, count = torch.tensor(3.0 + 3 * rank, requires_grad=True), torch.tensor(1.0 * rank)
-part = group.over_all(total, count)
-part.backward()
-found["part"] = [part.item(), total.grad.item(), count.item()]
-found["nothing"] = group.over_all(torch.tensor(0.0), torch.tensor(0.0)).item()
-found["means"] = group.average({"x": torch.tensor(float(rank)), "y": torch.tensor(3.0 * rank, dtype=torch.bfloat16)})
-found["flags"] = group.any(False, rank == 0, True)
-print(json.dumps(found))
-dist.destroy_process_group()
-"""
-
-
-def test_what_workers_tell_each_other(forking_python, tmp_path):
-    """Tokens: 0 and 1 of the workers, sums 3 and 6; the workers' mean of ``2 * sum / 1`` is 9 / 1."""
-    processes = [
-        subprocess.Popen(
-            [forking_python, "-c", NUMBERS, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    found = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
-    assert [worker.pop("part") for worker in found] == [[6.0, 2.0, 0.0], [12.0, 2.0, 1.0]]
-    assert found[0] == found[1] == {
-        "joined": [[0, 1], [2, 3], [10, 11], [12, 13]],
-        "gradients": [[1.5] * 6, [0, 1.5, 3.0, 4.5], None],
-        "nothing": 0.0,
-        "means": {"x": 0.5, "y": 1.5},
-        "flags": [False, True, True],
-    }  # fmt: skip
-
-
 TALK = """
 import json, sys
 import torch, torch.distributed as dist
