@@ -109,13 +109,6 @@ def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, mod
     assert losses[-1] < losses[0]
 
 
-def test_training_is_the_same_again(prepared, tmp_path):
-    settings = prepared(TERMS)
-    one, two = (train(settings, tmp_path, name) for name in ("one", "two"))
-    for name, weight in one.trainable().items():
-        assert torch.equal(weight, two.trainable()[name]), name
-
-
 def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documents, tmp_path):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     settings = prepared(TERMS | {"data.more": [judged]})

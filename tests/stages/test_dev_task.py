@@ -26,7 +26,6 @@ from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
 from cse.stages.train import train_stage
-from cse.training.fit_post import put_behind
 from cse.tune.job import read_curve, share_data
 from tests.tiny import WORDS, write_dev
 
@@ -106,16 +105,6 @@ def test_without_training_the_task_is_scored_once(run, settings, tmp_path):
     metrics = run(settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0}))
     assert (metrics["dev_measure"], "start_dev_score" in metrics) == ("kNN", False)
     assert (tmp_path / "run/plots/dev.csv").read_bytes() == b"step,score\n"
-
-
-def test_post_processing_says_what_it_changed(models, settings, prepared, tmp_path, capsys):
-    post = settings({"post.kind": "whitening", "post.dimension": 4}).post
-    put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out")
-    facts = read_config(tmp_path / "out")["facts"]
-    assert facts["dev_measure"] == "kNN"
-    assert re.search(
-        rf"with whitening, dev kNN \d+\.\d\d -> {facts['dev_score']:.2f}$", capsys.readouterr().out.strip()
-    )
 
 
 def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):

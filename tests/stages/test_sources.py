@@ -12,7 +12,7 @@ import pytest
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint import read_config
-from cse.settings.document import params_text, settings_table
+from cse.settings.document import params_text
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values
 from cse.settings.load import load_settings
@@ -279,13 +279,6 @@ def test_sources_in_a_settings_file(tmp_path):
     assert load_settings(path).data.more[0].weight == 2.0
     write_values(path, {"data.more": []})
     assert load_settings(path).data.more == []
-
-
-def test_the_table_of_settings_names_the_keys_of_a_source():
-    table = settings_table()
-    assert "`data.more` | list of tables | `[]` | " in table
-    assert "`data.more[].path` | text | required | " in table
-    assert "`data.more[].weight` | number > 0 | `1.0` | " in table
 
 
 def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):

@@ -465,20 +465,6 @@ def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
         stage_in(settings(changes), {"sentences": pairs}, tmp_path, "out")
 
 
-def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
-    changes = {"backbone.name": str(models["headless"]), "objective.masked_lm.weight": 0.1}
-    refused(run, settings(changes), r"^objective.masked_lm.weight: .*headless has no MLM head; backbones that have one")
-
-
-def test_a_generator_with_another_vocabulary(run, settings, models):
-    changes = {
-        "objective.replaced_tokens.weight": 0.1,
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": str(models["roberta"]),
-    }
-    refused(run, settings(changes), r"^objective.replaced_tokens.generator: .*roberta has another vocabulary")
-
-
 def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
     changes = {
         "template.text": "a b c d e f {sentence} h i j {mask}",
@@ -499,26 +485,6 @@ def test_word_vectors_are_not_trained(run, settings, models):
     changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
     message = r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none"
     refused(run, settings(changes), message)
-
-
-def test_sentences_longer_than_the_position_table(run, settings):
-    refused(run, settings({"train.max_length": 40}), r"^prompt.length: 4 leaves 36 of the 40 positions")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompt.length": 0}, "prompt.length: a prompt needs at least 1 vector"),
-        ({"objective.replaced_tokens.weight": -0.1}, "objective.replaced_tokens.weight: input should be greater than"),
-        ({"objective.masked_lm.weight": -1.0}, "objective.masked_lm.weight: input should be greater than"),
-        ({"objective.energy_hinge.margin": 2.5}, "objective.energy_hinge.margin: input should be less than or equal"),
-        ({"objective.energy_hinge.margin": -0.1}, "objective.energy_hinge.margin: input should be greater than"),
-    ],
-)
-def test_values_out_of_range_are_refused_when_the_settings_are_read(settings, changes, message):
-    with pytest.raises(CseError, match=re.escape(message)) as error:
-        settings(changes)
-    assert "\n" not in str(error.value)
 
 
 def test_no_gpu_was_seen_but_named(run, settings):
