@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from tests.pipeline.forking import GRAPHS, launchers
-from tests.pipeline.workspace import BIN, ROOT
-from tests.waiting import wait_for
+from tests.pipeline.workspace import BIN
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -80,66 +77,6 @@ def test_how_a_command_ends(folder, environment, how):
     done = subprocess.run(write(folder, text), cwd=folder, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code, done.stderr
     assert ("the reason" in done.stderr) == ("the reason" in text)
-
-
-@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_reaches_the_command(folder, environment, sent):
-    process = subprocess.Popen(
-        write(
-            folder,
-            "import os, signal, sys, time\nfrom pathlib import Path\n"
-            "signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))\nPath('pid').write_text(str(os.getpid()))\n"
-            "time.sleep(200)",
-        ),
-        cwd=folder, env=environment,
-    )  # fmt: skip
-    wait_for(lambda: (folder / "pid").exists() and (folder / "pid").read_text(), 120)
-    pid = int((folder / "pid").read_text())
-    assert pid != process.pid
-    process.send_signal(sent)
-    assert process.wait(30) == (5 if sent == signal.SIGTERM else -sent)
-    wait_for(lambda: not Path(f"/proc/{pid}").exists(), 30)
-
-
-def test_two_at_a_time_on_one_server(folder, environment):
-    command = write(folder, "import os, time; print(os.getppid()); time.sleep(2); print(os.getpid())")
-    begun = time.monotonic()
-    both = [subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert len({process.communicate()[0] for process in both}) == 2
-    assert [process.returncode for process in both] == [0, 0]
-    assert time.monotonic() - begun < 60
-
-
-def test_the_script_and_other_commands(folder, environment):
-    help_text = subprocess.run(["cse", "--help"], cwd=folder, env=environment | {"PYTHONPATH": str(ROOT)},
-                               capture_output=True, text=True, check=True).stdout  # fmt: skip
-    assert "adapt" in help_text
-    show = "import sys, yaml; print(sys.executable, 'tor' + 'ch' in sys.modules, yaml.__file__)"
-    started = subprocess.run(["python", "-c", show], cwd=folder, env=environment, capture_output=True, text=True,
-                             check=True).stdout  # fmt: skip
-    bin_folder = launchers(str(BIN / "python"))
-    executable, imported, found = started.split()
-    assert (executable, imported) == (f"{bin_folder}/python", "False")
-    assert Path(found).is_relative_to(bin_folder.parent), "started, with the packages of the environment"
-    code = (
-        "import sys; from cse.program import here; print(__name__, sys.argv, here, 'torch' in sys.modules); sys.exit(3)"
-    )
-    write(folder, "here = 5")
-    forked = subprocess.run(
-        ["python", "-c", code, "a", "-b"], cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
-    assert (forked.stdout, forked.returncode) == ("__main__ ['-c', 'a', '-b'] 5 True\n", 3)
-
-
-def test_what_a_command_finds_first(folder, environment):
-    """PYTHONPATH comes behind the folder of a module or script, as ever."""
-    (folder / "other/cse").mkdir(parents=True)
-    (folder / "other/beside.py").write_text("here = 'beside'")
-    (folder / "other/cse/__init__.py").write_text("raise SystemExit('the wrong one')")
-    command = write(folder, "import beside; print(beside.here)")
-    done = subprocess.run(command, cwd=folder, env=environment | {"PYTHONPATH": str(folder / "other")}, text=True,
-                          capture_output=True, check=False)  # fmt: skip
-    assert (done.stdout, done.stderr) == ("beside\n", "")
 
 
 TRACE = """
