@@ -62,24 +62,8 @@ def test_help_shows_an_example_that_is_a_command(cse, path):
     assert all(option.help for option in options(path))
 
 
-def test_help_names_each_command_once_beginning_with_ones_own_text(cse):
-    shown = re.findall(r"^  ([a-z][a-z-]*) {2,}\S", cse("--help").out, re.MULTILINE)
-    assert sorted(shown) == sorted(cli.list_commands(click.Context(cli)))
-    assert shown[0] == "adapt"
-
-
 def options(path):
     return [p for known, command in commands() if known == path for p in command.params if isinstance(p, click.Option)]
-
-
-@pytest.mark.parametrize("path", [(), ("preset",)])
-def test_group_alone_shows_its_help(cse, path):
-    alone, asked = cse(*path), cse(*path, "--help")
-    assert (alone.code, alone.err, alone.out) == (0, "", asked.out)
-
-
-def test_version(cse):
-    assert library.__version__ in cse("--version").out
 
 
 @pytest.mark.parametrize("command", ["prepare", "train"])

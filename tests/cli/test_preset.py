@@ -27,12 +27,6 @@ def test_list_names_every_preset_with_row_average_and_description(cse):
     assert [line[0] for line in notes] == ["*", "t"]
 
 
-def test_list_filters_by_name_and_shows_only_footnotes_it_needs(cse):
-    lines = cse("preset", "list", "--system", "D2CSE-sup").out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [name for name in preset_names() if "d2cse-sup" in name]
-    assert len(lines) == 1 + 9
-
-
 def test_list_rows_accounts_for_every_row_of_the_papers(cse):
     done = cse("preset", "list", "--rows")
     lines = done.out.splitlines()

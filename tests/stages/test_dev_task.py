@@ -14,7 +14,7 @@ from cse.bench.data import DataFolders
 from cse.bench.domain import read_domain_scores
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
-from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks, write_tasks
+from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
@@ -117,15 +117,6 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
         "dev_measure": "AP", "trained": {"search (nDCG@10)": 50.5},
     }  # fmt: skip
     assert dev_of(scores) == DevScore(91.5, "AP")
-
-
-def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
-    write_tasks(prepared, dev=labelled(), test=open_tasks(PreparedData(prepared), TEST), own=[labelled()])
-    share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
-    there = {path.name for path in (tmp_path / "trials").iterdir()}
-    assert there == {"train.arrow", "tasks.arrow", "report.json"}
-    shared = PreparedData(tmp_path / "trials")
-    assert (open_dev(shared), open_tasks(shared, TEST), open_tasks(shared, OWN)) == (labelled(), [], [])
 
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):

@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 
 from cse.bench import worker as worker_module
 from cse.bench.pacing import mixed_steps, steps_of
@@ -180,18 +179,6 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST
     _check_disk([lost], job)  # what is on record stands
-
-
-def test_a_trial_that_does_not_fit_is_recorded_with_what_to_set(make_job, monkeypatch):
-    job, reports = make_job(), []
-
-    def full(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("cse.training.ready.train", full)
-    run_trial(CONFIG, job, reports.append)
-    assert reports == [{METRIC: WORST, "percent": 100}]
-    assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 24 sentences")
 
 
 def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):

@@ -83,12 +83,6 @@ def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeyp
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_same_label_precision_by_hand():
-    # from 0: 10 (other), 20 (own), 40 (own); from 20: 10 (other), 0 and 40 (own, equally near; the earlier first)
-    found = labels.same_label_precisions(on_circle(0, 10, 20, 40), np.array([0, 1, 0, 0]))
-    np.testing.assert_allclose(found, [(1 / 2 + 2 / 3) / 2, (1 / 2 + 2 / 3) / 2, (1 + 2 / 3) / 2])
-
-
 def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
     test, test_label, reference, reference_label = clouds
     probe = LogisticRegression(C=10.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
