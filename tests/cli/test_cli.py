@@ -100,8 +100,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
         (["train", "-s", "train=2"], "train: "),
         (["train", "-p", "other.yaml"], "other.yaml: no such file"),
-        (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
-        (["export", "--data", "nowhere"], "nowhere: no prepared data"),
         (["encode", "./nowhere", "--out", "x.npy"], "./nowhere: no such folder"),
         (["encode", "params.yaml", "--out", "x.npy"], "params.yaml: a file; name the folder of a checkpoint"),
         (["encode", "data/bundle"], "--out"),

@@ -8,12 +8,10 @@ import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cse.cli import main
 from cse.errors import describe_os_error
-from cse.files import write_array
 from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
 from tests.tiny import WORDS
@@ -112,13 +110,6 @@ def test_a_disk_that_is_read_only(cse, disk, name):
     assert ".cse-tmp-" not in line, "a name that nobody gave"
     assert "Traceback" not in done.err
     stays(disk, before)
-
-
-@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.empty(0, np.int32)])
-def test_an_array_is_written_as_numpy_does(tmp_path, array):
-    write_array(tmp_path / "own.npy", array)
-    assert np.array_equal(np.load(tmp_path / "own.npy"), array)
-    assert np.load(tmp_path / "own.npy").dtype == array.dtype
 
 
 def test_the_line_names_what_the_user_named():

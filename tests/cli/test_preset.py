@@ -37,12 +37,6 @@ def test_list_rows_accounts_for_every_row_of_the_papers(cse):
     assert set(re.findall(r"[a-z0-9.-]+", done.out)) > {name for name in preset_names() if load_preset(name).rows}
 
 
-def test_list_rows_of_one_system(cse):
-    done = cse("preset", "list", "--rows", "--system", "scpcse")
-    assert done.out.splitlines() == ["DCPCSE table 1", "  unsupervised, SCPCSE, BERT-base: scpcse-unsup-bert-base"]
-    assert cse("preset", "list", "--rows", "--system", "flow-minilm").out == "no row of the three papers\n"
-
-
 def test_list_refuses_a_system_that_is_not_there(cse):
     expected = "--system: no preset has 'elmo' in its name; see `cse preset list`"
     assert cse("preset", "list", "--system", "elmo").refused() == expected

@@ -9,11 +9,8 @@ import contextlib
 import json
 import os
 import re
-import resource
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -231,18 +228,6 @@ def test_an_experiment_leaves_metrics(copy):
     assert "To append to your config use +augment.mask_span=2" in told
 
 
-def test_push_and_pull_with_the_default_remote(copy, tmp_path):
-    expected = copy.bytes_of(*OUTPUTS)
-    assert "file" in copy.dvc("push")
-    assert (tmp_path / "cse-dvc-remote").is_dir(), "the default remote is a folder beside the clone"
-    for name in ("data/prepared", "data/checkpoint", "data/plots/train", "data/bundle", ".dvc/cache"):
-        shutil.rmtree(copy.folder / name)
-    (copy.folder / "data/plots/sts.csv").unlink()
-    copy.dvc("pull")
-    assert copy.bytes_of(*OUTPUTS) == expected
-    assert ran(copy.dvc("repro")) == []
-
-
 # ---- killed -------------------------------------------------------------------------------------------------------
 
 
@@ -305,21 +290,6 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
 
 
 # ---- a full disk --------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_the_earlier_checkpoint(copy):
-    """A limit on the size of a file fails as a full disk does."""
-    expected = copy.bytes_of(*OUTPUTS)
-    copy.set({"train.seed": 7})
-    output = copy.run(
-        sys.executable, "-B", "-m", "cse.stages.train", fails=True,  # -B: byte code cut off at the limit would stay
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
-    )  # fmt: skip
-    errors = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, output
-    assert "no space left" in errors[0]
-    assert copy.bytes_of(*OUTPUTS) == expected
-    assert copy.leftovers() == []
 
 
 # ---- the defaults -------------------------------------------------------------------------------------------------

@@ -482,13 +482,6 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     assert not any(weight.requires_grad for weight in term.parameters())
 
 
-def test_a_bare_encoder_is_at_its_teacher(bert):
-    """Full fine-tuning starts there; a prompt starts beside it."""
-    encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
-    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.05), [bare_teacher(encoder)])
-    assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
-
-
 def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     """Teachers of other read-outs and prompts; lengths differ, so the batch is cut into several slices."""
     torch.manual_seed(7)
