@@ -160,8 +160,6 @@ def test_without_a_true_difference_the_first_line_seldom_says_something():
     assert 0.015 < lines["others"] / 4000 < 0.033
 
 
-# ---- adapted queries -----------------------------------------------------------------------------------------------
-
 SEARCH = ("cacm", "nDCG@10")
 
 

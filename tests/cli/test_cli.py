@@ -162,9 +162,6 @@ def test_debug_shows_the_trace(cse, project, before):
     assert done.code == 2
 
 
-# ---- presets ------------------------------------------------------------------------------------------------------
-
-
 def test_preset_show_and_use(cse, empty):
     shown = cse("preset", "show", "promcse-unsup-bert-base").out
     assert "source: " in shown

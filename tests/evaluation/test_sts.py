@@ -75,9 +75,6 @@ def averaged(tasks):
     return Averaged(tasks, SEVEN_TASKS, AGGREGATES)
 
 
-# ---- scores -------------------------------------------------------------------------------------------------------
-
-
 def test_scores_agree_with_a_reference():
     encoder = FakeEncoder()
     tasks = [make_task("STS12", {"news": 30, "video": 12, "forum": 7}), make_task("STS-B", {"test": 25})]

@@ -96,9 +96,6 @@ def test_a_measure_that_does_not_exist_costs_no_other(data):
     assert "zero vector" in format_suite({"model": results})
 
 
-# ---- some measures only -------------------------------------------------------------------------------------------
-
-
 def test_measures_by_name():
     assert measures_from("full") == MEASURES
     assert measures_from("cxc, sts,cxc") == ("cxc", "sts")

@@ -52,9 +52,6 @@ def test_it_is_least_where_the_softmax_is_the_teachers():
     assert queries.grad.abs().max() > 1e-3
 
 
-# ---- a sample in place of all -------------------------------------------------------------------------------------
-
-
 def tensors(*values):
     return tuple(torch.from_numpy(np.asarray(value)) for value in values)
 

@@ -121,9 +121,6 @@ def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
     assert load_backbone(find_backbone(str(folder)), "mean").pooling == "mean", "an explicit choice wins"
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------------
-
-
 # ---- positions ----------------------------------------------------------------------------------------------------
 
 

@@ -144,8 +144,6 @@ def test_a_template_needs_its_slots_in_order(bert, text):
         new_template(text, bert)
 
 
-# ---- decoders: no mask, the last token is read (PromptEOL) --------------------------------------------------------
-
 DECODERS = {"llama": 1, "llama, wide heads, no added tokens": 0, "gemma3": 1}  # tokens behind a text
 LAST = "the man reads {sentence} near"
 
@@ -243,9 +241,6 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     with pytest.raises(KeyboardInterrupt), encoder.read_as_in_training():
         raise KeyboardInterrupt
     np.testing.assert_array_equal(encoder.encode(sentences), before)
-
-
-# ---- trained templates --------------------------------------------------------------------------------------------
 
 
 def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone, family):

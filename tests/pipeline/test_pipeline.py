@@ -42,9 +42,6 @@ def copy(finished, tmp_path) -> Workspace:
     return finished.copy(tmp_path / "clone")
 
 
-# ---- what runs, and what does not ---------------------------------------------------------------------------------
-
-
 def test_repro_makes_everything(finished):
     stages = finished.locked_stages()
     assert list(stages) == list(STAGES)
@@ -167,9 +164,6 @@ def test_two_clones_make_the_same_bytes(finished, tmp_path):
     assert str(tmp_path) not in other.lock()
 
 
-# ---- looking at results, trying others, sharing them --------------------------------------------------------------
-
-
 def test_metrics_and_plots(copy, tmp_path):
     metrics = json.loads(copy.dvc("metrics", "show", "--json"))[""]["data"]
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
@@ -228,9 +222,6 @@ def test_an_experiment_leaves_metrics(copy):
     assert "To append to your config use +augment.mask_span=2" in told
 
 
-# ---- killed -------------------------------------------------------------------------------------------------------
-
-
 def kill_when(workspace: Workspace, there: Callable[[], object]) -> str:
     """Start ``dvc repro``, end its whole process group with SIGKILL as soon as ``there()``, and return its output."""
     log = workspace.folder.parent / "killed.log"
@@ -287,12 +278,6 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
         assert killed.bytes_of(name) == whole.bytes_of(name)
     assert killed.lock() == whole.lock()
     assert not saved()
-
-
-# ---- a full disk --------------------------------------------------------------------------------------------------
-
-
-# ---- the defaults -------------------------------------------------------------------------------------------------
 
 
 def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):

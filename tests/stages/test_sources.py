@@ -185,9 +185,6 @@ def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path)
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 
-# ---- mistakes -----------------------------------------------------------------------------------------------------
-
-
 def test_a_source_that_was_not_prepared(run, several, files):
     run(several())
     with pytest.raises(CseError, match=r"prepared/train-the-pairs.arrow: no such file; run `cse prepare`$"):

@@ -102,9 +102,6 @@ def test_roles_that_do_not_fit(opened, changes, message):
         opened(TRIPLETS | changes)
 
 
-# ---- shorter vectors -------------------------------------------------------------------------------------------------
-
-
 def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
     torch.manual_seed(3)
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, dropout=0.0), pooler="mean")

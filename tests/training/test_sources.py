@@ -95,9 +95,6 @@ def test_a_sources_own_weight_decays_too(tiny_folders, tmp_path):
     assert [term.weight(step, 0.2) for step in (0, 100)] == [0.2, 0.1]
 
 
-# ---- in the loop --------------------------------------------------------------------------------------------------
-
-
 def test_the_log_leaves_out_what_a_batch_has_not(bert, tmp_path):
     log = CsvLog(tmp_path)
     log.start(0, 10)

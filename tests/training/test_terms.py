@@ -463,9 +463,6 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
     assert all(torch.isfinite(value) for value in values)
 
 
-# ---- distillation -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
