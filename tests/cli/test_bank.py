@@ -33,13 +33,6 @@ def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def project(made, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(made, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
 def test_from_a_checkpoint_to_vectors(cse, project):
     done = cse("bank", "create", "own", "data/checkpoint")
     assert (done.code, done.out.split(";")[0]) == (

@@ -33,13 +33,6 @@ def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def project(made, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(made, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def opened(monkeypatch) -> list[str]:
     """The folders of the graphs that are opened."""
     folders: list[str] = []

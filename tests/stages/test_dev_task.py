@@ -25,8 +25,8 @@ from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
-from cse.stages.train import train_stage
 from cse.tune.job import read_curve, share_data
+from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev
 
 # four labels of a few words each, and texts of two of them
@@ -53,10 +53,7 @@ def prepared(data, tmp_path):
 def run(prepared, tmp_path):
     def call(settings, name="run"):
         folder = tmp_path / name
-        train_stage(
-            settings, prepared=prepared, corrupted=tmp_path / "none", checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json", plots=folder / "plots", scratch=tmp_path / "scratch",
-        )  # fmt: skip
+        train_in(folder, settings, prepared, scratch=tmp_path / "scratch")
         return json.loads((folder / "train.json").read_text(encoding="utf-8"))
 
     return call

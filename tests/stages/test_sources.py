@@ -18,9 +18,9 @@ from cse.settings.edit import write_values
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
-from cse.stages.train import train_stage
 from cse.training import MINING_FILE, Folders
 from cse.training.ready import groups_of, open_training
+from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 HINGE = "objective.energy_hinge.weight"
@@ -61,19 +61,10 @@ def several(settings, files):
 @pytest.fixture
 def run(tmp_path):
     def call(settings, name="run", prepare=True):
-        folder = tmp_path / name
         if prepare:
             prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
-        return train_stage(
-            settings,
-            prepared=tmp_path / "prepared",
-            mined=tmp_path / "mined",
-            corrupted=tmp_path / "corrupted",
-            checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json",
-            plots=folder / "plots",
-            scratch=tmp_path / "scratch",
-        )
+        shared = {name: tmp_path / name for name in ("mined", "corrupted", "scratch")}
+        return train_in(tmp_path / name, settings, tmp_path / "prepared", **shared)
 
     return call
 

@@ -28,11 +28,11 @@ from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import train_stage
 from cse.training import Folders
 from cse.training.ready import open_training
 from tests.cli.workspace import contents
 from tests.parts import sentence_encoder
+from tests.stages.training import train_in
 from tests.tiny import make_backbone_folder, write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
@@ -45,15 +45,7 @@ def run(data, tmp_path):
 
     def call(settings, name="run", view="sentences"):
         folder = tmp_path / name
-        train_stage(
-            settings,
-            prepared=data[view],
-            corrupted=tmp_path / "corrupted",
-            checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json",
-            plots=folder / "plots",
-            scratch=tmp_path / "scratch",
-        )
+        train_in(folder, settings, data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch")
         return json.loads((folder / "train.json").read_text(encoding="utf-8"))
 
     return call
@@ -277,15 +269,8 @@ def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
 
 
 def stage_in(settings, data, folder, name, launch=None):
-    return train_stage(
-        settings,
-        prepared=data["sentences"],
-        checkpoint=folder / name,
-        metrics=folder / f"{name}.json",
-        plots=folder / f"{name}.plots",
-        scratch=folder / "scratch",
-        launch=launch,
-    )
+    places = {"checkpoint": folder / name, "metrics": folder / f"{name}.json", "plots": folder / f"{name}.plots"}
+    return train_in(folder, settings, data["sentences"], launch=launch, **places)
 
 
 def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, tmp_path):

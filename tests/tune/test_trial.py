@@ -15,7 +15,6 @@ from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
-from cse.stages.train import train_stage
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_disk, _check_objective, _name
@@ -23,6 +22,7 @@ from cse.tune.job import METRIC, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
+from tests.stages.training import train_in
 
 OVER = "prompt.length=[2, 3]"
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
@@ -33,15 +33,7 @@ def test_a_trial_equals_the_stage(make_job, folder):
     job, reports = make_job(), []
     run_trial(CONFIG, job, reports.append)
     out = folder / "by-hand"
-    metrics = train_stage(
-        settings_with(job.settings, CONFIG),
-        prepared=folder / "data/prepared",
-        corrupted=folder / "data/corrupted",
-        checkpoint=out / "checkpoint",
-        metrics=out / "train.json",
-        plots=out / "plots",
-        scratch=out / "scratch",
-    )
+    metrics = train_in(out, settings_with(job.settings, CONFIG), folder / "data/prepared")
     found = job.folder_of(CONFIG)
     for name in ("checkpoint", "train.json", "plots"):
         assert contents(found / name) == contents(out / name)
