@@ -22,7 +22,7 @@ import cse as library
 from cse.cli.main import cli
 from cse.data.store import PreparedData
 from cse.settings import Settings, load_settings
-from tests.cli.workspace import contents, full_disk
+from tests.cli.workspace import contents
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
 from tests.evaluation.test_cxc import write as write_captions
@@ -310,27 +310,6 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     assert not (project / "data/both").exists()
 
 
-def test_post_behind_a_bare_backbone_scores_and_encodes_like_any_checkpoint(cse, project, tiny_folders):
-    assert cse("post", tiny_folders["bert"], "--kind", "flow", "--out", "data/flow").code == 0
-    done = cse("evaluate", "data/flow", str(tiny_folders["bert"]), "--json", "scores.json")
-    assert done.code == 0
-    flow, bare = json.loads((project / "scores.json").read_text()).values()
-    assert flow["sts"]["near"]["all"] != bare["sts"]["near"]["all"]
-
-
-def test_post_fits_a_query_map_and_leaves_documents_alone(cse, project, tiny_folders):
-    lines = [json.dumps({"title": text, "text": f"{text} again. {text} and more."}) for text in SENTENCES]
-    (project / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    values = {"source": "files", "view": "documents", "pairs": "[stand_ins]", "train_path": "corpus.jsonl"}
-    own = [part for key, value in values.items() for part in ("-s", f"data.{key}={value}")]
-    assert cse("prepare", *own, "--out", "data/stand-ins").code == 0
-    done = cse("post", tiny_folders["bert"], "--kind", "query_map", "--data", "data/stand-ins", "--out", "data/mapped")
-    assert done.code == 0, done.err
-    mapped, bare = (library.SentenceEncoder.load(str(each)) for each in ("data/mapped", tiny_folders["bert"]))
-    np.testing.assert_array_equal(mapped.encode(SENTENCES), bare.encode(SENTENCES))
-    assert np.abs(mapped.encode(SENTENCES, role="query") - bare.encode(SENTENCES)).max() > 1e-3
-
-
 @pytest.mark.parametrize(
     ("args", "message"),
     [
@@ -453,16 +432,6 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
 
 
 # ---- a disk that is full ------------------------------------------------------------------------------------------
-
-
-def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
-    alone = contents(project / "data/checkpoint")["weights.safetensors"]
-    with full_disk(5000):
-        assert "no space left" in cse("train", "-s", "train.save_seconds=0").err
-    assert list((project / ".cse/resume").iterdir())
-    assert cse("train", "-s", "train.save_seconds=0").code == 0
-    assert contents(project / "data/checkpoint")["weights.safetensors"] == alone
-    assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
 def test_negatives_are_mined_by_a_command_of_its_own(cse, project):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,21 +126,6 @@ def test_labels_that_cannot_be_told_are_refused(tmp_path, names, labels, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("names", [PREMISE, ("question1", "question2", "is_duplicate")])
-def test_zero_and_one_are_no_classes_of_nli(tmp_path, names):
-    """0 would be entailment: pairs that are no duplicates would be trained as positives."""
-    path = pairs(tmp_path, ["0", "1", "", "-1"], names)
-    with pytest.raises(CseError, match=r"a.csv: the labels 0, 1 in column .* may mean entailment and neutral, or no"):
-        list(read_rows(path, "labelled"))
-
-
-@pytest.mark.parametrize(("view", "third"), [("pairs", "0"), ("pairs", "no"), ("pairs", "3.8"), ("triplets", "0")])
-def test_a_label_without_a_name_is_refused(tmp_path, view, third):
-    (tmp_path / "a.txt").write_text(f"one\ttwo\tthree\na\tb\t{third}\n", encoding="utf-8")
-    with pytest.raises(CseError, match=r"a.txt:2: a label or score stands behind the texts; write a line with names"):
-        list(read_rows(tmp_path / "a.txt", view))
-
-
 def test_a_label_that_the_first_object_lacks_is_a_label(tmp_path):
     rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "c", "sentence2": "d", "label": 0}]
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
@@ -224,10 +208,3 @@ def test_categories_may_be_numbers(tmp_path, values, name):
     assert list(read_rows(truths, "categories")) == [Row(1, ("a",), "true"), Row(2, ("b",), "false")]
     task = write(tmp_path / name, ("text", "label"), [(f"t {n}", values[n % 2]) for n in range(8)])
     assert set(read_task(task).test_label) == {"1", "2"}
-
-
-def test_binary_labels_that_are_floats_are_measured_as_binary(tmp_path):
-    for names in (("sentence1", "sentence2", "label"), SCORE):
-        task = read_task(pairs(tmp_path, ["0.0", "1.0", "1.0"], names))
-        assert isinstance(task, BinaryPairs)
-        np.testing.assert_array_equal(task.label, [False, True, True])

@@ -17,7 +17,7 @@ import pytest
 from pydantic import ValidationError
 
 from cse.export.bank import make_domain
-from cse.export.domains import add_domain, remove_domain
+from cse.export.domains import add_domain
 from cse.runtime import domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
@@ -344,24 +344,6 @@ def test_auto_says_whose_prompts_it_chose(small_bank, tiny_folders, tmp_path):
     assert [list(map(len, rows)) for rows in (found, plain.json())] == [[5, 32], [5, 32]]
     for row, text, name in zip(found, texts, ("headed", "hidden"), strict=True):
         np.testing.assert_allclose(row, encoder.encode(text, domain=name), atol=1e-5)
-
-
-def test_domains_come_and_go_while_it_serves(small_bank, tiny_folders, tmp_path):
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    app = create_app(Options(model=str(bank)))
-
-    def ask(name):
-        (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": name, "input": "the cat sits"}))
-        return answer
-
-    old = vectors_of(ask("plain"))
-    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
-    new = vectors_of(ask("plain"))
-    np.testing.assert_allclose(new, OnnxEncoder(bank).encode(["the cat sits"], domain="plain"), atol=1e-6)
-    assert np.abs(new - old).max() > 0.01
-    remove_domain(bank, "plain")
-    assert ask("plain").status_code == 404
-    assert ask("shared").status_code == 200
 
 
 def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_bank, tmp_path):

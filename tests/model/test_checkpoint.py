@@ -268,8 +268,3 @@ def test_backbone_that_moved_is_found_where_the_caller_says(tiny_folders, tmp_pa
     assert "backbone=" in message
     loaded = SentenceEncoder.load(folder, backbone=str(moved))
     np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
-
-
-def test_bundle_is_sent_to_the_other_encoder(tmp_path):
-    (tmp_path / "bundle.json").write_text("{}")
-    assert refused(tmp_path) == f"{tmp_path}: this is an ONNX bundle; load it with cse.OnnxEncoder"

@@ -278,14 +278,3 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
         assert killed.bytes_of(name) == whole.bytes_of(name)
     assert killed.lock() == whole.lock()
     assert not saved()
-
-
-def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):
-    """``git clone``, ``dvc repro`` with the real backbone, which the fixture has run; only numbers are changed."""
-    workspace = finished_clone.copy(tmp_path / "clone")
-    scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
-    assert scores.keys() == {"trained", "backbone"}
-    manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())
-    assert manifest["dimension"] == 384
-    assert manifest["parity"]["largest_difference"] <= 1e-5
-    assert ran(workspace.dvc("repro")) == []

@@ -7,7 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
-from cse.settings.document import COMMON, params_text, settings_page, settings_table, yaml_value
+from cse.settings.document import COMMON, params_text, settings_page, yaml_value
 from cse.settings.load import flatten, walk_keys
 
 ROOT = Path(__file__).parents[2]
@@ -51,15 +51,6 @@ def test_default_params_explain_every_key_on_two_screens():
     assert len(entries) > len(COMMON)  # the groups too
     for number in entries:
         assert "  # " in lines[number] or lines[number - 1].strip().startswith("#"), lines[number]
-
-
-def test_table_shows_choices_ranges_and_units():
-    table = settings_table()
-    assert "`train.device` | `auto`, `cpu`, `cuda` | `auto` | " in table
-    assert "`train.early_stop` | integer >= 1, `null` | `null` | " in table
-    assert "`prompt.dropout` | number >= 0, < 1, `null` | `null` | " in table
-    assert "`data.columns` | list of texts, `null` | `null` | " in table
-    assert all(row.count(" | ") == 3 for row in table.splitlines()[2:])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -24,7 +23,6 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
@@ -292,16 +290,6 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
     stage_in(other, data, tmp_path, "out")  # the lock went with the first
     steps = [row["step"] for row in table(tmp_path / "out.plots/train.csv")]
     assert steps == ["5", "8"]
-
-
-def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
-    lock = tmp_path / "locks/one"
-    script = "import os, sys, time; from pathlib import Path; from cse.process import only_one\n"
-    script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=240).returncode == -9
-    assert lock.is_file()
-    with only_one(lock, "refused"), pytest.raises(CseError, match=r"^refused$"), only_one(lock, "refused"):
-        pytest.fail("two at once")
 
 
 @pytest.mark.parametrize(

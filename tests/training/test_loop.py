@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import subprocess
-import sys
-import textwrap
-import time
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +18,6 @@ from cse.training.losses import Losses
 from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
     contrast,
@@ -61,14 +56,6 @@ def test_loss_falls_and_the_backbone_stays_bit_for_bit(bert, tmp_path):
     assert loss_of_all_rows() < 0.9 * start
     assert len(before) > 40
     assert all(torch.equal(before[name], weight) for name, weight in encoder.backbone.model.state_dict().items())
-
-
-def test_the_same_seed_gives_the_same_bits_and_another_does_not(bert, tmp_path):
-    first = run(bert, tmp_path / "a")[0].prompt.table
-    again = run(bert, tmp_path / "b")[0].prompt.table
-    other = run(bert, tmp_path / "c", replan(PLAN, seed=6))[0].prompt.table
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
 
 
 def test_merged_forward_equals_one_forward_per_view(bert):
@@ -306,68 +293,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
     assert recorder.starts == [(5, 10)]
     assert state.evaluations == expected.evaluations
     assert all(torch.equal(result[name], weight) for name, weight in whole.trainable().items())
-
-
-SCRIPT = """
-import sys, torch
-from pathlib import Path
-torch.set_num_threads(1)
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.training.slices import Cut
-from cse.training.loop import train
-from cse.training.state import RunFolder
-from tests.parts import new_plan, replan
-from tests.training.helpers import Recorder, make_problem
-
-class Slow(Recorder):
-    def step(self, record):
-        print("step", record.step, flush=True)
-
-backbone = load_backbone(find_backbone(sys.argv[1]))
-encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = new_plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
-state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
-              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
-torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
-"""
-
-
-def start_run(backbone: Path, folder: Path, out: Path, script: str = SCRIPT) -> subprocess.Popen:
-    command = [sys.executable, "-c", textwrap.dedent(script), str(backbone), str(folder), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path):
-    """SIGKILL at several moments of one run, then to the end: every bit as in the run that was left alone."""
-    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
-    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt")
-    whole.communicate(timeout=120)
-    assert whole.returncode == 0
-
-    kills = 0
-    for target in (15, 60, 110, 160):
-        process = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
-        for line in process.stdout:
-            if line.startswith("step") and int(line.split()[1]) >= target:
-                time.sleep(0.007 * kills)  # not always right after a report
-                process.kill()
-                break
-        kills += process.wait(timeout=60) == -signal.SIGKILL
-    assert kills == 4
-    assert not (tmp_path / "cut.pt").exists()
-    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
-    output, _ = last.communicate(timeout=120)
-    assert last.returncode == 0
-    first_step = int(output.splitlines()[0].split()[1])
-    assert first_step > 150, "the last run started from the beginning"
-
-    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
-    assert torch.equal(expected["table"], found["table"])
-    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
-    for name, weight in expected["state"]["weights"].items():
-        assert torch.equal(weight, found["state"]["weights"][name]), name
 
 
 def test_bf16_follows_fp32(bert, tmp_path):

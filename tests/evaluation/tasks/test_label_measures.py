@@ -146,8 +146,3 @@ def test_clusters_are_compared_by_v_measure(clouds):
     assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
     assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
     assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
-
-
-def test_labels_become_the_same_numbers_in_both_columns():
-    test, reference = labels.numbered(["b", "a"], ["c", "b", "b"])
-    assert (test.tolist(), reference.tolist()) == ([1, 0], [2, 1, 1])
