@@ -8,10 +8,9 @@ from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
 from cse.settings.document import COMMON, params_text, settings_page, yaml_value
-from cse.settings.load import flatten, walk_keys
+from cse.settings.load import flatten
 
 ROOT = Path(__file__).parents[2]
-KEYS = [key for key, _ in walk_keys()]
 
 
 def parse(text):
