@@ -14,6 +14,7 @@ from cse.runtime.encode import unit_rows
 
 DRAWN_TASK = "STS-B"
 PERPLEXITY, SEED = 30.0, 42  # of t-SNE
+DRAWN = 500  # sentences: t-SNE takes 2 seconds of processor for them, 23 for 2,000, and more dots show no more
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,7 @@ class PairDetails:
     Attributes:
         cosine: of each pair, ``(n,)``.
         densities: densities of the cosines, over all pairs and by gold similarity.
-        sentences: the ``m`` distinct sentences.
+        sentences: the ``m`` distinct sentences, of more than 500 as many at even distances.
         subset: subset where each first occurs.
         points: their t-SNE coordinates, ``(m, 2)``.
     """
@@ -49,8 +50,10 @@ def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
         for sentence, subset in zip(side, task.subset, strict=True):
             places.setdefault(sentence, subset)
     sentences = list(places)
-    points = tsne(vectors.of(sentences))
-    return PairDetails(task, cosine, densities(cosine, task.score), sentences, list(places.values()), points)
+    if len(sentences) > DRAWN:
+        sentences = [sentences[n] for n in np.linspace(0, len(sentences) - 1, DRAWN).astype(int)]
+    subset, points = [places[sentence] for sentence in sentences], tsne(vectors.of(sentences))
+    return PairDetails(task, cosine, densities(cosine, task.score), sentences, subset, points)
 
 
 def tsne(rows: np.ndarray) -> np.ndarray:

@@ -174,8 +174,8 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
         return save(
             "projection",
             "Sentences in the plane (t-SNE)",
-            f"{_drawn_task(drawn)}, distinct sentences, t-SNE on unit vectors, one run of each system, coloured by "
-            "source of the text. Distances between far groups mean nothing.",
+            f"{_drawn_task(drawn)}, up to 500 distinct sentences, t-SNE on unit vectors, one run of each system, "
+            "coloured by source of the text. Distances between far groups mean nothing.",
             ("system", "x", "y", "subset", "sentence"),
             [(system.name, *row.values()) for system, points in drawn for row in points],
         )

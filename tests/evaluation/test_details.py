@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from cse.data.tasks.kinds import Splits, sentences_of
+from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
 from cse.errors import CseError
 from cse.evaluation.details import drawn_task, pair_details, tsne
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
@@ -50,6 +50,17 @@ def test_details_of_a_task(task):
     assert details.points.shape == (len(details.sentences), 2)
     first = task.sentence1.index(task.sentence1[40])
     assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
+
+
+def test_of_many_sentences_500_at_even_distances_are_drawn():
+    sides = [[f"{side} number {row}" for row in range(400)] for side in ("first", "second")]
+    task = ScoredPairs("STS-B", *sides, np.linspace(0, 5, 400), ["captions"] * 300 + ["news"] * 100)
+    details = pair_details(Vectors(FakeEncoder(), sentences_of([task])), task)
+    assert len(details.cosine) == 400, "every pair is scored"
+    assert details.points.shape == (500, 2)
+    assert len(set(details.sentences)) == 500
+    assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
+    assert details.subset.count("news") == pytest.approx(125, abs=1)
 
 
 def test_near_identical_sentences_by_cosine():

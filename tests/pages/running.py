@@ -59,6 +59,7 @@ class Page:
         """Go on in another copy of the finished clone."""
         self.clones += 1
         self.clone = self.finished.copy(self.folder / str(self.clones) / "clone")
+        (self.clone.folder / ".venv").symlink_to(Path(self.clone.python).parents[1])
         self.clone.environment |= {
             "HOME": str(self.folder),
             "PREFECT_HOME": str(self.folder / "prefect"),

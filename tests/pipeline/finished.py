@@ -53,7 +53,6 @@ def make_for_pages(folder: Path, default: Workspace) -> None:
     workspace.commit()
     workspace.dvc("repro")
     workspace.commit()
-    (workspace.folder / ".venv").symlink_to(sys.prefix)
     for command in READY:
         workspace.run(*command.split())
     _cache_backbone(folder / "hub/hub" / HUB)

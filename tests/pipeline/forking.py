@@ -74,6 +74,7 @@ def launchers(python: str) -> Path:
     (folder / "bin").mkdir()
     (folder / "lib").symlink_to(real / "lib")
     shutil.copyfile(real / "pyvenv.cfg", folder / "pyvenv.cfg")
+    (folder / "bin/activate").write_text(f"export PATH={folder}/bin:$PATH\n")  # as a reader's shell does it
     for name in ("cse", "dvc", "python"):
         launcher = folder / "bin" / name
         launcher.write_text(
