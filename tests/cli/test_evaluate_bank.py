@@ -93,7 +93,7 @@ def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
 
 
 def test_mteb_scores_each_domain(cse, project, monkeypatch):
-    import cse.stages.evaluate as module
+    import cse.evaluation.mteb_encoder as module
 
     texts = ["the cat sits", "a small dog"]
     monkeypatch.setattr(module, "find_tasks", lambda names: names)
