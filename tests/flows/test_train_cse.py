@@ -1,4 +1,4 @@
-"""The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet, private, safe to interrupt."""
+"""The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet and private."""
 
 from __future__ import annotations
 

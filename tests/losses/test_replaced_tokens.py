@@ -1,4 +1,4 @@
-"""Replaced-token detection: its three normalisations, padding, and slices that add up."""
+"""Replaced-token detection: its three normalisations, and padding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of labelled texts against scikit-learn, and written out by hand."""
+"""Measures of labelled texts against scikit-learn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures of pairs and triplets against scikit-learn, and written out by hand."""
+"""Measures of pairs and triplets against scikit-learn."""
 
 from __future__ import annotations
 

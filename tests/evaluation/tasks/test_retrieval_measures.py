@@ -1,4 +1,4 @@
-"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures), and written out by hand."""
+"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures)."""
 
 from __future__ import annotations
 
