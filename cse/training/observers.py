@@ -8,7 +8,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
@@ -18,6 +18,7 @@ from tqdm.auto import tqdm
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_column
+from cse.settings.load import flatten
 
 
 @dataclass(frozen=True)
@@ -326,7 +327,7 @@ class MlflowRun(Observer):
         found = self.client.get_experiment_by_name(name)
         experiment = self.client.create_experiment(name) if found is None else found.experiment_id
         run = str(self.client.create_run(experiment, run_name=os.environ.get("MLFLOW_RUN_NAME")).info.run_id)
-        params = [Param(key, str(value)) for key, value in _flat(self.settings)]
+        params = [Param(key, str(value)) for key, value in flatten(self.settings).items()]
         for first in range(0, len(params), _AT_ONCE):
             self.client.log_batch(run, params=params[first : first + _AT_ONCE])
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -351,14 +352,6 @@ class MlflowRun(Observer):
         except MlflowException as error:
             self.lost = True
             tqdm.write(f"mlflow: {_first_line(error)}; the training goes on without it", file=sys.stderr)
-
-
-def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
 
 
 def _first_line(error: Exception) -> str:
