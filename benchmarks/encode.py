@@ -10,9 +10,9 @@ Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and thro
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
 here; int8 is calibrated on the same sentences, ours on the exporter's mix as well. All encode the same distinct
 sentences in interleaved rounds. Ratios are to sentence-transformers with torch in fp32 (fp16 on a GPU), with the least
-and the most, of seconds and of the processor's seconds. Vectors of unit length are compared with ours in fp32 (with or
-without prompts), and those of texts alone with those of the same texts among all. What does not run here is named, with
-the reason. Run it while the machine is idle.
+and the most. Vectors of unit length are compared with ours in fp32 (with or without prompts), and those of texts alone
+with those of the same texts among all. What does not run here is named, with the reason. Run it while the machine is
+idle.
 """
 
 from __future__ import annotations
@@ -34,29 +34,14 @@ import numpy as np
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
-from benchmarks.asking import LoadError
-from benchmarks.harness import (
-    ROOT,
-    facts,
-    histogram,
-    interleave,
-    lengths_in_words,
-    parser_of,
-    percent,
-    ratio,
-    run,
-    say,
-    table,
-)
-from benchmarks.inputs import add_inputs, backbone_folder, lengths_of, sentences_of
-from benchmarks.mixed_texts import mixed_texts
+from benchmarks.harness import ROOT, facts, interleave, lengths_in_words, parser_of, percent, ratio, run, say, table
+from benchmarks.inputs import add_inputs, backbone_folder, lengths_of, mixed_texts, sentences_of
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.train import default_encoder
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
-from cse.data.suite import read_senteval
-from cse.data.tasks.kinds import ScoredPairs
-from cse.errors import CseError, nearest
+from cse.data.suite import read_stsb
+from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
@@ -88,14 +73,13 @@ class InProcess:
     facts = None
 
     def __init__(self, encode: Callable[[list[str]], np.ndarray], texts: list[str]) -> None:
-        self._encode, self._texts, self.cpu_seconds = encode, texts, 0.0
+        self._encode, self._texts = encode, texts
         self._last = encode(texts[:WARM_UP])
 
     def seconds(self) -> float:
         """Encode all texts and return the seconds."""
-        start, cpu = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         self._last = self._encode(self._texts)
-        self.cpu_seconds = time.process_time() - cpu
         return time.perf_counter() - start
 
     def vectors(self) -> np.ndarray:
@@ -181,7 +165,7 @@ def peers(kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: E
         say(f"{name}: loading, trying ways to run and batch sizes")
         try:
             peer = stack.enter_context(EncoderProcess(PYTHON if apart else sys.executable, kind, folder, texts, device))
-        except LoadError as error:
+        except CseError as error:
             skipped[name] = str(error)
             continue
         found[name] = Contestant(peer, kind.rpartition("-")[2])
@@ -192,7 +176,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode with everything and return the figures."""
     device = choose_device(options.device)
     texts = mixed_texts(options.sentences) if options.mixed else sentences_of(options.sentences, options.triplets)
-    tasks = _tasks(options.senteval, options.tasks)
+    tasks = [read_stsb(options.senteval, "test")] if options.senteval else []
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
         "triplets": options.triplets.name if options.triplets else "generated" + ", mixed" * options.mixed,
@@ -213,23 +197,15 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         others, left_out = peers(wanted, place / "texts.json", folder, device.type, stack)
         base = BASE[device.type] if BASE[device.type] in others else OWN_BASE
         contestants, skipped = found | others, skipped | left_out
-        cpu: dict[str, list[float]] = {name: [] for name in contestants}
-
-        def timed_twice(name: str) -> float:
-            taken = contestants[name].run.seconds()
-            cpu[name].append(contestants[name].run.cpu_seconds)
-            return taken
-
-        seconds = interleave({name: partial(timed_twice, name) for name in contestants}, options.rounds)
+        seconds = interleave({name: each.run.seconds for name, each in contestants.items()}, options.rounds)
         rates = floor.better(rates, floor.measure(config, device))
         exact = {each.prompts: each.run.vectors() for name, each in found.items() if name.startswith(f"{OURS}, fp32")}
         likeness = {name: _compared(each.run, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
         for name, each in contestants.items() if tasks else ():
-            say(f"{name}: STS")
+            say(f"{name}: STS-B")
             likeness[name]["sts"] = None if each.prompts else evaluate_sts(each.run, tasks).average()
     tokens = sum(lengths)
-    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates}
-    figures |= {"seconds": seconds, "cpu_seconds": cpu, "tasks": [task.name for task in tasks]}
+    figures |= {"weights": count, "floor": rates, "seconds": seconds}
     figures |= {"skipped": skipped, "contestants": {}, "spread": {}, "ratios": {}}
     rows = []
     for name, each in contestants.items():
@@ -245,10 +221,10 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         if name != base:
             figures["spread"][name] = (over.least, over.most)
             figures["ratios"][f"{name} / {base}"] = over.median
-        cells = f"{len(texts) / median:,.0f}", percent(share), str(over), str(ratio(cpu[base], cpu[name]))
+        cells = f"{len(texts) / median:,.0f}", percent(share), str(over)
         rows.append((name, *cells, *(_cell(value) for value in likeness[name].values())))
-    head = ("encoding", "sentences/s", "share of floor", f"this / {base}", "of the processor's seconds")
-    lines = [table((*head, *_COMPARED, *(["STS"] if tasks else [])), rows)]
+    head = ("encoding", "sentences/s", "share of floor", f"this / {base}")
+    lines = [table((*head, *_COMPARED, *(["STS-B"] if tasks else [])), rows)]
     for precision in get_args(Precision):
         pair = [seconds.get(f"OnnxEncoder, {precision}, {kind}") for kind in ("prompts", "bare")]
         if pair[0] and pair[1]:
@@ -286,17 +262,6 @@ def _cell(value: float | None) -> str:
     return f"{value:.2f}" if value >= 2 else f"{value:.1e}"
 
 
-def _tasks(folder: Path | None, names: Sequence[str]) -> list[ScoredPairs]:
-    """Return tasks of a folder of SentEval's by name."""
-    if folder is None:
-        return []
-    tasks = {task.name: task for task in read_senteval(folder).sts}
-    for name in names:
-        if name not in tasks:
-            raise CseError(f"--tasks: no STS task {name!r}{nearest(name, tasks)}; give some of {', '.join(tasks)}")
-    return [tasks[name] for name in names]
-
-
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     kinds = list(dict.fromkeys(kind for by_device in (OWN, APART) for those in by_device.values() for kind in those))
@@ -308,8 +273,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
-    parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream; adds a column of STS")
-    parser.add_argument("--tasks", nargs="+", default=["STS-B"], metavar="TASK", help="of STS")
+    parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream: a column of STS-B")
     parser.add_argument(
         "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help="some of them instead of all"
     )

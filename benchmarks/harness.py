@@ -17,7 +17,6 @@ import statistics
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,9 +24,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cse.errors import CseError
+from cse.errors import CseError, error_line
 from cse.files import write_csv
 
 ROOT = Path(__file__).parents[1]
@@ -37,16 +34,10 @@ _PACKAGES = (
     "accelerate", "tokenizers", "fastapi", "uvicorn",
 )  # fmt: skip
 _HEAD = ("run", "date", "commit", "name", "ratio")
-_BIN, _BAR = 4, 40  # tokens, characters
 
 
-class _Help(argparse.RawDescriptionHelpFormatter):
-    """The docstring as it is, and the default of each option that has one."""
-
-    def _get_help_string(self, action: argparse.Action) -> str:
-        shown = " ".join(map(str, action.default)) if isinstance(action.default, (list, tuple)) else action.default
-        told = shown not in (None, False, True, "", argparse.SUPPRESS) and action.option_strings
-        return (action.help or "") + (f"; default: {str(shown).replace('%', '%%')}" if told else "")
+class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """The docstring as it is, and the default of each option."""
 
 
 def parser_of(text: str | None) -> argparse.ArgumentParser:
@@ -97,22 +88,10 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def histogram(lengths: Iterable[int]) -> dict[str, int]:
-    """Return the number of texts by number of tokens, in ranges of four: ``5-8`` and so on."""
-    counts = Counter((length - 1) // _BIN for length in lengths)
-    if not counts:
-        return {}
-    return {f"{_BIN * at + 1}-{_BIN * (at + 1)}": counts[at] for at in range(min(counts), max(counts) + 1)}
-
-
 def lengths_in_words(lengths: Sequence[int], limit: int) -> str:
-    """Return a summary of the lengths, in tokens, and a bar for each range of them."""
-    cut = f", {sum(length >= limit for length in lengths):,} reach the limit of {limit}"
-    lines = [f"{len(lengths):,} texts, {np.mean(lengths):.1f} tokens on average{cut}"]
-    counts = histogram(lengths)
-    for name, count in counts.items():
-        lines.append(f"{name:>9} tokens {count:7,} {'#' * round(_BAR * count / max(counts.values()))}")
-    return "\n".join(lines)
+    """Return a summary of the lengths of texts in tokens."""
+    mean, cut = statistics.mean(lengths), sum(length >= limit for length in lengths)
+    return f"{len(lengths):,} texts, {mean:.1f} tokens on average, {cut:,} reach the limit of {limit}"
 
 
 def facts(device: str) -> dict[str, Any]:
@@ -178,8 +157,8 @@ def run(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
     """Measure, print the ``table`` and keep the figures, or print the error; return the exit code."""
     try:
         figures = measure()
-    except CseError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (CseError, OSError) as error:
+        print(f"error: {error_line(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)

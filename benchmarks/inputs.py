@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
+from random import Random
 
 import pyarrow as pa
 import torch
@@ -24,9 +25,9 @@ from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenize
 from cse.model.named import MINILM
 
 RANDOM = "random:"
+LONGEST = 100  # words of a mixed text
 SHAPES = {
     "bert-base": {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072},
-    "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "num_attention_heads": 12, "intermediate_size": 1536},
     "tiny": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128},
 }
 _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]"}
@@ -84,6 +85,23 @@ def long_sentences(count: int) -> list[str]:
     """Return generated texts of about 24 tokens: two sentences each."""
     rows = sample_rows("sentences", 2 * count, 1)
     return [f"{first} {second}" for (first,), (second,) in islice(zip(rows, rows, strict=True), count)]
+
+
+def mixed_texts(count: int, seed: int = 1) -> list[str]:
+    """Return distinct generated texts of 1 to 100 words, the same on every machine, each doubling equally frequent.
+
+    A text is a stretch of the sample's sentences joined into one long text; where it starts and how long it is are
+    drawn, and drawn again if the text was there before.
+    """
+    rows = sample_rows("sentences", max(count // 2, 1000), seed)
+    words = " ".join(text for row in rows for text in row).split()
+    rng = Random(f"cse mixed texts {seed}")
+    found: dict[str, None] = {}
+    while len(found) < count:
+        length = min(int((LONGEST + 1) ** rng.random()), LONGEST)
+        start = int(rng.random() * (len(words) - length))
+        found[" ".join(words[start : start + length])] = None
+    return list(found)
 
 
 def save_bert(folder: Path, shape: dict[str, int], kind: type[PreTrainedModel] = BertModel) -> Path:

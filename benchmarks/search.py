@@ -3,16 +3,14 @@
     python -m benchmarks.search sentences.txt --model data/bare --sizes 100000 1000000
 
 The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's
-vector is the mean of what the model says of each of its tokens, so that a million take minutes; `--real` embeds with
-the model itself. `cse embed` and `cse index` make the index, then a process of its own opens it and asks one query
-after the other: sentences of the file that are no rows. On a busy machine, look at the CPU time. Memory is the most
-that a process holds (its resident set; of the search without the model). Recall is the share of the ten nearest by
-exact search that the approximate one finds. `--work` keeps what was made; `--ask` measures an index there once more.
+vector is the mean of what the model says of each of its tokens, so that a million take minutes. `cse embed` and
+`cse index` make the index, then a process of its own opens it and asks one query after the other: sentences of the file
+that are no rows. On a busy machine, look at the CPU time. Memory is the most that a process holds (its resident set; of
+the search without the model). Recall is the share of the ten nearest by exact search that the approximate one finds.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import resource
 import shutil
@@ -35,7 +33,7 @@ from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.table import Mode, SearchTable, open_table
 
-QUERIES = 200
+QUERIES, EXACT = 200, 100  # queries, and those that compare every vector
 WAYS: tuple[tuple[str, Mode, bool], ...] = (
     ("vectors", "vectors", False), ("words", "words", False), ("hybrid", "hybrid", False),
     ("vectors, exact", "vectors", True), ("hybrid, exact", "hybrid", True),
@@ -81,22 +79,17 @@ def token_model(folder: Path, model: str) -> Path:
     return folder
 
 
-def ask(folder: str, given: Path, exact: int) -> dict[str, Any]:
-    """Search for each query in each way; return milliseconds, recall and the peak of memory in MB.
-
-    ``given`` holds queries and their vectors; of ``exact`` of them every vector is compared, for the recall.
-    """
-    table = open_table(folder)
-    with np.load(given) as arrays:
+def ask(folder: Path) -> dict[str, Any]:
+    """Search for each query in each way; return milliseconds, recall and the peak of memory in MB."""
+    table = open_table(str(folder))
+    with np.load(folder.with_suffix(".npz")) as arrays:
         queries, vectors = arrays["texts"].tolist(), arrays["vectors"]
     figures: dict[str, Any] = {}
     found: dict[str, list[set[Any]]] = {}
     for way, mode, every in WAYS:
-        count = min(exact, len(queries)) if every else len(queries)
-        if count:
-            found[way], own = _ask(table, queries[:count], vectors, mode, exact=every)
-            figures |= {f"{way}: {name}": value for name, value in own.items()}
-    for way in ("vectors", "hybrid") if exact else ():
+        found[way], own = _ask(table, queries[: EXACT if every else QUERIES], vectors, mode, exact=every)
+        figures |= {f"{way}: {name}": value for name, value in own.items()}
+    for way in ("vectors", "hybrid"):
         shares = [len(one & other) / len(other) for one, other in zip(found[way], found[f"{way}, exact"], strict=False)]
         figures[f"{way}: recall@10"] = float(np.mean(shares))
     return figures
@@ -114,7 +107,8 @@ def _ask(
         nearest.append({hit.id for hit in hits})
     each = 1000 * (time.process_time() - cpu) / len(times)
     half, most = np.quantile(times[3:], [0.5, 0.99])
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e6
+    status = Path("/proc/self/status").read_text(encoding="utf-8")  # ru_maxrss counts the process before `exec`, too
+    peak = int(status.partition("VmHWM:")[2].split()[0]) * 1024 / 1e6
     return nearest[3:], {"p50, ms": half, "p99, ms": most, "CPU time, ms": each, "peak so far, MB": peak}
 
 
@@ -126,31 +120,33 @@ def command(*words: str) -> tuple[float, float]:
     return time.perf_counter() - start, peak
 
 
-def measure(work: Path, rows: int, options: argparse.Namespace) -> dict[str, Any]:
+def measure(work: Path, model: Path, rows: int, sentences: list[str]) -> dict[str, Any]:
     """Embed, index and search a corpus."""
     corpus, folder = work / f"{rows}.txt", work / f"vectors-{rows}"
-    model = options.model if options.real else str(work / "model")
-    sentences = options.sentences.read_text(encoding="utf-8").splitlines()
     queries, sentences = sentences[:QUERIES], sentences[QUERIES:]
-    if not (folder / "manifest.json").is_file():
-        with corpus.open("w", encoding="utf-8") as stream:
-            stream.writelines(f"{text}\n" for text in texts(sentences, rows))
-        some = ["--keep-text", "--workers", "0", "--provider", "cpu"]
-        seconds, peak = command("embed", str(corpus), "--out", str(folder), "--model", model, *some)
-        corpus.unlink()
-        say(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB")
+    with corpus.open("w", encoding="utf-8") as stream:
+        stream.writelines(f"{text}\n" for text in texts(sentences, rows))
+    some = ["--keep-text", "--workers", "0", "--provider", "cpu"]
+    seconds, peak = command("embed", str(corpus), "--out", str(folder), "--model", str(model), *some)
+    say(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB")
     seconds, peak = command("index", str(folder))
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
-    np.savez(work / f"queries-{rows}.npz", texts=np.array(queries), vectors=vectors)
+    np.savez(folder.with_suffix(".npz"), texts=np.array(queries), vectors=vectors)
     built = {
         "build, s": seconds,
         "build: peak of embed and index, MB": peak,
         "shards on disk, MB": _megabytes(folder.rglob("*.parquet")),
         "index on disk, MB": _megabytes((folder / "index.lance").rglob("*")),
     }
-    asking = [sys.executable, "-m", "benchmarks.search", "--ask", str(folder), "--exact", str(options.exact)]
-    done = subprocess.run(asking, check=True, capture_output=True, text=True)
-    return built | json.loads(done.stdout)
+    asking = [sys.executable, "-c", _ASK, str(folder)]
+    return built | json.loads(subprocess.run(asking, check=True, stdout=subprocess.PIPE, text=True).stdout)
+
+
+_ASK = """
+import json, pathlib, sys
+from benchmarks.search import ask
+print(json.dumps(ask(pathlib.Path(sys.argv[1]))))
+"""
 
 
 def _megabytes(paths: Iterator[Path]) -> float:
@@ -160,34 +156,22 @@ def _megabytes(paths: Iterator[Path]) -> float:
 def main() -> int:
     """Measure, print and keep the figures."""
     parser = parser_of(__doc__)
-    parser.add_argument("sentences", type=Path, nargs="?", help="a sentence a line")
+    parser.add_argument("sentences", type=Path, help="a sentence a line")
     parser.add_argument("--model", default="data/bare", help="bundle")
-    parser.add_argument("--real", action="store_true", help="embed with the bundle itself")
-    parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000])
-    parser.add_argument("--exact", type=int, default=100, help="queries that compare every vector")
-    parser.add_argument("--work", type=Path, help="folder to keep what was made; default: a temporary one")
-    parser.add_argument("--ask", help="ask an index that is there: a folder of --work, or a copy of it in a bucket")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100_000, 1_000_000], help="rows of each index")
     options = parser.parse_args()
-    if options.ask:
-        rows = options.ask.rpartition("vectors-")[2]
-        given = (options.work or Path(options.ask).parent) / f"queries-{rows}.npz"
-        print(json.dumps(ask(options.ask, given, options.exact)))
-        return 0
-    if options.sentences is None:
-        parser.error("name a file of sentences")
 
     def every_size() -> dict[str, Any]:
         figures: dict[str, Any] = {}
+        sentences = options.sentences.read_text(encoding="utf-8").splitlines()
         with tempfile.TemporaryDirectory() as folder:
-            work = options.work or Path(folder)
-            work.mkdir(exist_ok=True)
-            if not options.real and not (work / "model").exists():
-                token_model(work / "model", options.model)
+            work = Path(folder)
+            model = token_model(work / "model", options.model)
             for rows in options.sizes:
-                figures |= {f"{rows:,} rows: {name}": value for name, value in measure(work, rows, options).items()}
+                found = measure(work, model, rows, sentences)
+                figures |= {f"{rows:,} rows: {name}": value for name, value in found.items()}
                 say(listed(figures))
-                if options.work is None:
-                    shutil.rmtree(work / f"vectors-{rows}")
+                shutil.rmtree(work / f"vectors-{rows}")
         return facts("cpu") | {"figures": figures, "table": listed(figures)}
 
     return run("search", every_size)

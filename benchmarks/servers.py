@@ -10,6 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from typing import IO, Any
 
 import psutil
 
-from benchmarks.asking import MODELS, ROUTES, Asking, LoadError
 from benchmarks.harness import environment
+from cse.errors import CseError
 
 START_SECONDS, END_SECONDS = 180.0, 10.0
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1", "TOKENIZERS_PARALLELISM": "true", "PYTHONUNBUFFERED": "1"}
@@ -40,22 +41,23 @@ class ServerUnderTest:
 
     Attributes:
         settings: the one to take without a trial first.
-        kind: its routes, as in ``benchmarks.load``.
+        route: of embeddings.
         tolerance: largest difference of a number of its vectors from the reference.
     """
 
     name: str
     settings: tuple[Setting, ...]
-    kind: str = "openai"
+    route: str = "/v1/embeddings"
     tolerance: float = 1e-3
     facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class Running:
-    """A server that answers, and the seconds from its start to its first vector."""
+    """A server that answers, the model that it lists, and the seconds from its start to its first vector."""
 
-    url: str
+    port: int
+    model: str
     process: subprocess.Popen[bytes]
     cold_start_s: float
 
@@ -70,15 +72,12 @@ class Running:
 
 
 @contextmanager
-def running(
-    contestant: ServerUnderTest, setting: Setting | None = None, start_seconds: float = START_SECONDS
-) -> Iterator[Running]:
+def running(contestant: ServerUnderTest, chosen: Setting) -> Iterator[Running]:
     """Yield a server that has given its first answer, and end it.
 
     Raises:
-        LoadError: it cannot be started, ends before its first answer, or gives none in time; with its last lines.
+        CseError: it cannot be started, ends before its first answer, or gives none in time; with its last lines.
     """
-    chosen = setting or contestant.settings[0]
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -91,10 +90,10 @@ def running(
                 command, env=variables, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         except OSError as error:
-            raise LoadError(f"{contestant.name}: cannot start {command[0]}: {error.strerror}") from None
+            raise CseError(f"{contestant.name}: cannot start {command[0]}: {error.strerror}") from None
         try:
-            _wait(contestant, process, port, begin + start_seconds, log)
-            yield Running(f"http://127.0.0.1:{port}", process, time.perf_counter() - begin)
+            model = _wait(contestant, process, port, begin + START_SECONDS, log)
+            yield Running(port, model, process, time.perf_counter() - begin)
         finally:
             end(process)
 
@@ -110,25 +109,31 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 def _wait(
     contestant: ServerUnderTest, process: subprocess.Popen[bytes], port: int, until: float, log: IO[bytes]
-) -> None:
-    """Return at the first vector."""
-    model = reason = ""
+) -> str:
+    """Return the server's model at the first vector."""
+    route, reason = contestant.route, ""
     while time.perf_counter() < until:
         if process.poll() is not None:
-            raise LoadError(
-                f"{contestant.name}: ended with {process.returncode} before its first answer:\n{_tail(log)}"
-            )
+            raise CseError(f"{contestant.name}: ended with {process.returncode} before its first answer:\n{_tail(log)}")
+        left = max(until - time.perf_counter(), 1.0)
         try:
-            asking = Asking("127.0.0.1", port, timeout=max(until - time.perf_counter(), 1.0))
-            model = model or json.loads(asking.ask(MODELS[contestant.kind]))["data"][0]["id"]
-            asking.ask(ROUTES[contestant.kind], {"model": model, "input": "first"})
-            return
-        except (OSError, http.client.HTTPException, LoadError) as error:
+            model = str(json.loads(_ask(port, route.replace("embeddings", "models"), left))["data"][0]["id"])
+            _ask(port, route, left, {"model": model, "input": "first"})
+            return model
+        except (OSError, http.client.HTTPException) as error:
             reason = str(error)
             time.sleep(0.02)
-    raise LoadError(f"{contestant.name}: gave no vector in time ({reason}):\n{_tail(log)}")
+    raise CseError(f"{contestant.name}: gave no vector in time ({reason}):\n{_tail(log)}")
 
 
-def _tail(log: IO[bytes], lines: int = 15) -> str:
+def _ask(port: int, route: str, seconds: float, given: dict[str, str] | None = None) -> bytes:
+    """Return the body of an answer; ``given`` is posted as JSON."""
+    body = None if given is None else json.dumps(given).encode()
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{route}", body, {"Content-Type": "application/json"})
+    with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request, timeout=seconds) as answer:
+        return bytes(answer.read())
+
+
+def _tail(log: IO[bytes]) -> str:
     log.seek(0)
-    return "\n".join(log.read().decode(errors="replace").splitlines()[-lines:])
+    return "\n".join(log.read().decode(errors="replace").splitlines()[-15:])

@@ -69,7 +69,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         place = Path(name)
         clone = place / "clone"
         _run(["git", "clone", "--quiet", str(ROOT), str(clone)], ROOT)
-        write_values(clone / "params.yaml", {"data.max_rows": options.rows, "train.device": options.device})
+        write_values(clone / "params.yaml", {"data.max_rows": options.rows, "train.device": "cpu"})
         _run([sys.executable, "-m", "dvc", "repro", "mine", "corrupt"], clone)  # what a sweep and a training read
         say(f"{options.trials} trainings one after the other")
         plain = one_by_one(clone, rates, place / "trainings")
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         for name, taken in zip(names, seconds.values(), strict=True)
     ]
     head = ("sweep", "seconds", "trials per hour", "this / one after the other")
-    return facts(options.device) | {
+    return facts("cpu") | {
         "trials": options.trials,
         "rows": options.rows,
         "seconds": seconds | {"its trials": swept["trials"]},
@@ -105,7 +105,6 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=4, help="of the sweep")
     parser.add_argument("--rows", type=int, default=1500, help=f"generated triplets, at most {SAMPLE_ROWS}")
-    parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="cpu", help="where to train")
     options = parser.parse_args()
     if options.rows > SAMPLE_ROWS:
         parser.error(f"--rows {options.rows}: the sample has {SAMPLE_ROWS}")

@@ -29,9 +29,8 @@ from transformers.utils import is_flash_attn_2_available
 from transformers.utils.logging import disable_progress_bar
 
 from benchmarks import floor
-from benchmarks.harness import facts, histogram, interleave, lengths_in_words, parser_of, percent, ratio, run, table
+from benchmarks.harness import facts, interleave, lengths_in_words, parser_of, percent, ratio, run, table
 from benchmarks.inputs import add_inputs, backbone_folder, lengths_of, rows_of
-from cse.cli.options import parse_overrides
 from cse.data.store import view_of
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
@@ -52,6 +51,7 @@ OURS = "prompts"
 FIRST = 5  # steps that warm up and do not count
 STEPS = {"cpu": 12, "cuda": 150}
 PASSES = {"triplets": 3, "sentences": 2}  # texts that go through the model per row
+MAX_LENGTH = 32  # tokens of a text
 
 # precision and FLOPs per weight and token, by contestant
 Cost = dict[str, tuple[str, int]]
@@ -102,29 +102,24 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
 
 
 def contestants(
-    rows: pa.Table, folder: Path, device: torch.device, batch_size: int, max_length: int, changes: dict[str, Any]
+    rows: pa.Table, folder: Path, device: torch.device, batch_size: int
 ) -> tuple[dict[str, Callable[[], float]], Cost]:
-    """Return what measures seconds per step, by contestant, and what each one's step costs.
-
-    Args:
-        changes: settings of ``train`` for ours.
-    """
+    """Return what measures seconds per step, by contestant, and what each one's step costs."""
     native = choose_bf16("auto", device)
     best = "bf16" if native else "fp32"
 
     def run_ours() -> float:
-        return seconds_per_step(rows, device, folder, **{"batch_size": batch_size, "max_length": max_length} | changes)
+        return seconds_per_step(rows, device, folder, batch_size=batch_size, max_length=MAX_LENGTH)
 
     def run_full(bf16: bool, attention: str = "sdpa") -> float:
-        model = full_model(folder, device, max_length, attention)
+        model = full_model(folder, device, MAX_LENGTH, attention)
         return train(model, rows, batch_size=batch_size, first=FIRST, bf16=bf16)[0]
 
     def run_prefix() -> float:
-        model = prefix_model(folder, device, max_length, bf16=native)
+        model = prefix_model(folder, device, MAX_LENGTH, bf16=native)
         return train(model, rows, batch_size=batch_size, first=FIRST, bf16=native)[0]
 
-    ours = "bf16" if choose_bf16(changes.get("precision", "auto"), device) else "fp32"
-    found: dict[str, tuple[Callable[[], float], str, int]] = {OURS: (run_ours, ours, floor.FROZEN_STEP)}
+    found: dict[str, tuple[Callable[[], float], str, int]] = {OURS: (run_ours, best, floor.FROZEN_STEP)}
     try:
         from benchmarks.peers.training import full_model, prefix_model, train
 
@@ -157,24 +152,22 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         "view": options.view,
         "triplets": options.triplets.name if options.triplets else "generated",
         "batch_size": options.batch_size,
-        "max_length": options.max_length,
         "steps": steps,
     }
     with backbone_folder(options.backbone) as folder:
         config = AutoConfig.from_pretrained(folder)
         count = floor.weights(AutoModel.from_config(config))
         texts = [text for name in rows.column_names for text in rows[name].to_pylist()]
-        lengths = lengths_of(texts, folder, options.max_length)
-        print(lengths_in_words(lengths, options.max_length))
+        lengths = lengths_of(texts, folder, MAX_LENGTH)
+        print(lengths_in_words(lengths, MAX_LENGTH))
         rates = floor.measure(config, device)
         print(floor.in_words(rates), flush=True)
-        changes = {key.removeprefix("train."): value for key, value in parse_overrides(options.set).items()}
-        runs, costs = contestants(rows, folder, device, options.batch_size, options.max_length, changes)
+        runs, costs = contestants(rows, folder, device, options.batch_size)
         seconds = interleave(runs, options.rounds)
         rates = floor.better(rates, floor.measure(config, device))
     passes = PASSES[options.view] * options.batch_size
     tokens = passes * statistics.mean(lengths)
-    figures |= {"weights": count, "lengths": histogram(lengths), "floor": rates, "seconds_per_step": seconds}
+    figures |= {"weights": count, "floor": rates, "seconds_per_step": seconds}
     figures["contestants"] = {}
     for name, values in seconds.items():
         median = statistics.median(values)
@@ -210,12 +203,8 @@ def main() -> int:
     add_inputs(parser)
     parser.add_argument("--view", choices=list(PASSES), default="triplets", help="of the rows")
     parser.add_argument("--batch-size", type=int, default=256, help="rows per step")
-    parser.add_argument("--max-length", type=int, default=32, help="tokens per text")
     parser.add_argument("--steps", type=int, help=f"of each round; default: {STEPS['cpu']}, {STEPS['cuda']} on a GPU")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
-    parser.add_argument(
-        "--set", "-s", action="append", default=[], metavar="KEY=VALUE", help="setting of ours, as train.row_groups=8"
-    )
     return run("train", lambda: measure(parser.parse_args()))
 
 

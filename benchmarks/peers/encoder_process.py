@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.asking import LoadError
+from cse.errors import CseError
 from cse.export.int8 import CALIBRATED
 
 _PROGRAM = Path(__file__).with_name("encoders.py")
@@ -23,16 +23,14 @@ class EncoderProcess:
 
     Attributes:
         facts: its way to run and batch size, the rates of those that it tried, and its versions.
-        cpu_seconds: the processor's, of the last round.
 
     Raises:
-        LoadError: the peer does not run here; the message is its last line.
+        CseError: the peer does not run here; the message is its last line.
     """
 
     def __init__(self, python: Path | str, kind: str, model: Path, texts: Path, device: str) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="peer-")
         self._errors = Path(self._folder.name) / "stderr"
-        self.cpu_seconds = 0.0
         given = ["--texts", str(texts), "--device", device, "--calibrated", str(CALIBRATED)]
         command = [str(python), str(_PROGRAM), kind, str(model), *given]
         environment = os.environ | {"TMPDIR": self._folder.name, "HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
@@ -49,9 +47,7 @@ class EncoderProcess:
 
     def seconds(self) -> float:
         """Encode all texts and return the seconds."""
-        answer = self._ask(to=str(self._place("round.npy")))
-        self.cpu_seconds = float(answer["cpu_seconds"])
-        return float(answer["seconds"])
+        return float(self._ask(to=str(self._place("round.npy")))["seconds"])
 
     def vectors(self) -> np.ndarray:
         """Return the vectors (n, d) of the last round, of unit length."""
@@ -99,7 +95,7 @@ class EncoderProcess:
         line = self._process.stdout.readline()
         if not line:
             said = self._errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-            raise LoadError(said[-1][:200] if said else "it ended without a word")
+            raise CseError(said[-1][:200] if said else "it ended without a word")
         return json.loads(line)
 
 

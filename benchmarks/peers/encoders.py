@@ -4,8 +4,8 @@
 
 Loads the model, tries the ways to run it and the batch sizes, keeps the fastest, prints a line of JSON, and then
 answers each line of stdin, JSON too, with one. A line names the file that vectors are written ``to``, and may name
-other ``texts``, each of which may be encoded ``alone``; the answer is the seconds, and those of the processor. It
-imports nothing of this project, which need not be installed here.
+other ``texts``, each of which may be encoded ``alone``; the answer is the seconds. It imports nothing of this project,
+which need not be installed here.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def _torch(given: Given, dtype: str, attention: str = "sdpa", compiled: bool = F
     return {ONE_WAY: lambda: _encode_with(model)}
 
 
-def _exported(given: Given, backend: str, device: str, **settings: Any) -> tuple[Any, str]:
+def _exported(given: Given, backend: str, **settings: Any) -> tuple[Any, str]:
     """Return a model of another back end, and its folder, which goes with the process's temporary one."""
     import sentence_transformers
 
     place, export = tempfile.mkdtemp(prefix="peer-"), {"export": True, **settings}
-    model = sentence_transformers.SentenceTransformer(given.folder, device=device, backend=backend, model_kwargs=export)
+    model = sentence_transformers.SentenceTransformer(given.folder, device="cpu", backend=backend, model_kwargs=export)
     model.save_pretrained(place)
     return model, place
 
@@ -77,8 +77,8 @@ def _onnx(given: Given, quantize: bool = False) -> Ways:
     """Its ONNX back end: the graph fused (O3), or quantised to int8."""
     import sentence_transformers as library
 
-    provider = {"provider": "CUDAExecutionProvider" if given.device == "cuda" else "CPUExecutionProvider"}
-    model, place = _exported(given, "onnx", given.device, **provider)
+    provider = {"provider": "CPUExecutionProvider"}
+    model, place = _exported(given, "onnx", **provider)
     if quantize:
         library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", place)
         name = "onnx/model_qint8_avx512_vnni.onnx"
@@ -86,7 +86,7 @@ def _onnx(given: Given, quantize: bool = False) -> Ways:
         library.export_optimized_onnx_model(model, "O3", place)
         name = "onnx/model_O3.onnx"
     named = provider | {"file_name": name}
-    made = library.SentenceTransformer(place, device=given.device, backend="onnx", model_kwargs=named)
+    made = library.SentenceTransformer(place, device="cpu", backend="onnx", model_kwargs=named)
     return {ONE_WAY: lambda: _encode_with(made)}
 
 
@@ -97,7 +97,7 @@ def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
     """
     import sentence_transformers as library
 
-    model, place = _exported(given, "openvino", "cpu")
+    model, place = _exported(given, "openvino")
     name = "openvino/openvino_model.xml"
     if quantize:
         from optimum.intel import OVQuantizationConfig
@@ -163,7 +163,7 @@ def _fastembed(given: Given) -> Ways:
     from fastembed import TextEmbedding
     from fastembed.common.model_description import ModelSource, PoolingType
 
-    exported, place = _exported(given, "onnx", "cpu")
+    exported, place = _exported(given, "onnx")
     TextEmbedding.add_custom_model(
         model="peer",
         pooling=PoolingType.MEAN,
@@ -172,7 +172,7 @@ def _fastembed(given: Given) -> Ways:
         dim=exported.get_sentence_embedding_dimension(),
         model_file="onnx/model.onnx",
     )
-    model = TextEmbedding("peer", specific_model_path=place, cuda=given.device == "cuda")
+    model = TextEmbedding("peer", specific_model_path=place)
 
     def encode(texts: list[str], size: int) -> np.ndarray:
         order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
@@ -253,12 +253,12 @@ def main() -> None:
     for line in sys.stdin:
         asked = json.loads(line)
         given = json.loads(Path(asked["texts"]).read_text(encoding="utf-8")) if "texts" in asked else texts
-        start, cpu = time.perf_counter(), time.process_time()
+        start = time.perf_counter()
         alone = asked.get("alone", False)
         vectors = np.concatenate([encode([text], 1) for text in given]) if alone else encode(given, size)
-        seconds = {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
+        seconds = time.perf_counter() - start
         np.save(asked["to"], vectors.astype(np.float32))
-        say(**seconds)
+        say(seconds=seconds)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ class PeerService:
     def __init__(self, options: argparse.Namespace) -> None:
         torch.set_num_threads(options.threads or torch.get_num_threads())
         dtype = {"model_kwargs": {"dtype": getattr(torch, options.dtype)}}
-        self.model = SentenceTransformer(options.model, device=options.device, **dtype)
+        self.model = SentenceTransformer(options.model, device="cpu", **dtype)
         self.model.eval()
         self.pool = ThreadPoolExecutor(1)
         self.waiting: asyncio.Queue[tuple[list[str], asyncio.Future[np.ndarray]]] = asyncio.Queue()
@@ -109,8 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", help="folder of a sentence-transformers model")
     parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--dtype", choices=["float32", "bfloat16", "float16"], default="float32")
-    parser.add_argument("--device", default="cpu", help="default: cpu")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32")
     parser.add_argument("--threads", type=int, help="threads inside an operator; default: torch's own")
     options = parser.parse_args()
     uvicorn.run(

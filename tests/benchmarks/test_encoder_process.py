@@ -6,15 +6,15 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks.asking import LoadError
 from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.peers.encoders import fastest, side_by_side
+from cse.errors import CseError
 
 TEXTS = ["a dog runs", "two men are sitting in the park today", "a cat"]
 
 
 def test_a_peer_that_does_not_run_says_why(tmp_path):
-    with pytest.raises(LoadError, match="nowhere"):
+    with pytest.raises(CseError, match="nowhere"):
         EncoderProcess(sys.executable, "nowhere", tmp_path, tmp_path / "texts.json", "cpu")
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
-import math
 import sys
 import threading
 from contextlib import contextmanager
@@ -14,11 +12,13 @@ import numpy as np
 import pytest
 
 from benchmarks import load
-from benchmarks.asking import LoadError
-from benchmarks.load import CHECK_EVERY, compare, joined_chunks, percentile, read_vectors
-from benchmarks.mixed_texts import LONGEST, histogram, mixed_texts
+from benchmarks.inputs import LONGEST, mixed_texts
+from benchmarks.load import CHECK_EVERY, build_requests, compare
 from benchmarks.serve import medians, ratios
 from benchmarks.servers import ServerUnderTest, Setting, running
+from cse.errors import CseError
+
+TEXTS = [f"{'a' * (number % 7)} text {number}" for number in range(200)]
 
 
 def vector(text: str) -> list[float]:
@@ -31,25 +31,19 @@ def embeddings(texts: list[str]) -> str:
 
 
 class Server:
-    """A real server in a thread; ``answer`` makes status and body of the n-th request for embeddings."""
+    """A real server in a thread; ``answer`` makes status and body of the n-th request."""
 
     def __init__(self, answer=None, chunked: bool = False) -> None:
         self.answer = answer or (lambda number, texts: (200, embeddings(texts)))
-        self.chunked, self.seen, self.texts = chunked, 0, []
+        self.chunked, self.seen = chunked, 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = head.lower().partition(b"content-length:")[2].split()
-                body = await reader.readexactly(int(length[0])) if length else b""
-                if head.startswith(b"GET"):
-                    status, text = 200, '{"data": [{"id": "tiny"}]}'
-                else:
-                    given = json.loads(body)["input"]
-                    texts = [given] if isinstance(given, str) else given
-                    self.seen, self.texts = self.seen + 1, [*self.texts, *texts]
-                    status, text = self.answer(self.seen, texts)
+                body = await reader.readexactly(int(head.lower().partition(b"content-length:")[2].split()[0]))
+                self.seen += 1
+                status, text = self.answer(self.seen, [json.loads(body)["input"]])
                 if status == 0:  # hang up without an answer
                     return
                 await self.send(writer, status, text.encode())
@@ -93,29 +87,21 @@ def serving(server: Server):
     thread.start()
     assert ready.wait(10)
     try:
-        yield f"http://127.0.0.1:{port[0]}"
+        yield port[0]
     finally:
         loop.call_soon_threadsafe(loop.stop)
         thread.join(10)
 
 
-@pytest.fixture
-def texts(tmp_path):
-    path = tmp_path / "texts.txt"
-    path.write_text("\n".join(f"{'a' * (number % 7)} text {number}" for number in range(200)), encoding="utf-8")
-    return path
+def run(server: Server, tolerance: float = 1e-3, longer: str = "") -> dict:
+    references = np.array([vector(text + longer) for text in TEXTS[::CHECK_EVERY]])
+    with serving(server) as port:
+        requests = build_requests(TEXTS, port=port, route="/v1/embeddings", model="tiny")
+        return load.measure(port, requests, references, tolerance, clients=4, warm_up=0.05, seconds=0.3)
 
 
-def run(url: str, texts, *arguments: object) -> dict:
-    given = ["--texts", texts, "--warm-up", "0.05", "--seconds", "0.3", "--clients", "4", *arguments]
-    return load.measure(load.parse([url, *map(str, given)]))
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_counts_what_a_good_server_answers(texts, chunked):
-    server = Server(chunked=chunked)
-    with serving(server) as url:
-        figures = run(url, texts)
+def test_counts_what_a_good_server_answers():
+    figures = run(Server())
     assert figures["errors"] == {} and figures["miscounted"] == figures["wrong"] == 0
     assert figures["requests"] > 20 and figures["compared"] > 0 and figures["largest_difference"] < 1e-9
     assert figures["requests_per_s"] == pytest.approx(figures["requests"] / figures["seconds"])
@@ -124,72 +110,51 @@ def test_counts_what_a_good_server_answers(texts, chunked):
     assert not load.faulty(figures)
 
 
-def test_counts_errors_by_status(texts):
-    with serving(Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (429, "{}"))) as url:
-        figures = run(url, texts)
+def test_counts_errors_by_status():
+    figures = run(Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (429, "{}")))
     assert set(figures["errors"]) == {"429"} and load.faulty(figures)
 
 
-def test_counts_lost_connections_and_goes_on(texts):
-    with serving(Server(lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts)))) as url:
-        figures = run(url, texts)
+def test_counts_lost_connections_and_goes_on():
+    figures = run(Server(lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts))))
     assert figures["errors"]["connection"] > 0 and figures["requests"] > figures["errors"]["connection"]
 
 
-def test_finds_answers_with_too_few_vectors(texts):
-    with serving(Server(lambda number, texts: (200, embeddings(texts[:1])))) as url:
-        figures = run(url, texts, "--texts-per-request", 2)
+@pytest.mark.parametrize("vectors", [0, 2])
+def test_finds_answers_with_another_number_of_vectors(vectors):
+    figures = run(Server(lambda number, texts: (200, embeddings(texts * vectors))))
     assert figures["requests"] == 0 and figures["miscounted"] > 0 and load.faulty(figures)
 
 
-def test_finds_nonsense_under_load(texts):
-    alone = len(range(0, 200, CHECK_EVERY))  # references, asked for one at a time
+def test_an_answer_without_a_length_is_an_error():
+    figures = run(Server(chunked=True))
+    assert figures["requests"] == 0 and figures["errors"]["connection"] > 0 and load.faulty(figures)
 
-    def answer(number: int, texts: list[str]) -> tuple[int, str]:
-        return 200, embeddings(texts if number <= alone else [text + "!" * 5 for text in texts])
 
-    with serving(Server(answer)) as url:
-        figures = run(url, texts)
+def test_finds_nonsense():
+    figures = run(Server(lambda number, texts: (200, embeddings([text + "!" * 5 for text in texts]))))
     assert figures["wrong"] == figures["compared"] > 0 and load.faulty(figures)
     assert figures["largest_difference"] == pytest.approx(5e-3)
 
 
-def test_compares_with_given_references(texts, tmp_path):
-    lines = texts.read_text(encoding="utf-8").splitlines()
-    np.save(tmp_path / "right.npy", [vector(text) for text in lines[::CHECK_EVERY]])
-    np.save(tmp_path / "wrong.npy", [vector(text + "aaaa") for text in lines[::CHECK_EVERY]])
-    with serving(Server()) as url:
-        assert run(url, texts, "--references", tmp_path / "right.npy")["wrong"] == 0
-        assert run(url, texts, "--references", tmp_path / "wrong.npy")["wrong"] > 0
-        assert run(url, texts, "--references", tmp_path / "wrong.npy", "--tolerance", 0.01)["wrong"] == 0
-
-
-def test_percentiles_are_nearest_rank():
-    values = [float(number) for number in range(100, 0, -1)]
-    assert [percentile(values, percent) for percent in (0, 50, 99, 100)] == [1, 50, 99, 100]
-    assert percentile([3.0], 99) == 3
-    assert math.isnan(percentile([], 50))
-
-
-def test_reads_base64_and_any_order():
-    rows = np.array([[1.0, 2.0], [3.0, 4.0]], dtype="<f4")
-    items = [{"index": at, "embedding": base64.b64encode(rows[at].tobytes()).decode()} for at in (1, 0)]
-    np.testing.assert_array_equal(read_vectors(json.dumps({"data": items}).encode()), rows)
-    assert joined_chunks(b"3\r\nabc\r\n2;x=1\r\nde\r\n0\r\n\r\n") == b"abcde"
+def test_compares_within_a_tolerance():
+    assert run(Server(), longer="!!!!")["wrong"] > 0
+    assert run(Server(), longer="!!!!", tolerance=0.01)["wrong"] == 0
 
 
 def test_a_vector_that_is_no_number_is_wrong():
     body = b'{"data": [{"index": 0, "embedding": [NaN, 1.0]}]}'
-    assert compare([(0, body)], {0: np.array([0.0, 1.0])}, 1, 1e-3)["wrong"] == 1
-    assert compare([(0, body)], {0: np.array([0.0])}, 1, 1e-3)["wrong"] == 1  # another dimension
+    assert compare([(0, body)], np.array([[0.0, 1.0]]), 1e-3)["wrong"] == 1
+    assert compare([(0, body)], np.array([[0.0]]), 1e-3)["wrong"] == 1  # another dimension
 
 
 def test_mixed_texts_are_distinct_and_of_every_length():
     texts = mixed_texts(2000)
     counts = [len(text.split()) for text in texts]
-    assert len(set(texts)) == len(texts) == sum(histogram(texts).values())
+    assert len(set(texts)) == len(texts)
     assert min(counts) == 1 and max(counts) == LONGEST
-    assert min(histogram(texts).values()) > 50
+    bounds = (1, 2, 4, 8, 16, 32, 64, LONGEST + 1)
+    assert min(np.histogram(counts, bounds)[0]) > 50
     assert texts == mixed_texts(2000) != mixed_texts(2000, seed=2)
 
 
@@ -197,21 +162,21 @@ def test_a_server_that_does_not_start_says_why():
     program = "import sys; print('no model here'); sys.exit(3)"
     broken = ServerUnderTest("broken", (Setting("", (sys.executable, "-c", program)),))
     with (
-        pytest.raises(LoadError, match=r"broken: ended with 3 before its first answer:\nno model here"),
-        running(broken),
+        pytest.raises(CseError, match=r"broken: ended with 3 before its first answer:\nno model here"),
+        running(broken, broken.settings[0]),
     ):
         pass
     missing = ServerUnderTest("missing", (Setting("", ("/no/such/program",)),))
-    with pytest.raises(LoadError, match="missing: cannot start"), running(missing):
+    with pytest.raises(CseError, match="missing: cannot start"), running(missing, missing.settings[0]):
         pass
 
 
 def test_ratios_are_of_neighbours():
     def measured(rate: float) -> dict:
-        one = {"requests_per_s": rate, "texts_per_s": rate, "p50_ms": 1 / rate, "p99_ms": 2 / rate}
+        one = {"requests_per_s": rate, "p50_ms": 1 / rate, "p99_ms": 2 / rate}
         return {"cold_start_s": 1.0, "memory_megabytes": 100.0, "clients": {"64": one}}
 
     pairs = [(20.0, 10.0), (60.0, 20.0), (8.0, 2.0)]  # ours and a peer, on a machine that changes its speed
     rounds = [{"pairs": {"peer": {"ours": measured(a), "peer": measured(b)}}} for a, b in pairs]
     assert ratios(rounds)["peer"]["64"]["requests_per_s"] == 3
-    assert medians(rounds)["servers"]["cse serve"]["clients"]["64"]["requests_per_s"] == 20
+    assert medians(rounds)["cse serve"]["clients"]["64"]["requests_per_s"] == 20
