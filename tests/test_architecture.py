@@ -167,51 +167,6 @@ def test_a_first_run_leaves_the_users_tree_as_it_was():
         assert f"/{out.name}" in (ROOT / out.parent / ".gitignore").read_text(encoding="utf-8").split(), out
 
 
-def test_a_missing_and_a_needless_dependency_are_found(graph, tmp_path):
-    """The check itself, on a stage made up of this project's own modules."""
-    dvc_file = tmp_path / "dvc.yaml"
-    dvc_file.write_text(
-        "stages:\n"
-        "  score:\n"
-        "    cmd: .venv/bin/python -m cse.stages.score\n"
-        "    deps: [cse/evaluation, cse/data/tasks/kinds.py, cse/training, data/prepared]\n"
-        "    params: [evaluation, {params.yaml: [data]}]\n"
-        "    outs: [data/metrics]\n"
-    )
-    stage = read_stages(dvc_file)["score"]
-    assert stage == {
-        "module": "cse.stages.score",
-        "deps": ["cse/evaluation", "cse/data/tasks/kinds.py", "cse/training", "data/prepared"],
-        "params": ["evaluation", "data"],
-    }
-    modules = modules_of_stage(graph, "cse.evaluation.sts")
-    assert {"cse.evaluation.measures", "cse.data.tasks.kinds", "cse.errors"} <= modules
-    assert uncovered(modules, stage["deps"]) == ["cse/errors.py"]
-    assert unused(modules, stage["deps"]) == ["cse/training"]
-
-
-def test_reading_an_undeclared_group_is_found(tmp_path):
-    stage = tmp_path / "stage.py"
-    stage.write_text(
-        'GROUPS = ("data", "train")\n'
-        "def run(settings: Settings) -> None:\n"
-        "    first(settings)\n"
-        "    print(settings.data.view)\n"
-        "def first(settings: Settings) -> None:\n"
-        '    facts = {name: getattr(settings, name) for name in ("train", "prompt")}\n'
-    )
-    assert declared_groups(stage) == ("data", "train")
-    assert groups_read(stage) == {"data", "train", "prompt"}
-
-
-@pytest.mark.parametrize("use", ["other.work(settings)", "everything = settings", "getattr(settings, unknown)"])
-def test_handing_all_settings_on_is_found(tmp_path, use):
-    stage = tmp_path / "stage.py"
-    stage.write_text(f"def run(settings: Settings) -> None:\n    {use}\n")
-    with pytest.raises(AssertionError, match="line 2"):
-        groups_read(stage)
-
-
 # ---- helpers ------------------------------------------------------------------------------------------------------
 
 

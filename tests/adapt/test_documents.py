@@ -35,23 +35,8 @@ from cse.scale.corpus.shard import shard_tables
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
+from tests.tiny import WORDS
 
-WORDS = [
-    "cat",
-    "sat",
-    "mat",
-    "dog",
-    "bird",
-    "red",
-    "small",
-    "old",
-    "house",
-    "rain",
-    "sleeps",
-    "river",
-    "apple",
-    "bread",
-]
 QUICK = ("-s", "train.max_length=16", "-s", "train.batch_size=16", "-s", "prompt.length=2", "-s", "data.stand_ins=3")
 
 

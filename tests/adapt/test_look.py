@@ -187,12 +187,6 @@ def test_columns_that_are_not_there(tmp_path, columns, says):
         look([], labels=file, columns=columns)
 
 
-def test_a_missing_file_of_labels_is_called_missing(tmp_path):
-    write(tmp_path / "intents.csv", LABELLED)
-    with pytest.raises(CseError, match=r"intent\.csv: no such file or folder; did you mean 'intents.csv'\?"):
-        look([], labels=tmp_path / "intent.csv")
-
-
 def test_the_language_of_documents_is_found(tmp_path):
     german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
     for name in ("a", "b"):
@@ -201,11 +195,6 @@ def test_the_language_of_documents_is_found(tmp_path):
     found = look([tmp_path / "seiten"])
     assert (found.language, found.settings["data.language"]) == ("de", "de")
     assert look([tmp_path / "short"]).language is None
-
-
-def test_questions_and_answers_become_pairs(tmp_path):
-    found = look([write(tmp_path / "faq.csv", "question,answer\nWhere is it?,Here it is.\n")])
-    assert found.settings["data.pairs"] == ["question_answer"]
 
 
 def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):

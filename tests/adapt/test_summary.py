@@ -160,8 +160,6 @@ def test_without_a_true_difference_the_first_line_seldom_says_something():
     assert 0.015 < lines["others"] / 4000 < 0.033
 
 
-# ---- adapted queries -----------------------------------------------------------------------------------------------
-
 SEARCH = ("cacm", "nDCG@10")
 
 
@@ -196,12 +194,3 @@ def test_a_search_is_told_by_vectors_words_and_both():
 def test_queries_that_find_no_more_are_left_out():
     lines = searched(-0.2, model=BARE)
     assert "in the bundle: the bare backbone, since adapted queries found no more" in lines
-
-
-def test_what_was_not_measured_is_not_claimed():
-    ladder = Ladder()
-    for system in (BARE, QUERY_MAP):
-        ladder.add(system, system, None, seconds=3)
-    rung = ladder.rungs[QUERY_MAP]
-    found = Adapted(Path("out"), [], None, ladder, rung, [], None, [], QUERY_MAP, 60, [], searched=True)
-    assert "whether they find more was not measured" in summary(found).splitlines()[0]

@@ -12,7 +12,6 @@ import pytest
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
-from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy import embed as consumer
 from tests.export.banks import make_adapted, make_bank, make_encoder
@@ -31,13 +30,6 @@ def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
         "text,queue\n" + "".join(f"{text},hidden\n" for text in TEXTS[:2]) + "two friends,bare\n"
     )
     (folder / "lines.txt").write_text("".join(f"{text}\n" for text in TEXTS))
-    return folder
-
-
-@pytest.fixture
-def project(made, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(made, tmp_path / "project"))
-    monkeypatch.chdir(folder)
     return folder
 
 
@@ -149,9 +141,3 @@ def test_mistakes_are_one_line(cse, project, tmp_path, arguments, line):
     assert line in done.err
     assert done.err.count("\n") == 1
     assert {path: path.read_bytes() for path in (project / "bank").rglob("*") if path.is_file()} == before
-
-
-def test_a_damaged_graph_is_not_used(cse, project):
-    path = project / "bank" / MODEL
-    path.write_bytes(path.read_bytes()[:-1])
-    assert "model.onnx" in cse("encode", "bank:hidden", "lines.txt", "--out", "x.npy").err

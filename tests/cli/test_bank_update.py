@@ -62,13 +62,6 @@ def made(trained, empty_banks, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def project(made, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(made, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def update(cse, project):
     """Run ``cse bank update`` and return what became of each domain."""
 

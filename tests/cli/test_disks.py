@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import errno
-import importlib
 import shutil
 import sys
 import threading
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from cse.cli import main
 from cse.errors import describe_os_error
-from cse.files import write_array
 from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
 from tests.tiny import WORDS
@@ -113,31 +110,6 @@ def test_a_disk_that_is_read_only(cse, disk, name):
     assert ".cse-tmp-" not in line, "a name that nobody gave"
     assert "Traceback" not in done.err
     stays(disk, before)
-
-
-@pytest.mark.parametrize("array", [np.arange(6.0).reshape(2, 3), np.arange(6).reshape(2, 3).T, np.empty(0, np.int32)])
-def test_an_array_is_written_as_numpy_does(tmp_path, array):
-    write_array(tmp_path / "own.npy", array)
-    assert np.array_equal(np.load(tmp_path / "own.npy"), array)
-    assert np.load(tmp_path / "own.npy").dtype == array.dtype
-
-
-def test_byte_code_is_not_cut_off(tmp_path, monkeypatch):
-    """A module that a command imports first on such a disk; another process reads what Python kept of it."""
-    (tmp_path / "long_module.py").write_text("".join(f"name_{i} = {i}\n" for i in range(1000)))
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    with full_disk(300):
-        importlib.import_module("long_module")
-    monkeypatch.delitem(sys.modules, "long_module")
-    assert importlib.import_module("long_module").name_999 == 999
-    monkeypatch.delitem(sys.modules, "long_module")
-
-
-def test_an_array_that_finds_no_room_says_so(tmp_path):
-    with full_disk(1000), pytest.raises(OSError, match="File too large") as failed:
-        write_array(tmp_path / "own.npy", np.zeros(10_000))
-    assert failed.value.errno == errno.EFBIG
 
 
 def test_the_line_names_what_the_user_named():

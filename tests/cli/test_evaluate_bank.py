@@ -33,13 +33,6 @@ def made(trained, tiny_folders, empty_banks, tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def project(made, tmp_path, monkeypatch) -> Path:
-    folder = Path(shutil.copytree(made, tmp_path / "project"))
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def opened(monkeypatch) -> list[str]:
     """The folders of the graphs that are opened."""
     folders: list[str] = []
@@ -100,7 +93,7 @@ def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
 
 
 def test_mteb_scores_each_domain(cse, project, monkeypatch):
-    import cse.stages.evaluate as module
+    import cse.evaluation.mteb_encoder as module
 
     texts = ["the cat sits", "a small dog"]
     monkeypatch.setattr(module, "find_tasks", lambda names: names)

@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.cli.missing import INTERCHANGE, SERVER, TRAINING, naming_extra, refusing
-from cse.errors import CseError
+from cse.cli.missing import INTERCHANGE, SERVER, TRAINING, naming_extra
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.bundles import LINES, write_bundle
 
@@ -115,9 +114,3 @@ def test_every_package_of_an_extra_is_known():
     for extra, known in {"serve": SERVER, "train": SERVER | TRAINING, "interchange": INTERCHANGE | {"cse"}}.items():
         names = {re.match(r"[\w.-]+", requirement)[0] for requirement in extras[extra]}
         assert {MODULES.get(name, name.replace("-", "_")) for name in names} <= known
-
-
-def test_refusing_ends_with_a_line_and_code_2(capsys):
-    with pytest.raises(SystemExit) as left:
-        refusing(CseError("no"))()
-    assert (left.value.code, capsys.readouterr().err) == (2, "error: no\n")

@@ -27,12 +27,6 @@ def test_list_names_every_preset_with_row_average_and_description(cse):
     assert [line[0] for line in notes] == ["*", "t"]
 
 
-def test_list_filters_by_name_and_shows_only_footnotes_it_needs(cse):
-    lines = cse("preset", "list", "--system", "D2CSE-sup").out.splitlines()
-    assert [line.split()[0] for line in lines[1:]] == [name for name in preset_names() if "d2cse-sup" in name]
-    assert len(lines) == 1 + 9
-
-
 def test_list_rows_accounts_for_every_row_of_the_papers(cse):
     done = cse("preset", "list", "--rows")
     lines = done.out.splitlines()
@@ -43,30 +37,9 @@ def test_list_rows_accounts_for_every_row_of_the_papers(cse):
     assert set(re.findall(r"[a-z0-9.-]+", done.out)) > {name for name in preset_names() if load_preset(name).rows}
 
 
-def test_list_rows_of_one_system(cse):
-    done = cse("preset", "list", "--rows", "--system", "scpcse")
-    assert done.out.splitlines() == ["DCPCSE table 1", "  unsupervised, SCPCSE, BERT-base: scpcse-unsup-bert-base"]
-    assert cse("preset", "list", "--rows", "--system", "flow-minilm").out == "no row of the three papers\n"
-
-
 def test_list_refuses_a_system_that_is_not_there(cse):
     expected = "--system: no preset has 'elmo' in its name; see `cse preset list`"
     assert cse("preset", "list", "--system", "elmo").refused() == expected
-
-
-def test_show_gives_scores_expectation_and_settings(cse):
-    shown = cse("preset", "show", "promcse-sup-bert-base").out
-    lines = shown.splitlines()
-    assert lines[0] == "promcse-sup-bert-base: PromCSE on NLI triplets"
-    assert "source: PromCSE table 6, README" in lines
-    assert "expect: 81.2 to 81.9, mean over seeds" in shown
-    assert "note: DCPCSE gives a learning rate of 5e-3" in shown
-    at = lines.index("published: PromCSE table 1, supervised, PromCSE, BERT-base")
-    scores = "STS12 75.58  STS13 84.33  STS14 79.67  STS15 85.79  STS16 81.24  STS-B 84.25  SICK-R 80.79  Avg. 81.81"
-    assert lines[at + 1].strip() == scores
-    assert lines[at + 2] == "  the average is as printed; the mean of the printed scores is 81.66"
-    assert "  batch_size 256  learning_rate 0.01  prompt_length 12" in lines
-    assert lines.index("settings:") < lines.index("  prompt.length: 12") < lines.index("  train.seed: 42")
 
 
 def test_show_fits_the_screen_and_names_every_setting_in_the_order_of_the_tree(cse):

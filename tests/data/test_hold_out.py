@@ -86,16 +86,6 @@ def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, tas
     assert all(query.lower().rstrip("!") == document for query, document in found)
 
 
-def test_rows_with_a_held_out_text_are_dropped_and_counted(tmp_path, task):
-    rows = [(f"question {i}", "the one answer" if i % 2 else f"answer {i}") for i in range(20)]
-    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs", task_path=task)
-    texts = {*dev.queries, *dev.documents}
-    assert texts.isdisjoint({*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()})
-    dropped = data.report["train"]["dropped"]["held_out_overlap"]["count"]
-    assert len(data.train) + len(dev) + dropped == 20
-    assert "the one answer" in texts and dropped > 2
-
-
 def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
     rows = [(f"q{i}", f"a{i}") for i in range(30)]
     data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")

@@ -170,10 +170,6 @@ def test_file_with_nothing_but_a_mark_or_blank_lines(tmp_path, name):
     assert "no rows; add rows" in failure(write(tmp_path / name, b"\xef\xbb\xbf\n\n"))
 
 
-def test_header_without_rows(tmp_path):
-    assert "no rows; add rows" in failure(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n"))
-
-
 def test_wrong_column_name_shows_the_nearest_and_all_there_are(tmp_path):
     path = write(tmp_path / "a.csv", "sent0,sent1,hard_ngs\na,b,c\n")
     assert "no column 'hard_neg'" in failure(path)

@@ -1,9 +1,5 @@
 """Scored pairs of the user's own."""
 
-import json
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from cse.data.tasks.read import read_scored
@@ -13,24 +9,6 @@ from cse.errors import CseError
 def write(path, text):
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_every_kind_of_file_gives_the_same_pairs(tmp_path):
-    rows = [("a cat", "a dog", 2.5), ("one", "two", 5.0)]
-    names = ("sentence1", "sentence2", "score")
-    paths = []
-    for ending, mark in (("csv", ","), ("tsv", "\t")):
-        lines = [mark.join(map(str, row)) for row in (names, *rows)]
-        paths.append(write(tmp_path / f"own.{ending}", "\n".join(lines)))
-    paths.append(write(tmp_path / "own.jsonl", "\n".join(json.dumps(dict(zip(names, r, strict=True))) for r in rows)))
-    paths.append(tmp_path / "own.parquet")
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    pq.write_table(pa.table(columns), paths[-1])
-    assert len(paths) == 4
-    for path in paths:
-        pairs = read_scored(path)
-        assert list(zip(pairs.sentence1, pairs.sentence2, pairs.score.tolist(), strict=True)) == rows
-        assert (pairs.name, pairs.subset) == ("own", ["own", "own"])
 
 
 @pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])

@@ -2,11 +2,10 @@
 
 import json
 
-import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse.data.sample import sample_pairs, sample_rows
+from cse.data.sample import sample_rows
 from cse.data.store import (
     BATCH_ROWS,
     GROUP,
@@ -19,7 +18,7 @@ from cse.data.store import (
     write_table,
 )
 from cse.data.suite import open_suite
-from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
+from cse.data.tasks.store import TASKS_FILE, open_dev
 from cse.errors import CseError
 
 
@@ -41,30 +40,6 @@ def test_a_group_behind_the_columns_changes_no_view(tmp_path, view):
     assert view_of(found) == view
     assert found.column_names[-1] == GROUP
     assert [tuple(row.values()) for row in found.to_pylist()] == rows
-
-
-def test_same_rows_same_bytes(tmp_path):
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        write_rows(tmp_path / name / "train.arrow", "pairs", sample_rows("pairs", 5000, 3))
-        write_tasks(tmp_path / name, dev=sample_pairs("dev", 100, 3))
-    for file in ("train.arrow", TASKS_FILE):
-        data = (tmp_path / "a" / file).read_bytes()
-        assert len(data) > 1000
-        assert data == (tmp_path / "b" / file).read_bytes()
-        assert str(tmp_path).encode() not in data
-
-
-def test_scored_pairs_come_back_by_task(tmp_path):
-    tasks = [sample_pairs("one", 30, 1), sample_pairs("two", 20, 1)]
-    write_tasks(tmp_path, test=tasks)
-    again = open_tasks(PreparedData(tmp_path), TEST)
-    assert [task.name for task in again] == ["one", "two"]
-    for before, after in zip(tasks, again, strict=True):
-        assert (before.sentence1, before.sentence2, before.subset) == (after.sentence1, after.sentence2, after.subset)
-        np.testing.assert_array_equal(before.score, after.score)
-    write_tasks(tmp_path)
-    assert open_tasks(PreparedData(tmp_path), TEST) == []
 
 
 def test_a_cut_file_at_any_length_is_refused(tmp_path):

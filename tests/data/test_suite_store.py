@@ -15,8 +15,7 @@ from cse.data.prepare import prepare
 from cse.data.store import REPORT_FILE, PreparedData
 from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
 from cse.data.tasks.kinds import CaptionPairs, Labelled, Splits, TransferTask
-from cse.data.tasks.store import TASKS_FILE, write_tasks
-from cse.errors import CseError
+from cse.data.tasks.store import write_tasks
 from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import make_task
 
@@ -84,17 +83,6 @@ def test_a_user_without_senteval_has_pairs_and_the_rest_is_named(tmp_path):
     back = stored(suite, tmp_path)
     assert same(back, suite)
     assert "MRPC (no SentEval folder)" in back.missing
-
-
-def test_data_of_an_older_version_or_a_cut_file_are_one_line(suite, tmp_path):
-    stored(suite, tmp_path)
-    path = tmp_path / TASKS_FILE
-    path.write_bytes(path.read_bytes()[:-9])
-    with pytest.raises(CseError, match=r"tasks.arrow: cut off or damaged; run `cse prepare`"):
-        open_suite(PreparedData(tmp_path))
-    path.unlink()
-    with pytest.raises(CseError, match=r"tasks.arrow: no such file; run `cse prepare`"):
-        open_suite(PreparedData(tmp_path))
 
 
 @pytest.mark.slow

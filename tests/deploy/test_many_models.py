@@ -137,8 +137,6 @@ def closed(small_bank, tmp_path, caplog):
         ("some", "shared:plain", 403, "model_not_allowed"),
         ("some", "plain:shared", 404, "model_not_found"),
         ("some", "nowhere", 404, "model_not_found"),
-        ("one", "plain", 200, None),
-        ("one", "hidden", 403, "model_not_allowed"),
         ("none", "plain", 401, "invalid_api_key"),
     ],
 )
@@ -203,6 +201,3 @@ def test_the_command_writes_the_line(tmp_path):
     (found,) = read_keys(tmp_path / "keys").items()
     assert found == (digest(made.stderr.strip()), keys.Key(frozenset({"plain", "hidden"}), 1))
     assert made.stdout.endswith(" models=plain,hidden a team\n")
-
-
-# ---- files change under load ----------------------------------------------------------------------------------------

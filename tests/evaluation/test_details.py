@@ -71,9 +71,6 @@ def test_near_identical_sentences_by_cosine():
     assert found[CANDIDATES[1]] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
 
 
-# ---- records ------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def written(task, tmp_path):
     task.score[:3] = 5

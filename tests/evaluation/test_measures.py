@@ -1,4 +1,4 @@
-"""Cosines and rank correlation, against a computation written out in float64 and against scipy."""
+"""Cosines against a computation written out in float64, and rank correlation against scipy."""
 
 import math
 
@@ -10,37 +10,15 @@ from cse.errors import CseError
 from cse.evaluation.measures import UndefinedScore, pair_cosines, spearman
 
 
-def ranks(values):
-    """Rank of each value, 1 for the lowest; tied values share the mean of their places."""
-    values = np.asarray(values, dtype=np.float64)
-    return np.array([(values < value).sum() + ((values == value).sum() + 1) / 2 for value in values])
-
-
-def reference_spearman(x, y):
-    a, b = ranks(x) - np.mean(ranks(x)), ranks(y) - np.mean(ranks(y))
-    return math.fsum(a * b) / math.sqrt(math.fsum(a * a) * math.fsum(b * b))
-
-
 @pytest.mark.parametrize("tied", [False, True])
-def test_spearman_agrees_with_the_definition_and_with_scipy(tied):
+def test_spearman_is_that_of_scipy(tied):
     random = np.random.default_rng(1)
     x, y = random.normal(size=(2, 200))
     if tied:
         x, y = np.round(x, 1), np.round(y)
     assert (len(set(y)) < len(y)) == tied
-    assert spearman(x, y) == pytest.approx(reference_spearman(x, y), abs=1e-12)
     assert spearman(x, y) == spearmanr(x, y).statistic
     assert spearman(x, y) != pytest.approx(pearsonr(x, y).statistic, abs=1e-3)
-
-
-def test_spearman_sees_only_the_order():
-    random = np.random.default_rng(2)
-    x, y = random.normal(size=(2, 50))
-    order = random.permutation(50)
-    assert spearman(np.exp(x), y) == pytest.approx(spearman(x, y), abs=1e-12)
-    assert spearman(x[order], y[order]) == pytest.approx(spearman(x, y), abs=1e-12)
-    assert spearman(x, -x) == pytest.approx(-1)
-    assert spearman(x, np.exp(x)) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

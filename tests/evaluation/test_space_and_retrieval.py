@@ -24,9 +24,6 @@ def vectors_of(*tasks) -> Vectors:
     return Vectors(FakeEncoder(), [text for task in tasks for text in (*task.sentence1, *task.sentence2)])
 
 
-# ---- the shape of the space ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("block", [1, 3, 1000])
 def test_uniformity_is_the_loop_over_pairs(monkeypatch, block):
     monkeypatch.setattr(space, "_BLOCK", block)
@@ -53,8 +50,6 @@ def test_a_zero_vector_has_no_direction():
     with pytest.raises(CseError, match="needs at least 2 sentences, found 1"):
         uniformity(np.ones((1, 3)))
 
-
-# ---- retrieval ----------------------------------------------------------------------------------------------------
 
 ROWS = [
     ("a", "b", 5), ("c", "d", 5), ("a", "e", 5), ("f", "f", 5), ("g", "h", 2.5), ("i", "a", 1), ("k", "l", 5),

@@ -75,9 +75,6 @@ def averaged(tasks):
     return Averaged(tasks, SEVEN_TASKS, AGGREGATES)
 
 
-# ---- scores -------------------------------------------------------------------------------------------------------
-
-
 def test_scores_agree_with_a_reference():
     encoder = FakeEncoder()
     tasks = [make_task("STS12", {"news": 30, "video": 12, "forum": 7}), make_task("STS-B", {"test": 25})]
@@ -91,29 +88,6 @@ def test_scores_agree_with_a_reference():
     single = results.tasks["STS-B"]
     assert set(single.values) == {"all", "mean", "wmean"}
     assert list(single.values.values()) == [pytest.approx(single.values["all"])] * 3
-
-
-def test_all_mean_and_wmean_on_subsets_worked_out_by_hand():
-    """Two subsets: one in perfect order, one in perfectly reversed order and three times as long."""
-    angles = {"n": 0.0, "e1": 0.1, "e2": 0.2, "e3": 0.3, "e4": 0.4, "e5": 0.5, "e6": 0.6, "e7": 0.7, "e8": 0.8}
-
-    class Angles:
-        def encode(self, sentences, *, normalize, show_progress_bar):
-            return np.array([[np.cos(angles[sentence]), np.sin(angles[sentence])] for sentence in sentences])
-
-    task = ScoredPairs(
-        name="made up",
-        sentence1=["n"] * 8,
-        sentence2=["e1", "e2", "e3", "e4", "e5", "e6", "e7", "e8"],  # cosine with "n" falls
-        score=np.array([8.0, 7.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0]),
-        subset=["ordered"] * 2 + ["reversed"] * 6,
-    )
-    score = evaluate_sts(Angles(), [task]).tasks["made up"]
-    assert score.subsets == pytest.approx({"ordered": 100.0, "reversed": -100.0})
-    assert score.values["mean"] == pytest.approx(0.0)
-    assert score.values["wmean"] == pytest.approx((2 - 6) / 8 * 100)
-    # ranks of the cosines 8..1 against the scores: sum of squared differences 0+0+25+9+1+1+9+25 = 70
-    assert score.values["all"] == pytest.approx(100 * (1 - 6 * 70 / (8 * 63)))
 
 
 def test_each_distinct_sentence_is_encoded_once_in_one_call():

@@ -70,12 +70,6 @@ def test_what_is_not_there_is_not_measured(data):
     assert "STS (" not in text
 
 
-def test_a_broken_embedding_names_the_sentence(data):
-    broken = data.cxc.sentence1[0]
-    with pytest.raises(CseError, match=rf"1 of .* embeddings are not finite, the first of '{broken}'"):
-        evaluate_suite(FakeEncoder(broken={broken}), data, classifier=QUICK)
-
-
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
 def test_every_table_has_its_setting_above_it(data, style):
     results = evaluate_suite(FakeEncoder(), data, classifier=QUICK)
@@ -100,9 +94,6 @@ def test_a_measure_that_does_not_exist_costs_no_other(data):
     assert "alignment and uniformity (uniformity: sentence" in results.missing[-2]
     assert results.cxc is not None
     assert "zero vector" in format_suite({"model": results})
-
-
-# ---- some measures only -------------------------------------------------------------------------------------------
 
 
 def test_measures_by_name():

@@ -86,14 +86,6 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
     np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
 
 
-@pytest.mark.parametrize("row", ["bert key_value mean", "roberta key_value last mlp", "bert whitening"])
-def test_a_domain_equals_its_own_bundle(exports, empty_banks, tmp_path, row):
-    alone = exports(row)
-    bank = make_bank(tmp_path / "bank", empty_banks(row.split()[0]), {"it": alone.encoder})
-    found = OnnxEncoder(bank, provider="cpu").encode([*SENTENCES, _LONG], domain="it")
-    np.testing.assert_allclose(found, alone.open().encode([*SENTENCES, _LONG]), atol=1e-5)
-
-
 def test_a_domains_vectors_have_its_own_width_and_in_company_end_in_zeros(banked):
     onnx, texts = OnnxEncoder(banked[0], provider="cpu"), ["the cat sits", "a dog"]
     alone = onnx.encode(texts, domain="headed")

@@ -149,22 +149,6 @@ def test_a_layer_that_the_backbone_lacks_is_named(tiny_folders, tmp_path):
         create_bank(make_adapted(tiny_folders["bert"], "lora"), tmp_path / "bank", tolerance=1e-5, adapters=["all"])
 
 
-def test_a_damaged_update_is_refused(made, tmp_path):
-    place = shutil.copytree(made[0], tmp_path / "bank")
-    file = place / "domains/lora.safetensors"
-    content = bytearray(file.read_bytes())
-    content[-9] ^= 64
-    file.write_bytes(content)
-    with pytest.raises(CseError, match="SHA-256 differs"):
-        OnnxEncoder(place, provider="cpu").encode(["the cat"], domain="lora")
-    domain = Bank(made[0]).domain("lora")
-    facts = dataclasses.replace(
-        domain.facts, hashes={key: one for key, one in domain.facts.hashes.items() if key != "update_rest"}
-    )
-    with pytest.raises(CseError, match="not those it was written with"):
-        add_domain(place, dataclasses.replace(domain, facts=facts, update_rest=None), replace=True)
-
-
 def test_threads_that_share_a_backbone_in_torch_do_not_share_updates(made, tiny_folders):
     place, encoders = made
     own = BankEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), Bank(place))

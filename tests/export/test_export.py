@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +22,6 @@ from cse.model.attention import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.conftest import build
@@ -62,13 +59,6 @@ def test_embeddings_equal_torch_in_padded_batches(either):
 def test_openvino_gives_the_same(either):
     found = OnnxEncoder(either.folder, provider="openvino", threads=1)
     np.testing.assert_allclose(found.encode(SENTENCES), either.open().encode(SENTENCES), atol=1e-5, rtol=0)
-
-
-def test_one_sentence_equals_torch(either):
-    onnx_encoder = either.open()
-    for text in ("", "dog", SENTENCES[3], "cat " * 100):
-        found = onnx_encoder.encode(text, normalize=False)
-        np.testing.assert_allclose(found, either.encoder.encode(text, normalize=False), atol=1e-5, rtol=0)
 
 
 def test_layer_of_the_loss_is_not_in_the_graph(exported):
@@ -193,30 +183,6 @@ def test_bytes_do_not_depend_on_where_the_project_lies(exported):
             assert b".py" not in content
 
 
-def test_a_bundle_of_another_prompt_is_not_published(encoder, tmp_path, monkeypatch):
-    """The graph is written, then the prompt changes: parity says so and the older bundle stays."""
-    out = tmp_path / "bundle"
-    with publish_folder(out, Kind.BUNDLE) as folder:
-        (folder / "older").write_text("bundle")
-    before = contents(out)
-    write_graph = graph_module.write_graph
-
-    def write_and_change(model, path):
-        write_graph(model, path)
-        with torch.no_grad():
-            model.prompt.table[0, 0] += 1
-
-    monkeypatch.setattr("cse.export.bundle.write_graph", write_and_change)
-    with pytest.raises(CseError) as caught:
-        export(encoder, out)
-    message = str(caught.value)
-    assert message.startswith("export.tolerance: ONNX differs from torch by ")
-    assert message.endswith("more than 1e-05; nothing was published")
-    assert any(repr(text[:60]) in message for text in SENTENCES), "the sentence is named"
-    assert contents(out) == before
-    assert "older" in before
-
-
 class Moved:
     """A runtime whose numbers are off for one sentence, and only where it stands alone."""
 
@@ -253,20 +219,3 @@ def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
     (moved / data.name).write_bytes((moved / data.name).read_bytes()[:-1])
     with pytest.raises(CseError, match=r"model\.onnx\.data: \d+ bytes"):
         OnnxEncoder(moved)
-
-
-@pytest.mark.slow
-def test_other_processes_write_the_same_bytes(tiny_folders, tmp_path):
-    script = (
-        "import sys; from pathlib import Path\n"
-        "from tests.export.conftest import build; from tests.export.exports import export\n"
-        "export(build({'bert': Path(sys.argv[1])}, 'bert key_value mean'), Path(sys.argv[2]))\n"
-    )
-    for seed in ("1", "2"):
-        subprocess.run(
-            [sys.executable, "-c", script, tiny_folders["bert"], tmp_path / seed],
-            cwd=ROOT, env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}, check=True,
-        )  # fmt: skip
-    first, second = (contents(tmp_path / seed) for seed in ("1", "2"))
-    assert json.loads(first[MANIFEST]) == json.loads(second[MANIFEST])
-    assert first == second

@@ -10,7 +10,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import TOKENIZER, verify
+from cse.runtime.bundle import TOKENIZER
 from tests.export.exports import export
 from tests.export.systems import SENTENCES, make_encoder
 from tests.model.families import make_family_folder
@@ -20,14 +20,6 @@ def test_sentences_differ_from_each_other(either):
     """A template that ate its sentence would give equal vectors everywhere, and parity would hold."""
     found = either.open().encode(SENTENCES)
     assert (found @ found.T)[~np.eye(len(SENTENCES), dtype=bool)].max() < 0.9999
-
-
-def test_manifest_has_the_width_and_length_of_the_whole_encoder(either):
-    manifest = verify(either.folder)
-    encoder = either.encoder
-    assert (manifest.dimension, manifest.max_length) == (encoder.dimension, encoder.max_length)
-    kind = None if encoder.post is None else encoder.post.config()["kind"]
-    assert manifest.dimension == (20 if kind == "whitening" else 32)
 
 
 @pytest.mark.parametrize("row", ["roberta template denoised", "roberta trained template"])

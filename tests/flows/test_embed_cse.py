@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from prefect.exceptions import ParameterTypeError, SignatureMismatchError
 from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
@@ -47,13 +46,3 @@ def test_the_flow_takes_what_the_command_takes():
     assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
     assert rows["description"] == command["shard_rows"].help
     assert properties["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
-
-
-@pytest.mark.parametrize(
-    "wrong", [{"batch_size": 0}, {"index": "tree"}, {"workers": -1}, {"colour": "red"}, {"corpus": None}]
-)
-def test_prefect_refuses_what_the_command_does_not_take(wrong):
-    given = {"out": "data/vectors", "corpus": "tickets.jsonl"}
-    with pytest.raises((ParameterTypeError, SignatureMismatchError)):
-        module.embed_cse.validate_parameters(given | wrong)
-    assert module.embed_cse.validate_parameters(given | {"workers": None}).keys() >= given.keys()

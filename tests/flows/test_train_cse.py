@@ -1,21 +1,19 @@
-"""The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet, private, safe to interrupt."""
+"""The flow without a server: the pipeline of ``dvc.yaml`` and nothing else, quiet and private."""
 
 from __future__ import annotations
 
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
 
 from flows.artifacts import read_shortfall
-from tests.flows.prefect_server import new_home
+from tests.flows.prefect_server import new_home, processes_with
 from tests.pipeline.workspace import STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -79,20 +77,8 @@ def environment_of(workspace: Workspace) -> dict[str, str]:
     }
 
 
-def processes_of(workspace: Workspace) -> list[psutil.Process]:
-    """Return every process that was started with the Prefect home of this clone."""
-    home, found = environment_of(workspace)["PREFECT_HOME"], []
-    for process in psutil.process_iter():
-        try:
-            if process.environ().get("PREFECT_HOME") == home and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-        except psutil.Error:
-            continue
-    return found
-
-
 def nothing_is_left(workspace: Workspace) -> None:
-    _, left = psutil.wait_procs(processes_of(workspace), timeout=20)
+    _, left = psutil.wait_procs(processes_with("PREFECT_HOME", environment_of(workspace)["PREFECT_HOME"]), timeout=20)
     names = [" ".join(process.cmdline()) for process in left]
     for process in left:
         process.kill()
@@ -264,26 +250,3 @@ def test_sweep_and_gate(finished_tiny_clone, tmp_path):
     assert "version: v1.1.0" in workspace.run("cse", "models", "show", "production")
     workspace.dvc("artifacts", "get", ".", "sentence-encoder", "--stage", "production", "--out", "bundle")
     assert (workspace.folder / "bundle/bundle.json").is_file()
-
-
-def test_a_stopped_flow_stops_its_stage(finished_tiny_clone, tmp_path):
-    """A signal to the flow alone: the stage saves its state, and nothing runs on."""
-    workspace = finished_tiny_clone.copy(tmp_path / "clone")
-    workspace.set({"train.epochs": 2000, "train.save_seconds": 0.0})
-    log = tmp_path / "log"
-    with log.open("w") as stream:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "flows.train_cse"],
-            cwd=workspace.folder, env=environment_of(workspace), stdout=stream, stderr=stream,
-        )  # fmt: skip
-    try:
-        give_up = time.monotonic() + 300
-        while not list(workspace.folder.glob(".cse/resume/*/state.pt")) and time.monotonic() < give_up:
-            assert process.poll() is None, log.read_text()
-            time.sleep(0.05)
-        os.kill(process.pid, signal.SIGTERM)
-        assert process.wait(timeout=90) != 0
-    finally:
-        nothing_is_left(workspace)
-    assert "state saved" in log.read_text()
-    assert not Path(workspace.folder / "data/checkpoint").exists()

@@ -59,9 +59,6 @@ def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
     return {name: data for name, data in hub.repos[repo].files.items() if name != ".gitattributes"}
 
 
-# ---- there and back -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ["checkpoint", "bundle"])
 def test_model_comes_back_as_it_went(cse, hub, project, tiny_folders, model):
     there = cse("push", "me/tickets", f"data/{model}")
@@ -166,9 +163,6 @@ def test_code_in_a_model_is_told(cse, hub, project):
     assert "note: me/tickets holds Python code (evil.py), which its library runs if you pass trust" in done.err
 
 
-# ---- the card -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("model", ["checkpoint", "bundle"])
 def test_snippet_of_the_card_runs(cse, hub, project, tiny_folders, model, capsys):
     assert cse("push", "me/tickets", f"data/{model}").code == 0
@@ -208,9 +202,6 @@ def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
     assert cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md").code == 0, "its own card may be replaced"
     (project / "mine.md").write_text("# mine\n")
     assert "mine.md: exists" in cse("push", "me/tickets", "data/checkpoint", "--card", "mine.md").refused()
-
-
-# ---- mistakes -----------------------------------------------------------------------------------------------------
 
 
 def test_repository_of_something_else(cse, hub, project):

@@ -101,9 +101,6 @@ def test_file_in_half_precision_is_compared_in_half_precision(tiny_folders, tmp_
     assert np.isfinite(found).all()
 
 
-# ---- SimCSE: the whole model --------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("layout", "pooler"),
     [
@@ -138,9 +135,6 @@ def test_safetensors_file_alone(tiny_folders, tmp_path, worst):
     )
     ids = released.rows(tiny_folders["bert"], TEXTS)
     worst("simcse", found, [released.read("cls", released.states("bert", model, row), projector, 1) for row in ids])
-
-
-# ---- DiffCSE ------------------------------------------------------------------------------------------------------
 
 
 def batch_norm_projector():

@@ -328,9 +328,6 @@ def test_it_loads_by_its_name_on_the_hub(tiny, tmp_path):
         SentenceTransformer("me/tiny", cache_folder=str(tmp_path), **options)
 
 
-# ---- trained on ---------------------------------------------------------------------------------------------------
-
-
 def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     pytest.importorskip("accelerate")
     from datasets import Dataset

@@ -111,15 +111,6 @@ def test_a_library_ranks_by_the_models_vectors(name, with_bundle):
     np.testing.assert_allclose([cosine for _, cosine, _ in found], [cosine for cosine, _ in expected], atol=1e-5)
 
 
-def test_each_choice_of_roles_gives_another_cosine(tmp_path):
-    """So the test above sees a role that is wrong or left out."""
-    bundle = write_bundle_of_words(tmp_path / "bundle", [CARD, COME, LOAN, *TEXTS.values()], texts=TEXTS)
-    encoder = OnnxEncoder(bundle, provider="cpu")
-    query, come = (np.stack([encoder.encode(text, role=role) for role in (None, *TEXTS)]) for text in (CARD, COME))
-    cosines = np.ravel(come @ query.T)
-    assert np.diff(np.sort(cosines)).min() > 1e-3
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_VECTORS)
 def test_a_tool_finds_the_nearest_rows(name, with_vectors):

@@ -102,21 +102,6 @@ def test_encodes_the_same_after_saving_and_loading(backbone, tmp_path, row):
     assert not loaded.training
 
 
-@pytest.mark.parametrize(
-    ("row", "names"),
-    [
-        ("key_value", ["prompt.table"]),
-        ("hidden_state", ["prompt.table"]),
-        ("mlp train_only", ["prompt.table"]),
-        ("mlp always", ["mlp.dense.bias", "mlp.dense.weight", "prompt.table"]),
-    ],
-)
-def test_holds_prompts_and_head_and_no_backbone(bert, tmp_path, row, names):
-    folder = save(make_encoder(bert, **ROWS[row]), tmp_path / "checkpoint")
-    assert sorted(load_file(folder / WEIGHTS_FILE)) == names
-    assert sorted(path.name for path in folder.iterdir()) == [CONFIG_FILE, WEIGHTS_FILE]
-
-
 def test_projectors_of_every_kind_come_back(tmp_path):
     backbone = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "backbone", "bert", head=True))))
     head = load_mlm_head(backbone, wanted_by="test")
@@ -283,8 +268,3 @@ def test_backbone_that_moved_is_found_where_the_caller_says(tiny_folders, tmp_pa
     assert "backbone=" in message
     loaded = SentenceEncoder.load(folder, backbone=str(moved))
     np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
-
-
-def test_bundle_is_sent_to_the_other_encoder(tmp_path):
-    (tmp_path / "bundle.json").write_text("{}")
-    assert refused(tmp_path) == f"{tmp_path}: this is an ONNX bundle; load it with cse.OnnxEncoder"

@@ -66,9 +66,6 @@ def test_what_cannot_be_run_is_refused_by_name(tmp_path, given, message):
         declared_by(declare(tmp_path, **given))
 
 
-# ---- the encoder ----------------------------------------------------------------------------------------------------
-
-
 def load(folder):
     return load_backbone(find_backbone(str(folder)))
 

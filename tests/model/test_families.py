@@ -20,12 +20,8 @@ from cse.model.backbone_files import find_backbone
 from cse.model.families import FAMILIES
 from cse.model.mlm_head import load_mlm_head
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.training.loop import train
-from cse.training.slices import Cut
-from cse.training.state import RunFolder
 from tests.model.families import CASES, make_family_folder
-from tests.parts import embed, new_plan, new_prompt, new_template, sentence_encoder
-from tests.training.helpers import Recorder, embed_rows, make_problem
+from tests.parts import embed, new_prompt, new_template, sentence_encoder
 
 LENGTHS = (12, 5, 9)  # tokens of the rows: longer than the windows
 
@@ -221,36 +217,6 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
     np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
     openvino = OnnxEncoder(tmp_path / "bundle", provider="openvino")
     np.testing.assert_allclose(openvino.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
-
-
-# BERT's loss is seen to fall in tests/training/test_loop.py; of these it falls as slowly
-SLOW_LEARNERS = ("roberta", "electra", "distilbert", "mpnet")
-
-
-def train_a_little(folder, place, epochs):
-    """Train a prompt for five steps an epoch; return the encoder, the loss before and after, and the steps."""
-    encoder, losses, table = make_problem(load(folder), dropout=0.0)
-    plan = new_plan(learning_rate=0.1, batch_size=8, epochs=epochs, cut=Cut(3, None))
-    seen = Recorder()
-
-    def loss():
-        with torch.no_grad():
-            return losses(embed_rows(encoder.eval(), table, range(len(table)), plan))["loss"].item()
-
-    before = loss()
-    train(encoder, losses, table, plan, dev=None, folder=RunFolder(place), observer=seen)
-    return encoder, before, loss(), seen.starts[0][1]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("distinct", [name for name in DISTINCT if name != "bert"], indirect=True)
-def test_a_few_steps_train_the_prompt_alone(distinct, tmp_path):
-    untouched = load(distinct).state_dict()
-    epochs = 40 if load(distinct).family.name in SLOW_LEARNERS else 8
-    encoder, before, after, steps = train_a_little(distinct, tmp_path, epochs)
-    assert steps == 5 * epochs
-    assert after < 0.9 * before
-    assert all(torch.equal(weight, untouched[name]) for name, weight in encoder.backbone.state_dict().items())
 
 
 # ---- what a family cannot do ---------------------------------------------------------------------------------------

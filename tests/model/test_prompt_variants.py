@@ -32,9 +32,6 @@ def outputs(backbone, ids_BL, mask_BL, family, shift, **more):
     )[-1]  # fmt: skip
 
 
-# ---- shared by all layers -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
 def test_a_shared_prompt_is_the_separate_one_with_its_table_repeated(backbone, batch, kind):
     shared = make_prompt(backbone, kind, shared=True)
@@ -70,9 +67,6 @@ def test_gradients_equal_finite_differences(bert, kind, shared):
         assert table.grad[index].item() == pytest.approx((up - down).item() / 2e-6, rel=1e-4, abs=1e-8)
 
 
-# ---- before the first layer ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pooler", ["cls", "mean"])
 @pytest.mark.parametrize("shift", [True, False])
 def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pooler, shift):
@@ -85,9 +79,6 @@ def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pool
     with torch.no_grad():
         np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
     assert encoder.prefix() is None
-
-
-# ---- [CLS] prompt -------------------------------------------------------------------------------------------------
 
 
 def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone(backbone, family, batch):
@@ -106,9 +97,6 @@ def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone
     mask = mask_BL.numpy()[..., None]
     np.testing.assert_allclose(found, (last * mask).sum(axis=1) / mask.sum(axis=1), atol=2e-5)
     assert list(encoder.trainable()) == ["cls"]
-
-
-# ---- where a prompt starts ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -144,8 +144,6 @@ def test_a_template_needs_its_slots_in_order(bert, text):
         new_template(text, bert)
 
 
-# ---- decoders: no mask, the last token is read (PromptEOL) --------------------------------------------------------
-
 DECODERS = {"llama": 1, "llama, wide heads, no added tokens": 0, "gemma3": 1}  # tokens behind a text
 LAST = "the man reads {sentence} near"
 
@@ -169,12 +167,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
         np.testing.assert_allclose(encoder.encode(sentence, normalize=False), last_LD[-1], atol=1e-5)
     alone = [encoder.encode(sentence, normalize=False) for sentence in sentences]
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), np.stack(alone), atol=1e-5)
-
-
-def test_a_decoder_has_no_mask_for_a_template(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path, "llama"))))
-    with pytest.raises(CseError, match="has no begin, end and mask token, which templates with a mask"):
-        new_template(TEXT, backbone)
 
 
 # ---- read-out -----------------------------------------------------------------------------------------------------
@@ -249,9 +241,6 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     with pytest.raises(KeyboardInterrupt), encoder.read_as_in_training():
         raise KeyboardInterrupt
     np.testing.assert_array_equal(encoder.encode(sentences), before)
-
-
-# ---- trained templates --------------------------------------------------------------------------------------------
 
 
 def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone, family):

@@ -1,6 +1,6 @@
-"""The pipeline end to end, as a user runs it: ``dvc repro`` in a clone, with and without changes, kills, full disks.
+"""The pipeline end to end, as a user runs it: ``dvc repro`` in a clone, with and without changes, and kills.
 
-A tiny random backbone stands in for the real one, so that a whole run takes seconds; the last test has the default one.
+A tiny random backbone stands in for the real one, so that a whole run takes seconds; the pages' tests have the default.
 """
 
 from __future__ import annotations
@@ -9,11 +9,8 @@ import contextlib
 import json
 import os
 import re
-import resource
-import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -43,9 +40,6 @@ def finished(finished_tiny_clone, tmp_path_factory) -> Workspace:
 @pytest.fixture
 def copy(finished, tmp_path) -> Workspace:
     return finished.copy(tmp_path / "clone")
-
-
-# ---- what runs, and what does not ---------------------------------------------------------------------------------
 
 
 def test_repro_makes_everything(finished):
@@ -170,9 +164,6 @@ def test_two_clones_make_the_same_bytes(finished, tmp_path):
     assert str(tmp_path) not in other.lock()
 
 
-# ---- looking at results, trying others, sharing them --------------------------------------------------------------
-
-
 def test_metrics_and_plots(copy, tmp_path):
     metrics = json.loads(copy.dvc("metrics", "show", "--json"))[""]["data"]
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
@@ -231,21 +222,6 @@ def test_an_experiment_leaves_metrics(copy):
     assert "To append to your config use +augment.mask_span=2" in told
 
 
-def test_push_and_pull_with_the_default_remote(copy, tmp_path):
-    expected = copy.bytes_of(*OUTPUTS)
-    assert "file" in copy.dvc("push")
-    assert (tmp_path / "cse-dvc-remote").is_dir(), "the default remote is a folder beside the clone"
-    for name in ("data/prepared", "data/checkpoint", "data/plots/train", "data/bundle", ".dvc/cache"):
-        shutil.rmtree(copy.folder / name)
-    (copy.folder / "data/plots/sts.csv").unlink()
-    copy.dvc("pull")
-    assert copy.bytes_of(*OUTPUTS) == expected
-    assert ran(copy.dvc("repro")) == []
-
-
-# ---- killed -------------------------------------------------------------------------------------------------------
-
-
 def kill_when(workspace: Workspace, there: Callable[[], object]) -> str:
     """Start ``dvc repro``, end its whole process group with SIGKILL as soon as ``there()``, and return its output."""
     log = workspace.folder.parent / "killed.log"
@@ -302,35 +278,3 @@ def test_killed_training_resumes_to_the_same_bytes(finished, tmp_path):
         assert killed.bytes_of(name) == whole.bytes_of(name)
     assert killed.lock() == whole.lock()
     assert not saved()
-
-
-# ---- a full disk --------------------------------------------------------------------------------------------------
-
-
-def test_a_full_disk_leaves_the_earlier_checkpoint(copy):
-    """A limit on the size of a file fails as a full disk does."""
-    expected = copy.bytes_of(*OUTPUTS)
-    copy.set({"train.seed": 7})
-    output = copy.run(
-        sys.executable, "-B", "-m", "cse.stages.train", fails=True,  # -B: byte code cut off at the limit would stay
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (6000, 6000)),
-    )  # fmt: skip
-    errors = [line for line in output.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1, output
-    assert "no space left" in errors[0]
-    assert copy.bytes_of(*OUTPUTS) == expected
-    assert copy.leftovers() == []
-
-
-# ---- the defaults -------------------------------------------------------------------------------------------------
-
-
-def test_the_default_settings_with_fewer_rows(finished_clone, tmp_path):
-    """``git clone``, ``dvc repro`` with the real backbone, which the fixture has run; only numbers are changed."""
-    workspace = finished_clone.copy(tmp_path / "clone")
-    scores = json.loads((workspace.folder / "data/metrics/evaluation.json").read_text())
-    assert scores.keys() == {"trained", "backbone"}
-    manifest = json.loads((workspace.folder / "data/bundle/bundle.json").read_text())
-    assert manifest["dimension"] == 384
-    assert manifest["parity"]["largest_difference"] <= 1e-5
-    assert ran(workspace.dvc("repro")) == []

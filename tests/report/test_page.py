@@ -98,13 +98,6 @@ def test_the_data_of_a_picture_are_those_of_the_records(report, records):
     ]
 
 
-def test_the_same_records_give_the_same_report(report, records):
-    first, again = (
-        as_html(make_report(group(find_records([records / "runs/longer"])), report.ablations[:1])) for _ in range(2)
-    )
-    assert again == first
-
-
 SCRIPT = "<script>document.title = 'x'</script>"
 HOSTILE = (
     SCRIPT, "\"'><img src=x onerror=alert(1)>", "</style></svg></title>" + SCRIPT, "$\\frac{$ 100% &amp; `x` *b* _i_",

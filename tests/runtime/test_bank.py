@@ -382,8 +382,6 @@ def test_removing_what_is_not_there(bank):
         remove_domain(bank, "bb")
 
 
-# ---- writers that die, or meet ---------------------------------------------------------------------------------------
-
 WRITER = """
 import itertools, sys
 from pathlib import Path

@@ -150,9 +150,6 @@ def test_an_outline_tells_what_the_domain_would(bank):
         )  # fmt: skip
 
 
-# ---- the nearest domain ----------------------------------------------------------------------------------------------
-
-
 def centred(name, *places, **changes):
     """A domain whose centres are axes."""
     return make_domain(name, centres=np.eye(WIDTH, dtype=np.float32)[list(places)], **changes)

@@ -94,16 +94,6 @@ def test_the_special_tokens_are_found_without_the_letter_a():
     assert Tokenizers(tokenizer).around == ([0], [1])
 
 
-def test_similarity_takes_sentences_or_embeddings(bundle):
-    encoder = OnnxEncoder(bundle, provider="cpu")
-    left, right = ["the cat", "a dog"], ["mat", "the cat", "sat"]
-    found = encoder.similarity(left, right)
-    assert found.shape == (2, 3)
-    assert found[0, 1] == pytest.approx(1, abs=1e-6)
-    np.testing.assert_allclose(encoder.similarity(encoder.encode(left), encoder.encode(right)), found, atol=1e-6)
-    np.testing.assert_allclose(encoder.similarity("the cat", right), found[:1], atol=1e-6)
-
-
 def test_only_declared_inputs_are_fed(bundle):
     model = onnx.load(bundle / MODEL)
     model.graph.input.append(helper.make_tensor_value_info("token_type_ids", TensorProto.INT64, ["b", "l"]))

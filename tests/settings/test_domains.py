@@ -173,9 +173,6 @@ def test_a_value_that_cannot_work_names_the_domain(folder, values, expected):
     assert refusal(tree_with(values)).startswith(f"bank.domains.tickets.set: {expected}")
 
 
-# ---- a settings file with domains ---------------------------------------------------------------------------------
-
-
 def domains_of(path: Path) -> dict:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["bank"]["domains"]
 

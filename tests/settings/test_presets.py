@@ -95,8 +95,6 @@ def test_unknown_name_offers_the_nearest():
     assert "\n" not in str(caught.value)
 
 
-# ---- apply_preset -------------------------------------------------------------------------------------------------
-
 MINE = """\
 # my experiment
 train:

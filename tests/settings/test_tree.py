@@ -75,19 +75,14 @@ def test_overrides_win_over_the_file(tmp_path):
         ("train: {epochs: 1.5}", "train.epochs: "),
         ("train: {learning_rate: '1e-2'}", "train.learning_rate: input should be a valid number, found '1e-2'"),
         ("train: {learning_rate: .nan}", "train.learning_rate: "),
-        ("train: {learning_rate: -0.1}", "train.learning_rate: "),
-        ("train: {warmup_share: 1.0}", "train.warmup_share: "),
-        ("train: {batch_size: 1}", "train.batch_size: "),
         ("train: {device: gpu}", "train.device: input should be 'auto', 'cpu' or 'cuda', found 'gpu'"),
         ("prompt: {position_shift: 1}", "prompt.position_shift: "),
-        ("prompt: {kind: prefix}", "prompt.kind: "),
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
         ("data: {columns: [a, b]}", "data.columns: view 'triplets' needs 3 column names, 2 given"),
         ("data: {columns: [a, b, a]}", "data.columns: name each column only once, found a, b, a"),
         ("data: {view: documents, columns: [a]}", "data.columns: view 'documents' needs 2 column names, 1 given"),
         ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of another kind; name it alone"),
         ("data: {language: English}", "data.language: "),
-        ("data: {near_duplicates: 1.5}", "data.near_duplicates: "),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
         ("train: {seed: 100000000000000000000}", "does not fit in 64 bits; use a smaller number"),
@@ -153,10 +148,6 @@ def test_an_impossible_combination_says_what_to_change(complaint, text, expected
     assert expected in complaint(text)
 
 
-def test_several_mistakes_are_counted(complaint):
-    assert "(and 1 more)" in complaint("train: {epochs: 0, batch_size: 0}")
-
-
 def test_only_the_mistake_that_is_told_is_compared_with_known_names(complaint, monkeypatch):
     """A comparison with all keys takes a millisecond: for 20,000 mistakes it took 15 seconds."""
     asked = []
@@ -177,15 +168,13 @@ def test_broken_yaml_names_the_line(complaint):
         ("a: " + "[" * 3000 + "]" * 3000, "not valid YAML: maximum recursion depth exceeded"),
         ("train: &t {epochs: *t}", "train.epochs: input should be a valid integer"),
         ("a: \0b", "unacceptable character #x0000"),
-        ("a: \x01b", "unacceptable character #x0001"),
         ("data: {train_path: 2024-13-45}", "not valid YAML: month must be in 1..12"),
         ("train: {seed: " + "9" * 5001 + "}", "not valid YAML: Exceeds the limit"),
         ("train: {seed: 0x" + "f" * 5001 + "}", "0xfff"),
         ("train: {seed: !!int ''}", "not valid YAML"),
-        ("train: {seed: !!bool x}", "not valid YAML"),
         ("# " + "x" * (1 << 18), "262,146 bytes, a settings file has at most 262,144"),
     ],
-    ids=["deep", "loop", "nul", "control", "date", "digits", "bits", "int", "bool", "bytes"],
+    ids=["deep", "loop", "nul", "date", "digits", "bits", "int", "bytes"],
 )
 def test_hostile_yaml_is_refused_in_one_line(complaint, text, expected):
     message = complaint(text)

@@ -16,10 +16,10 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
 from cse.settings.objective import CollectionSettings
-from cse.stages.train import train_stage
 from cse.training.fit_post import put_behind
 from cse.training.heads import fit_query_map
 from cse.training.losses import collection_from
+from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
@@ -64,14 +64,7 @@ def prepared(documents, tmp_path, settings):
 
 
 def train(settings, tmp_path, name="checkpoint"):
-    train_stage(
-        settings,
-        prepared=tmp_path / "prepared",
-        checkpoint=tmp_path / name,
-        metrics=tmp_path / "train.json",
-        plots=tmp_path / "plots",
-        scratch=tmp_path / "scratch",
-    )
+    train_in(tmp_path, settings, tmp_path / "prepared", checkpoint=tmp_path / name)
     return SentenceEncoder.load(tmp_path / name)
 
 
@@ -107,13 +100,6 @@ def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, mod
     rows = list(csv.DictReader((tmp_path / "plots/train.csv").open()))
     losses = [float(row["collection"]) for row in rows]
     assert losses[-1] < losses[0]
-
-
-def test_training_is_the_same_again(prepared, tmp_path):
-    settings = prepared(TERMS)
-    one, two = (train(settings, tmp_path, name) for name in ("one", "two"))
-    for name, weight in one.trainable().items():
-        assert torch.equal(weight, two.trainable()[name]), name
 
 
 def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documents, tmp_path):

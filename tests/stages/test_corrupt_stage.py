@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
-import pytest
 
-from cse.errors import CseError
 from cse.outputs import MANIFEST
 from cse.stages.corrupt import corrupt_stage
 from tests.cli.workspace import contents
@@ -34,32 +32,3 @@ def test_the_same_seed_gives_the_same_bytes(settings, data, prepared_corruption,
     assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
     assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
     assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
-
-
-def test_an_old_corruption_is_replaced_whole(settings, data, prepared_corruption, tmp_path):
-    out = tmp_path / "out"
-    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=out)
-    assert len(contents(out)) == 7
-    corrupt_stage(settings(), prepared=data["sentences"], corrupted=out)
-    assert len(contents(out)) == 2
-
-
-@pytest.mark.parametrize(
-    ("model", "message"),
-    [
-        ("roberta", r"has another vocabulary \(46 tokens\) than the backbone .*; take a generator of the same family"),
-        ("headless", r"has no MLM head"),
-    ],
-)
-def test_a_generator_that_cannot_serve_leaves_the_old_folder(
-    settings, data, models, prepared_corruption, tmp_path, model, message
-):
-    out = tmp_path / "out"
-    corrupt_stage(settings(), prepared=data["sentences"], corrupted=out)
-    before = contents(out)
-    changed = settings(prepared_corruption | {"objective.replaced_tokens.generator_folder": str(models[model])})
-    with pytest.raises(CseError, match=rf"^objective.replaced_tokens.generator: .*{message}") as error:
-        corrupt_stage(changed, prepared=data["sentences"], corrupted=out)
-    assert "\n" not in str(error.value)
-    assert contents(out) == before
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]

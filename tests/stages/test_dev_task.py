@@ -14,7 +14,7 @@ from cse.bench.data import DataFolders
 from cse.bench.domain import read_domain_scores
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
-from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks, write_tasks
+from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.evaluation.record import read_record
@@ -25,9 +25,8 @@ from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from cse.stages.gate import judge
-from cse.stages.train import train_stage
-from cse.training.fit_post import put_behind
 from cse.tune.job import read_curve, share_data
+from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev
 
 # four labels of a few words each, and texts of two of them
@@ -54,10 +53,7 @@ def prepared(data, tmp_path):
 def run(prepared, tmp_path):
     def call(settings, name="run"):
         folder = tmp_path / name
-        train_stage(
-            settings, prepared=prepared, corrupted=tmp_path / "none", checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json", plots=folder / "plots", scratch=tmp_path / "scratch",
-        )  # fmt: skip
+        train_in(folder, settings, prepared, scratch=tmp_path / "scratch")
         return json.loads((folder / "train.json").read_text(encoding="utf-8"))
 
     return call
@@ -108,16 +104,6 @@ def test_without_training_the_task_is_scored_once(run, settings, tmp_path):
     assert (tmp_path / "run/plots/dev.csv").read_bytes() == b"step,score\n"
 
 
-def test_post_processing_says_what_it_changed(models, settings, prepared, tmp_path, capsys):
-    post = settings({"post.kind": "whitening", "post.dimension": 4}).post
-    put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out")
-    facts = read_config(tmp_path / "out")["facts"]
-    assert facts["dev_measure"] == "kNN"
-    assert re.search(
-        rf"with whitening, dev kNN \d+\.\d\d -> {facts['dev_score']:.2f}$", capsys.readouterr().out.strip()
-    )
-
-
 def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
     train = {"dev_score": 91.5, "start_dev_score": 90.25, "dev_measure": "AP", "steps": 7}
     for name, tree in (("train", train), ("evaluation", {"trained": {"search (nDCG@10)": 50.5}})):
@@ -128,15 +114,6 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
         "dev_measure": "AP", "trained": {"search (nDCG@10)": 50.5},
     }  # fmt: skip
     assert dev_of(scores) == DevScore(91.5, "AP")
-
-
-def test_a_trial_sees_the_dev_task_and_no_other(prepared, tmp_path):
-    write_tasks(prepared, dev=labelled(), test=open_tasks(PreparedData(prepared), TEST), own=[labelled()])
-    share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
-    there = {path.name for path in (tmp_path / "trials").iterdir()}
-    assert there == {"train.arrow", "tasks.arrow", "report.json"}
-    shared = PreparedData(tmp_path / "trials")
-    assert (open_dev(shared), open_tasks(shared, TEST), open_tasks(shared, OWN)) == (labelled(), [], [])
 
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):

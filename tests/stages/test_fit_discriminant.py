@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import numpy as np
@@ -168,17 +167,3 @@ def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, sett
     assert (behind["steps"], behind["data"]) == (plain["steps"], plain["data"])
     assert (plain["settings"]["post"]["kind"], behind["settings"]["post"]["kind"]) == ("none", "discriminant")
     assert SentenceEncoder.load(tmp_path / "out").dimension == 2
-
-
-def test_training_fits_it_last(settings, prepared, tmp_path):
-    chosen = settings({"data.view": "categories", "post.kind": "discriminant", "post.shrinkage": 0.1})
-    options = {"prepared": prepared, "corrupted": tmp_path / "none", "scratch": tmp_path / "scratch"}
-    train_stage(
-        chosen, **options, checkpoint=tmp_path / "out", metrics=tmp_path / "train.json", plots=tmp_path / "plots"
-    )
-    loaded = SentenceEncoder.load(tmp_path / "out")
-    assert (loaded.dimension, loaded.post.config()["kind"]) == (3, "discriminant")
-    texts = labelled_texts(PreparedData(prepared))
-    projected = loaded.encode_cut(list(texts), 64, normalize=False).astype(np.float64)
-    np.testing.assert_allclose(projected.mean(0), 0, atol=1e-3)
-    assert "dev_score" in json.loads((tmp_path / "train.json").read_text(encoding="utf-8"))

@@ -16,7 +16,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.evaluate import stale_bundles
 from cse.stages.export import export_stage
 from cse.stages.gate import judge, judge_encoders
-from cse.stages.train import train_stage
+from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev
 
 
@@ -27,10 +27,7 @@ def made(data, settings, tmp_path_factory) -> dict[int, tuple]:
     for seed in (1, 2):
         folder = tmp_path_factory.mktemp(f"seed{seed}")
         of_seed = settings({"data.view": "triplets", "train.seed": seed, "train.learning_rate": 0.3})
-        train_stage(
-            of_seed, prepared=data["triplets"], corrupted=folder / "none", checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json", plots=folder / "plots", scratch=folder / "scratch",
-        )  # fmt: skip
+        train_in(folder, of_seed, data["triplets"])
         export_stage(
             of_seed, model=folder / "checkpoint", prepared=data["triplets"], metrics=(), bundle=folder / "bundle"
         )
@@ -135,10 +132,7 @@ def test_the_bare_backbones_bundle_does_not_pass_for_a_checkpoint(models, data, 
         "data.view": "triplets", "prompt.length": 1, "prompt.position_shift": False, "train.learning_rate": 1e-6,
         "train.epochs": 1, "export.precision": precision, "export.score_loss": 100.0,
     })  # fmt: skip
-    train_stage(
-        made, prepared=data["triplets"], corrupted=tmp_path / "none", checkpoint=tmp_path / "checkpoint",
-        metrics=tmp_path / "train.json", plots=tmp_path / "plots", scratch=tmp_path / "scratch",
-    )  # fmt: skip
+    train_in(tmp_path, made, data["triplets"])
     for model in (tmp_path / "checkpoint", models["bert"]):
         export_stage(made, model=model, prepared=data["triplets"], metrics=(), bundle=tmp_path / f"of-{model.name}")
     places = {"checkpoint": tmp_path / "checkpoint", "prepared": data["triplets"], "promoted": None}

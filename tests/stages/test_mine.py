@@ -18,9 +18,9 @@ from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import MANIFEST
 from cse.stages.mine import mine_stage
-from cse.stages.train import train_stage
 from cse.training.mining import NONE, mine, read_pairs
 from tests.cli.workspace import contents
+from tests.stages.training import train_in
 from tests.tiny import write_report
 
 ANCHORS = ["a0", "a1", "a0", "b0", "c0", "p3", "a1"]
@@ -194,24 +194,11 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
         mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
-def train(settings, folder, prepared, mined):
-    return train_stage(
-        settings,
-        prepared=prepared,
-        mined=mined,
-        corrupted=folder / "corrupted",
-        checkpoint=folder / "checkpoint",
-        metrics=folder / "train.json",
-        plots=folder / "plots",
-        scratch=folder / "scratch",
-    )
-
-
 def test_training_reads_the_triplets_and_its_dev_pairs(settings, pairs_of_labels, tmp_path):
     """The default hinge needs triplets: pairs with mining on are enough."""
     chosen = settings(MINE | {"objective.energy_hinge.weight": 10.0, "train.distinct_batches": True})
     mine_stage(chosen, prepared=pairs_of_labels, mined=tmp_path / "mined")
-    facts = train(chosen, tmp_path, pairs_of_labels, tmp_path / "mined")
+    facts = train_in(tmp_path, chosen, pairs_of_labels, mined=tmp_path / "mined")
     rows = open_rows(tmp_path / "mined" / TRAIN_FILE)
     assert facts["trained_on"] == f"pairs.csv, {len(rows)} triplets"
     assert "start_dev_spearman" in facts
@@ -229,7 +216,7 @@ def test_training_reads_the_triplets_and_its_dev_pairs(settings, pairs_of_labels
 def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_path, changes, message):
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
     with pytest.raises(CseError, match=message):
-        train(settings(MINE | changes), tmp_path, pairs_of_labels, tmp_path / "mined")
+        train_in(tmp_path, settings(MINE | changes), pairs_of_labels, mined=tmp_path / "mined")
 
 
 def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pairs_of_labels, models, tmp_path):
@@ -242,22 +229,22 @@ def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pa
     with pytest.raises(
         CseError, match=r"mined: .*model holds another model than the one that mined the rows; run `cse"
     ):
-        train(chosen, tmp_path, pairs_of_labels, mined)
+        train_in(tmp_path, chosen, pairs_of_labels, mined=mined)
     mine_stage(chosen, prepared=pairs_of_labels, mined=mined)
-    assert train(chosen, tmp_path, pairs_of_labels, mined)["steps"] > 0
+    assert train_in(tmp_path, chosen, pairs_of_labels, mined=mined)["steps"] > 0
 
 
 def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
     mined = tmp_path / "mined"
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse mine`"):
-        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+        train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
     mine_stage(settings({"data.view": "pairs"}), prepared=pairs_of_labels, mined=mined)
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it"):
-        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+        train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=mined)
     write_rows(pairs_of_labels / TRAIN_FILE, "pairs", [("a b", "c d", "x")] * 3, grouped=True)
     with pytest.raises(CseError, match=r"mined: mined from other rows than this training's"):
-        train(settings(MINE), tmp_path, pairs_of_labels, mined)
+        train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
 
 
 def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
@@ -319,7 +306,7 @@ def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path, 
     assert list(zip(found["sent0"].to_pylist(), found["sent1"].to_pylist(), strict=True)) == expected
     told = capsys.readouterr().out
     assert f"{len(expected)} pairs of neighbours among {len(sentences)} sentences (mean cosine" in told
-    facts = train(settings(NEIGHBOURS), tmp_path, data["sentences"], tmp_path / "mined")
+    facts = train_in(tmp_path, settings(NEIGHBOURS), data["sentences"], mined=tmp_path / "mined")
     assert facts["trained_on"].endswith(f"{len(expected)} pairs")
 
 

@@ -41,9 +41,6 @@ def save(folder, backbone, init_std=0.1):
     return folder
 
 
-# ---- the backbone under a checkpoint ------------------------------------------------------------------------------
-
-
 def test_the_bare_backbone_is_read_at_the_recorded_revision(backbone, tmp_path, monkeypatch):
     folder = save(tmp_path / "checkpoint", backbone)
     config = json.loads((folder / CONFIG_FILE).read_text())
@@ -93,9 +90,6 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
     first, second = (save(tmp_path / name, backbone, std) for name, std in (("first", 0.1), ("second", 0.2)))
     assert identity_of(first) != identity_of(second)
     assert describe_model(str(first)) == describe_model(str(second))
-
-
-# ---- the bundle of a checkpoint -----------------------------------------------------------------------------------
 
 
 def write_bundle(folder, made_from):

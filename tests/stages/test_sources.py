@@ -12,15 +12,15 @@ import pytest
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint import read_config
-from cse.settings.document import params_text, settings_table
+from cse.settings.document import params_text
 from cse.settings.domains import settings_of_domain
 from cse.settings.edit import write_values
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
-from cse.stages.train import train_stage
 from cse.training import MINING_FILE, Folders
 from cse.training.ready import groups_of, open_training
+from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 HINGE = "objective.energy_hinge.weight"
@@ -61,19 +61,10 @@ def several(settings, files):
 @pytest.fixture
 def run(tmp_path):
     def call(settings, name="run", prepare=True):
-        folder = tmp_path / name
         if prepare:
             prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
-        return train_stage(
-            settings,
-            prepared=tmp_path / "prepared",
-            mined=tmp_path / "mined",
-            corrupted=tmp_path / "corrupted",
-            checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json",
-            plots=folder / "plots",
-            scratch=tmp_path / "scratch",
-        )
+        shared = {name: tmp_path / name for name in ("mined", "corrupted", "scratch")}
+        return train_in(tmp_path / name, settings, tmp_path / "prepared", **shared)
 
     return call
 
@@ -185,9 +176,6 @@ def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path)
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 
-# ---- mistakes -----------------------------------------------------------------------------------------------------
-
-
 def test_a_source_that_was_not_prepared(run, several, files):
     run(several())
     with pytest.raises(CseError, match=r"prepared/train-the-pairs.arrow: no such file; run `cse prepare`$"):
@@ -279,13 +267,6 @@ def test_sources_in_a_settings_file(tmp_path):
     assert load_settings(path).data.more[0].weight == 2.0
     write_values(path, {"data.more": []})
     assert load_settings(path).data.more == []
-
-
-def test_the_table_of_settings_names_the_keys_of_a_source():
-    table = settings_table()
-    assert "`data.more` | list of tables | `[]` | " in table
-    assert "`data.more[].path` | text | required | " in table
-    assert "`data.more[].weight` | number > 0 | `1.0` | " in table
 
 
 def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):

@@ -7,7 +7,6 @@ import gc
 import json
 import re
 import shutil
-import subprocess
 import sys
 
 import numpy as np
@@ -24,15 +23,14 @@ from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.process import only_one
 from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import train_stage
 from cse.training import Folders
 from cse.training.ready import open_training
 from tests.cli.workspace import contents
 from tests.parts import sentence_encoder
+from tests.stages.training import train_in
 from tests.tiny import make_backbone_folder, write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
@@ -45,15 +43,7 @@ def run(data, tmp_path):
 
     def call(settings, name="run", view="sentences"):
         folder = tmp_path / name
-        train_stage(
-            settings,
-            prepared=data[view],
-            corrupted=tmp_path / "corrupted",
-            checkpoint=folder / "checkpoint",
-            metrics=folder / "train.json",
-            plots=folder / "plots",
-            scratch=tmp_path / "scratch",
-        )
+        train_in(folder, settings, data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch")
         return json.loads((folder / "train.json").read_text(encoding="utf-8"))
 
     return call
@@ -277,15 +267,8 @@ def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
 
 
 def stage_in(settings, data, folder, name, launch=None):
-    return train_stage(
-        settings,
-        prepared=data["sentences"],
-        checkpoint=folder / name,
-        metrics=folder / f"{name}.json",
-        plots=folder / f"{name}.plots",
-        scratch=folder / "scratch",
-        launch=launch,
-    )
+    places = {"checkpoint": folder / name, "metrics": folder / f"{name}.json", "plots": folder / f"{name}.plots"}
+    return train_in(folder, settings, data["sentences"], launch=launch, **places)
 
 
 def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, tmp_path):
@@ -307,16 +290,6 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
     stage_in(other, data, tmp_path, "out")  # the lock went with the first
     steps = [row["step"] for row in table(tmp_path / "out.plots/train.csv")]
     assert steps == ["5", "8"]
-
-
-def test_a_lock_file_of_a_process_that_is_gone_blocks_nobody(tmp_path):
-    lock = tmp_path / "locks/one"
-    script = "import os, sys, time; from pathlib import Path; from cse.process import only_one\n"
-    script += "with only_one(Path(sys.argv[1]), 'refused'): os.kill(os.getpid(), 9)"
-    assert subprocess.run([sys.executable, "-c", script, str(lock)], timeout=240).returncode == -9
-    assert lock.is_file()
-    with only_one(lock, "refused"), pytest.raises(CseError, match=r"^refused$"), only_one(lock, "refused"):
-        pytest.fail("two at once")
 
 
 @pytest.mark.parametrize(
@@ -465,20 +438,6 @@ def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
         stage_in(settings(changes), {"sentences": pairs}, tmp_path, "out")
 
 
-def test_masked_lm_on_a_backbone_without_a_head(run, settings, models):
-    changes = {"backbone.name": str(models["headless"]), "objective.masked_lm.weight": 0.1}
-    refused(run, settings(changes), r"^objective.masked_lm.weight: .*headless has no MLM head; backbones that have one")
-
-
-def test_a_generator_with_another_vocabulary(run, settings, models):
-    changes = {
-        "objective.replaced_tokens.weight": 0.1,
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": str(models["roberta"]),
-    }
-    refused(run, settings(changes), r"^objective.replaced_tokens.generator: .*roberta has another vocabulary")
-
-
 def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
     changes = {
         "template.text": "a b c d e f {sentence} h i j {mask}",
@@ -499,26 +458,6 @@ def test_word_vectors_are_not_trained(run, settings, models):
     changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
     message = r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none"
     refused(run, settings(changes), message)
-
-
-def test_sentences_longer_than_the_position_table(run, settings):
-    refused(run, settings({"train.max_length": 40}), r"^prompt.length: 4 leaves 36 of the 40 positions")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"prompt.length": 0}, "prompt.length: a prompt needs at least 1 vector"),
-        ({"objective.replaced_tokens.weight": -0.1}, "objective.replaced_tokens.weight: input should be greater than"),
-        ({"objective.masked_lm.weight": -1.0}, "objective.masked_lm.weight: input should be greater than"),
-        ({"objective.energy_hinge.margin": 2.5}, "objective.energy_hinge.margin: input should be less than or equal"),
-        ({"objective.energy_hinge.margin": -0.1}, "objective.energy_hinge.margin: input should be greater than"),
-    ],
-)
-def test_values_out_of_range_are_refused_when_the_settings_are_read(settings, changes, message):
-    with pytest.raises(CseError, match=re.escape(message)) as error:
-        settings(changes)
-    assert "\n" not in str(error.value)
 
 
 def test_no_gpu_was_seen_but_named(run, settings):

@@ -17,6 +17,7 @@ from cse.stages.train import train_stage
 from cse.training import Folders
 from cse.training.ready import open_training
 from tests.parts import new_plan, new_prompt, sentence_encoder
+from tests.stages.training import train_in
 from tests.training.helpers import embed_rows, losses_of, make_table
 
 TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
@@ -102,9 +103,6 @@ def test_roles_that_do_not_fit(opened, changes, message):
         opened(TRIPLETS | changes)
 
 
-# ---- shorter vectors -------------------------------------------------------------------------------------------------
-
-
 def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
     torch.manual_seed(3)
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, dropout=0.0), pooler="mean")
@@ -125,15 +123,7 @@ def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
 
 def test_a_model_trained_for_shorter_vectors_offers_them(data, settings, tmp_path):
     changes = {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [16, 8]}
-    train_stage(
-        settings(changes),
-        prepared=data["sentences"],
-        corrupted=tmp_path / "corrupted",
-        checkpoint=tmp_path / "checkpoint",
-        metrics=tmp_path / "train.json",
-        plots=tmp_path / "plots",
-        scratch=tmp_path / "scratch",
-    )
+    train_in(tmp_path, settings(changes), data["sentences"])
     assert read_config(tmp_path / "checkpoint")["widths"] == [8, 16]
     assert SentenceEncoder.load(tmp_path / "checkpoint").encode("a dog", dimensions=8).shape == (8,)
 

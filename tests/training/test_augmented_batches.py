@@ -150,8 +150,6 @@ def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
     assert second_text(AugmentSettings(), backbone, seed=3) is None
 
 
-# ---- templates ----------------------------------------------------------------------------------------------------
-
 FIRST, SECOND = "the cat {sentence} reads {mask} slowly", "a {sentence} not {mask} on the old sofa"
 
 

@@ -31,9 +31,6 @@ def numbers(count=TOKENS, *, seed=1, epoch=0, view=0, stream=0, first=0):
     return uniform(seed, epoch, np.array([view]), np.arange(first, first + count)[None], stream)[0]
 
 
-# ---- random numbers -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("first", [0, 10**9])
 def test_the_hash_is_uniform(first):
     found = numbers(first=first)

@@ -18,15 +18,12 @@ from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
-from cse.training.group import ALONE
-from cse.training.loop import train
 from cse.training.losses import losses_from
 from cse.training.observers import CsvLog, StepRecord
 from cse.training.slices import Cut
-from cse.training.state import RunFolder
-from tests.parts import new_plan, replan
+from tests.parts import new_plan
 from tests.tiny import make_backbone_folder
-from tests.training.helpers import Recorder, embed_rows, make_problem, make_table
+from tests.training.helpers import embed_rows, make_problem, make_table
 
 PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=4, save_seconds=0, seed=5)
 PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
@@ -96,36 +93,6 @@ def test_a_sources_own_weight_decays_too(tiny_folders, tmp_path):
     term = MaskedLm(encoder, MaskedLmSettings(weight=0.8, decay_rate=0.5), head, seed=1)
     assert [term.weight(step) for step in (0, 50, 100)] == pytest.approx([0.8, 0.8 * 0.5**0.5, 0.4], rel=1e-12)
     assert [term.weight(step, 0.2) for step in (0, 100)] == [0.2, 0.1]
-
-
-# ---- in the loop --------------------------------------------------------------------------------------------------
-
-
-def run(backbone, folder, plan=PLAN, group=ALONE, dropout=0.1, dies_at=-1, **options):
-    """Train on 21 triplets and on pairs, two batches of them for three of triplets."""
-    encoder, _, table = make_problem(backbone, rows=21, dropout=dropout)
-    losses, recorder, seen = losses_over(encoder), Recorder(), []
-
-    def note(_, given):
-        (batch,) = given
-        seen.append((batch.step, batch.source, batch.epoch, batch.rows.tolist()))
-        if batch.step == dies_at:
-            raise RuntimeError("killed")
-
-    losses.register_forward_pre_hook(note)
-    more = [replace(make_table(backbone, 14, "pairs"), weight=0.7)]
-    how = {"dev": lambda: 1.0, "folder": RunFolder(folder), "observer": recorder, "group": group} | options
-    train(encoder, losses, table, plan, more=more, **how)
-    return encoder.prompt.table.detach(), seen, recorder
-
-
-def test_slices_and_cached_gradients_train_the_same(bert, tmp_path):
-    found = [
-        run(bert, tmp_path / str(number), replan(PLAN, cut=cut), dropout=0.0)[0]
-        for number, cut in enumerate((Cut(1, None), Cut(3, None), Cut(1, 5)))
-    ]
-    for other in found[1:]:
-        torch.testing.assert_close(found[0], other, rtol=0, atol=2e-5)
 
 
 def test_the_log_leaves_out_what_a_batch_has_not(bert, tmp_path):

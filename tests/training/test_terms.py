@@ -294,18 +294,6 @@ def test_the_detection_head_starts_as_in_the_released_code(bert):
     assert not head.bias.any()
 
 
-def test_training_moves_the_copy_and_not_the_backbone(bert, tmp_path):
-    encoder, table = make_encoder(bert), make_table(bert)
-    term = detector(encoder, discriminator="copy", copy_learning_rate=1e-3)
-    losses = Losses({"nt_xent": contrast(encoder), "replaced_tokens": term})
-    before, copied = copies(bert.state_dict()), copies(term.copy.state_dict())
-    state = fit(encoder, losses, table, tmp_path)
-    assert sorted(group["peak"] for group in state.optimizer["param_groups"]) == [1e-3, 0.02]
-    assert all(torch.equal(before[name], weight) for name, weight in bert.state_dict().items())
-    moved = [name for name, weight in term.copy.state_dict().items() if not torch.equal(copied[name], weight)]
-    assert len(moved) > 40
-
-
 # ---- masked language modelling ------------------------------------------------------------------------------------
 
 
@@ -475,9 +463,6 @@ def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, row
     assert all(torch.isfinite(value) for value in values)
 
 
-# ---- distillation -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     encoder = make_encoder(bert, prompt=frozen, trained="prompts" if frozen else "full")
@@ -492,13 +477,6 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     assert term(batch).item() == pytest.approx(expected.item(), rel=1e-5)
     assert expected > 1e-4, "the trained encoder still equals its teacher"
     assert not any(weight.requires_grad for weight in term.parameters())
-
-
-def test_a_bare_encoder_is_at_its_teacher(bert):
-    """Full fine-tuning starts there; a prompt starts beside it."""
-    encoder = make_encoder(bert, prompt=False, trained="full", pooler=None).eval()
-    term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.05), [bare_teacher(encoder)])
-    assert term(embed_rows(encoder, one_view(bert), ROWS, PLAN)).item() == pytest.approx(0, abs=1e-6)
 
 
 def test_the_target_is_the_mean_of_the_teachers_cosines(bert):

@@ -89,6 +89,3 @@ def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
     code = [changed if path.name == "sts.py" else path for path in training_code()]
     monkeypatch.setattr(ready, "training_code", lambda: code)
     assert name_of() != before
-
-
-# ---- GPUs ---------------------------------------------------------------------------------------------------------

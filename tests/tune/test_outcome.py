@@ -83,9 +83,6 @@ def test_the_table_has_the_best_first(sweep):
     assert lines[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
 
 
-# ---- noise --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("rho", "pairs"), [(0.85, 400), (0.3, 100)])
 def test_the_standard_error_is_how_far_scores_of_samples_scatter(rho, pairs):
     rng = np.random.default_rng(4)
@@ -129,9 +126,6 @@ def test_what_the_dev_pairs_cannot_tell_from_the_best_is_named(sweep, tmp_path):
         assert [row["within_noise"] for row in csv.DictReader(stream)] == ["yes", "", "", "", "yes", ""]
     clear = replace(sweep, trials=(sweep.trials[0], sweep.trials[1]))
     assert clear.doubt.startswith("no other finished trial is within 0.96 points")
-
-
-# ---- promotion ----------------------------------------------------------------------------------------------------
 
 
 def test_what_was_searched_is_promoted_and_no_budget():

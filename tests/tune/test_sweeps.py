@@ -128,9 +128,6 @@ def test_refusals_are_one_line_and_fast(folder):
     assert "no dev pairs to score trials on" in last
 
 
-# ---- cse tune with DVC --------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def workspace(finished_tiny_clone, tmp_path_factory):
     return finished_tiny_clone.copy(tmp_path_factory.mktemp("tune") / "work")

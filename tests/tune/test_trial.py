@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 import pytest
-import torch
 
 from cse.bench import worker as worker_module
 from cse.bench.pacing import mixed_steps, steps_of
@@ -16,7 +15,6 @@ from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.spaces import build_space, settings_with
-from cse.stages.train import train_stage
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_disk, _check_objective, _name
@@ -24,6 +22,7 @@ from cse.tune.job import METRIC, WORST, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
+from tests.stages.training import train_in
 
 OVER = "prompt.length=[2, 3]"
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
@@ -34,15 +33,7 @@ def test_a_trial_equals_the_stage(make_job, folder):
     job, reports = make_job(), []
     run_trial(CONFIG, job, reports.append)
     out = folder / "by-hand"
-    metrics = train_stage(
-        settings_with(job.settings, CONFIG),
-        prepared=folder / "data/prepared",
-        corrupted=folder / "data/corrupted",
-        checkpoint=out / "checkpoint",
-        metrics=out / "train.json",
-        plots=out / "plots",
-        scratch=out / "scratch",
-    )
+    metrics = train_in(out, settings_with(job.settings, CONFIG), folder / "data/prepared")
     found = job.folder_of(CONFIG)
     for name in ("checkpoint", "train.json", "plots"):
         assert contents(found / name) == contents(out / name)
@@ -180,18 +171,6 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST
     _check_disk([lost], job)  # what is on record stands
-
-
-def test_a_trial_that_does_not_fit_is_recorded_with_what_to_set(make_job, monkeypatch):
-    job, reports = make_job(), []
-
-    def full(*arguments, **options):
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr("cse.training.ready.train", full)
-    run_trial(CONFIG, job, reports.append)
-    assert reports == [{METRIC: WORST, "percent": 100}]
-    assert job.record_of(CONFIG).reason.startswith("train.mini_batch_size: out of memory (cpu) with 24 sentences")
 
 
 def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):

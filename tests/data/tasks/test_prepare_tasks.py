@@ -90,9 +90,6 @@ def test_a_default_path_may_be_missing(tmp_path, monkeypatch):
     assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", max_rows=50), tmp_path / "out")
 
 
-# ---- dev ----------------------------------------------------------------------------------------------------------
-
-
 def test_any_task_selects_checkpoints(raw):
     write_labelled(raw / "dev")
     report = prepare(settings(raw), raw / "out")

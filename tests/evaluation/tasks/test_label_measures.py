@@ -1,4 +1,4 @@
-"""Measures of labelled texts against scikit-learn, and written out by hand."""
+"""Measures of labelled texts against scikit-learn."""
 
 from __future__ import annotations
 
@@ -83,12 +83,6 @@ def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeyp
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_same_label_precision_by_hand():
-    # from 0: 10 (other), 20 (own), 40 (own); from 20: 10 (other), 0 and 40 (own, equally near; the earlier first)
-    found = labels.same_label_precisions(on_circle(0, 10, 20, 40), np.array([0, 1, 0, 0]))
-    np.testing.assert_allclose(found, [(1 / 2 + 2 / 3) / 2, (1 / 2 + 2 / 3) / 2, (1 + 2 / 3) / 2])
-
-
 def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
     test, test_label, reference, reference_label = clouds
     probe = LogisticRegression(C=10.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
@@ -152,8 +146,3 @@ def test_clusters_are_compared_by_v_measure(clouds):
     assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
     assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
     assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
-
-
-def test_labels_become_the_same_numbers_in_both_columns():
-    test, reference = labels.numbered(["b", "a"], ["c", "b", "b"])
-    assert (test.tolist(), reference.tolist()) == ([1, 0], [2, 1, 1])

@@ -1,4 +1,4 @@
-"""Measures of pairs and triplets against scikit-learn, and written out by hand."""
+"""Measures of pairs and triplets against scikit-learn."""
 
 from __future__ import annotations
 
@@ -20,14 +20,6 @@ def test_average_precision_and_f1_are_scikit_learns(digits, share):
     every = {threshold: f1_score(label, cosine >= threshold) for threshold in np.unique(cosine)}
     assert found.f1 == pytest.approx(max(every.values()), abs=1e-12)
     assert every[found.cosine] == pytest.approx(found.f1, abs=1e-12)
-
-
-def test_by_hand():
-    cosine, label = np.array([0.9, 0.8, 0.8, 0.1]), np.array([True, False, True, True])
-    # thresholds 0.9: P 1, R 1/3; 0.8: P 2/3, R 2/3; 0.1: P 3/4, R 1
-    assert average_precision(cosine, label) == pytest.approx(1 / 3 + 1 / 3 * 2 / 3 + 1 / 3 * 3 / 4)
-    assert best_f1(cosine, label) == pytest.approx((2 * 3 / (4 + 3), 0.1))
-    assert best_f1(np.array([0.9, 0.8, 0.7, 0.6]), np.array([True, False, False, True])).cosine == 0.9, "F1 2/3 twice"
 
 
 def test_a_tied_triplet_is_missed():

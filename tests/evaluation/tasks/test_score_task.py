@@ -121,9 +121,6 @@ def test_embeddings_without_a_score():
         score_task(FakeEncoder(), ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]), ["x", "x"]))
 
 
-# ---- in the evaluation --------------------------------------------------------------------------------------------
-
-
 def only(*tasks) -> SuiteData:
     return SuiteData().with_tasks(tasks)
 
