@@ -53,10 +53,16 @@ def trained(tiny_folders, tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def made(trained) -> Path:
+    """What a module's tests copy; modules that need more than the trained project have their own."""
+    return trained
+
+
 @pytest.fixture
-def project(trained, tmp_path, monkeypatch) -> Path:
-    """A copy of the trained project, as the working folder."""
-    folder = Path(shutil.copytree(trained, tmp_path / "project"))
+def project(made, tmp_path, monkeypatch) -> Path:
+    """A copy of the module's project, as the working folder."""
+    folder = Path(shutil.copytree(made, tmp_path / "project"))
     monkeypatch.chdir(folder)
     return folder
 
