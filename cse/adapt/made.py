@@ -86,6 +86,7 @@ def _outputs(ledger: Ledger) -> Outputs:
             seeded += [f"{each}-{seed}" for each in (system, HEADED.get(system)) if each for seed in seeds]
             tried += [f"{system}-{rate:g}" for rate in rates]
     models = (BARE, HEAD, QUERY_MAP, *seeded)
+    searched: Outputs = {f"{VECTORS}/{_KEPT}.kept": None, DOCUMENTS: None}
     of_models: Outputs = {
         **{f"{LEDGER}/{done} {model}.json": None for done in ("train", "measure", "export") for model in models},
         f"{LEDGER}/prepare.json": None,
@@ -108,8 +109,7 @@ def _outputs(ledger: Ledger) -> Outputs:
         "summary.txt": None,
         "bundle": Kind.BUNDLE,
         JUDGED: Kind.JUDGED,
-        f"{VECTORS}/{_KEPT}.kept": None,
-        DOCUMENTS: None,
+        **(searched if begun is not None and begun.of["data.view"] == "documents" else {}),
         "report": Kind.REPORT,
         **{f"trials/{name}/{part}": kind for name in tried for part, kind in _RUN.items()},
     }

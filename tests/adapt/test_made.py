@@ -74,6 +74,7 @@ def test_all_that_an_adaptation_made_goes(out):
         "records/prompts-42/notes.txt",
         "prepared/notes.txt",
         "vectors/mine.kept",
+        "documents.jsonl",  # of documents alone; these are triplets
         "runs/prompts-44/train.json",
         "ledger/train prompts-42-keep.json",
     ],

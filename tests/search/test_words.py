@@ -41,6 +41,7 @@ def test_documents_without_a_word_score_nothing():
     [
         ("Dogs' dog's DOGS, they\u2019ve don't (e.g. C, i.e. s)", "dog dog dog don c s"),
         ("E-1042, R&D, C++; node_js v2.10", "e 1042 r d c node js v2 10"),
+        ("Acme\u2122 \u21165, 5 m\u00b2 K\u212a", "acm tm 5 5 m2 kk"),
         ("Caf\u00e9 cafe\u0301 CAF\u00c9 Stra\u00dfe \uff25\uff11\uff10", "cafe cafe cafe strass e10"),
         (
             "\u0645\u064e\u0631\u0652\u062d\u0640\u0628\u0627 \u0623\u0645",
