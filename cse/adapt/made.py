@@ -124,7 +124,7 @@ def _made(folder: Path, below: Path, outputs: Outputs) -> Iterator[tuple[Path, K
         whole = next((each for each in known if each.count("/") == len(name.parts) - 1), None)
         if draft is not None and whole is not None:
             yield path, None
-        elif name == PurePath(INDEX) and path.is_dir() and not path.is_symlink():
+        elif name == PurePath(INDEX) and DOCUMENTS in outputs and path.is_dir() and not path.is_symlink():
             check_vectors(path)
             yield path, None
         elif known and whole is None and draft is None and path.is_dir() and not path.is_symlink():

@@ -89,6 +89,13 @@ def test_a_file_of_the_users_own_keeps_everything(out, name):
     assert before[name] == b"mine"
 
 
+def test_an_index_beside_an_adaptation_to_other_rows_is_the_users(out):
+    (out / "index").mkdir()
+    with pytest.raises(CseError, match="holds index, which `cse adapt` did not put there"):
+        again(out)
+    assert (out / "index").is_dir()
+
+
 @pytest.mark.parametrize("name", ["runs/mine", "runs/prompts-42-keep", "runs/prompts-44", "trials/prompts-0.3"])
 def test_a_copy_under_a_name_that_is_not_on_record_keeps_everything(out, name):
     shutil.copytree(out / "runs/prompts-42", out / name)
