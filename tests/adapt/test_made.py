@@ -89,6 +89,19 @@ def test_a_file_of_the_users_own_keeps_everything(out, name):
     assert before[name] == b"mine"
 
 
+def test_of_documents_their_table_vectors_and_index_go_too(tmp_path):
+    searched = settings_with(
+        Settings(), {"data.source": "files", "data.view": "documents", "objective.energy_hinge.weight": 0.0}
+    )
+    open_ledger(tmp_path / "out", searched, {}, again=False)
+    for folder in ("vectors", "index"):
+        (tmp_path / "out" / folder).mkdir()
+    for name in ("documents.jsonl", f"vectors/{'0a' * 16}.kept"):
+        (tmp_path / "out" / name).touch()
+    open_ledger(tmp_path / "out", settings_with(searched, {"train.seed": 7}), {}, again=True)
+    assert sorted(path.name for path in (tmp_path / "out").rglob("*")) == ["adaptation.json", "ledger"]
+
+
 def test_an_index_beside_an_adaptation_to_other_rows_is_the_users(out):
     (out / "index").mkdir()
     with pytest.raises(CseError, match="holds index, which `cse adapt` did not put there"):
