@@ -40,10 +40,9 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
 def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, object]:
     # imported here so that pipelines without replaced-token detection do not load torch
     from cse.data.store import PreparedData
-    from cse.losses.masked_lm import Vocabulary
     from cse.model.backbone import load_backbone
     from cse.model.backbone_files import find_backbone
-    from cse.training.corruption import corrupt_all, corruption_facts, generator_of
+    from cse.training.corruption import corrupt_all, corrupter_of, corruption_facts
     from cse.training.device import choose_bf16, choose_device
     from cse.training.tokens import tokenise
 
@@ -59,16 +58,9 @@ def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, obje
         progress=bar,
     )
     device = choose_device(train.device)
-    corrupt_all(
-        table,
-        folder,
-        how=replaced,
-        seed=train.seed,
-        vocabulary=Vocabulary.of(backbone),
-        generator=generator_of(replaced, backbone, table, device, bf16=choose_bf16(train.precision, device)),
-        epochs=train.epochs,
-        progress=bar,
-    )
+    bf16 = choose_bf16(train.precision, device)
+    corrupter = corrupter_of(replaced, train, backbone, table, device=device, bf16=bf16)
+    corrupt_all(table, folder, corrupter, epochs=train.epochs, progress=bar)
     return corruption_facts(replaced, train.seed) | {"rows": len(table), "epochs": train.epochs}
 
 

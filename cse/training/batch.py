@@ -1,76 +1,59 @@
-"""The rows of one step with their encoder outputs: the input of every loss term."""
+"""The rows of one step with their encoder outputs: the input of every loss term.
+
+A batch is encoded in slices, once or twice. Gao et al. 2021 (GradCache): the gradient of a contrastive loss reaches the
+weights only through the embeddings. A large batch can therefore be encoded slice by slice without keeping activations;
+the loss uses all embeddings, and the backward pass encodes the slices again, one at a time, to carry the gradient of
+the embeddings to the weights. The gradient is exact only if the second pass drops the same units as the first, so the
+random states of CPU and GPU are saved. Where positives differ by dropout alone, different units would silently make it
+a different method. ``torch.utils.checkpoint`` goes around whole slices, so this works for terms with their own passes,
+too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from cse.losses.masked_lm import Vocabulary
 from cse.model.attention import Prefix
-from cse.model.backbone import Backbone
 from cse.model.on_device import on_device
-from cse.model.passes import Alteration, Constants, Packed, TokenBatch, pack_rows
+from cse.model.passes import Constants, Packed, TokenBatch, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
-from cse.settings.train import AugmentSettings
-from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.augment import alteration, change_ids
 from cse.training.group import ALONE, Group, GroupLayout, order_of
-from cse.training.slices import ChangeIds, Cut, PaddedRows, RandomState, pad_in_groups, run_twice, slice_cost
-from cse.training.tokens import TokenTable
+from cse.training.tokens import PaddedRows, TokenTable, pad_in_groups, slice_cost, slices_of
 
 R = TypeVar("R")
 _ALIKE, _ALIKE_TOKENS = 8, 256  # tokens of a row and of a batch are multiples, to have few shapes
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How the copies of a sentence differ, on top of dropout; ``special`` are the ids that no copy repeats."""
-
-    how: AugmentSettings
-    special: tuple[int, ...]
-
-    @classmethod
-    def of(cls, how: AugmentSettings, backbone: Backbone | StaticWords) -> Augmentation:
-        """Return that of an encoder's backbone."""
-        words = backbone if how.repeat_words > 0 and isinstance(backbone, Backbone) else None
-        return cls(how, () if words is None else Vocabulary.of(words).special)
-
-    def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
-        """Return the function that changes token ids in one step, or None if they do not change."""
-        share, special, repeat = self.how.repeat_words, np.asarray(self.special), REPEAT_RULES[self.how.repeat_rule]
-        if share == 0.0:
-            return None
-        return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
-
-    def alteration(self, view_B: torch.Tensor) -> Alteration | None:
-        """Return what changes between word vectors and the first layer for rows of these views, or None."""
-        return _Alteration(self.how, view_B) if self.how.shuffle_tokens or self.how.cut_features > 0.0 else None
+def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them."""
+    made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
+    return made
 
 
-NO_AUGMENTATION = Augmentation(AugmentSettings(), ())
+class RandomState:
+    """Torch's current random state on the CPU and a device."""
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
-@dataclass(frozen=True)
-class _Alteration:
-    how: AugmentSettings
-    view_B: torch.Tensor
-
-    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        if not self.how.shuffle_tokens:
-            return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
-        return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
-
-    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        if self.how.cut_features == 0.0:
-            return embedded_BLD
-        cut_BLD = cut_features(embedded_BLD, self.how.cut_features)
-        return torch.where(self.view_B[:, None, None] == 1, cut_BLD, embedded_BLD)
+    def replay(self, draw: Callable[[], R]) -> R:
+        """Return ``draw()`` run from this saved state; leave the current random state unchanged."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            return draw()
 
 
 @dataclass(frozen=True)
@@ -195,8 +178,8 @@ def stage_batch(
     table: TokenTable,
     rows: np.ndarray,
     *,
-    cut: Cut,
-    augmentation: Augmentation,
+    settings: TrainSettings,
+    augment: AugmentSettings,
     rng: np.random.Generator,
     step: int,
     epoch: int,
@@ -212,11 +195,11 @@ def stage_batch(
         rng: draws the token-id augmentation, the same for all workers.
         alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
-    change = augmentation.change_ids(rng)
+    change = change_ids(augment, encoder.backbone, rng)
     if alike:
-        padded = pad_in_groups(table, rows, cut.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
+        padded = pad_in_groups(table, rows, settings.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
     else:
-        wanted = cut.slices(len(table.columns) * len(rows), group.size)
+        wanted = slices_of(settings, len(table.columns) * len(rows), group.size)
         cost = slice_cost(encoder.backbone.hidden_size, device)
         padded = pad_in_groups(table, rows, wanted, change, cost=cost)
     if len(padded) < group.size:
@@ -242,7 +225,7 @@ def encode_staged(
     staged: Staged,
     tensors: Sequence[torch.Tensor],
     *,
-    augmentation: Augmentation,
+    augment: AugmentSettings,
     bf16: bool,
     twice: bool = False,
 ) -> Batch:
@@ -260,7 +243,7 @@ def encode_staged(
             noise_TND = encoder.noise(staged.longest + 1)
         slices = [
             _encode_slice(
-                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice, packed=packed
+                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augment, twice=twice, packed=packed
             )
             for number, part in enumerate(staged.own)
         ]
@@ -287,7 +270,7 @@ def _encode_slice(
     part: PaddedRows,
     staged: Sequence[torch.Tensor],
     noise_TND: torch.Tensor | None,
-    augmentation: Augmentation,
+    augment: AugmentSettings,
     *,
     twice: bool,
     packed: Packed | None = None,
@@ -295,7 +278,7 @@ def _encode_slice(
     """Encode a slice, whose ids, mask, views and places are ``staged`` on the device."""
     ids_BL, mask_BL, view_B, places = staged
     template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
-    alter = augmentation.alteration(view_B)
+    alter = alteration(augment, view_B)
 
     def draw() -> Prefix | None:
         return encoder.prefix(len(part.ids_BL))

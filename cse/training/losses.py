@@ -44,7 +44,7 @@ from cse.runtime.uses import role_for
 from cse.settings.objective import CollectionSettings, DistillationSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.collection import QueryPairs, document_vectors, pairs_of, teach, unit_vectors
-from cse.training.corruption import source_of_corrupted
+from cse.training.corruption import check_corrupted, corrupter_of, corruption_facts, prepared
 from cse.training.tokens import TokenTable
 
 
@@ -125,7 +125,12 @@ def losses_from(
 
     def replaced_tokens() -> ReplacedTokens:
         chosen = objective.replaced_tokens
-        source = source_of_corrupted(chosen, train, encoder.transformer, table, corrupted, device, bf16=bf16)
+        if chosen.corrupts_beforehand:
+            assert corrupted is not None  # noqa: S101 - stages give it
+            check_corrupted(corrupted, corruption_facts(chosen, train.seed))
+            source = prepared(corrupted, table, epochs=train.epochs)
+        else:
+            source = corrupter_of(chosen, train, encoder.transformer, table, device=device, bf16=bf16)
         return ReplacedTokens(encoder, chosen, source)
 
     def label_proxies() -> LabelProxies:

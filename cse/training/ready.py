@@ -30,13 +30,12 @@ from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
-from cse.training.batch import Augmentation
 from cse.training.corruption import check_generator
 from cse.training.device import choose_bf16, choose_device, is_out_of_memory
 from cse.training.encoder import check_copies, encoder_from, open_backbone
 from cse.training.fit_post import check_post
 from cse.training.group import ALONE, Group
-from cse.training.loop import Plan, take_best, train
+from cse.training.loop import take_best, train
 from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer
@@ -116,7 +115,6 @@ class Training:
         for number, each in enumerate(tables if group.rank == 0 else ()):
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
             say_small(each, settings.train.batch_size, what)
-        table = tables[0]
         try:
             return train(
                 encoder,
@@ -124,7 +122,7 @@ class Training:
                     self.objective,
                     encoder,
                     settings.train,
-                    table,
+                    tables[0],
                     own=own_weights(settings),
                     head=self.head,
                     sources=[source.data for source in self.sources],
@@ -132,9 +130,10 @@ class Training:
                     device=self.device,
                     bf16=self.bf16,
                 ),
-                table,
-                Plan(settings.train, Augmentation.of(settings.augment, encoder.backbone), self.bf16),
-                more=tables[1:],
+                tables,
+                settings.train,
+                augment=settings.augment,
+                bf16=self.bf16,
                 dev=None if dev is None else lambda: self.score(dev),
                 choose=bool(self.objective.comparing),
                 folder=self.folder,
@@ -210,6 +209,8 @@ def open_training(
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)
+    if settings.augment.repeat_words > 0 and isinstance(backbone, Backbone):
+        _ = backbone.special_ids  # refuses a tokenizer without them
     set_widths(encoder, objective, settings.train)
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import Cut
 from tests.gpu.base import CPU, DEVICE, TOLERANCE, distance, relative
+from tests.parts import Cut
 from tests.training.systems import take_step
 
 NAMES = ("promcse", "hinge", "masked_lm", "d2cse", "full")

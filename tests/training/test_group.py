@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from cse.training.group import ALONE, Group
-from cse.training.loop import train
-from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import Cut, new_plan, train
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step

@@ -12,11 +12,9 @@ from cse.errors import CseError
 from cse.training import loop
 from cse.training.batch import Batch
 from cse.training.batches import Batches
-from cse.training.loop import train
 from cse.training.losses import Losses
-from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan, replan
+from tests.parts import Cut, new_plan, replan, train
 from tests.training.helpers import Recorder, losses_of, make_problem
 
 ROWS, STEPS = 21, 6
