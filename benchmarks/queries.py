@@ -39,7 +39,7 @@ from cse.settings.group import LARGEST
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import CollectionSettings
 from cse.training.collection import QueryPairs, pairs_of, teach
-from cse.training.heads import fit_query_map
+from cse.training.fit_post import fit_query_map
 
 BARE = "the bare backbone"
 _WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them

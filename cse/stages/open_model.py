@@ -16,7 +16,7 @@ from cse.model.sentence_encoder import BareBackbone, SentenceEncoder, load_bare_
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
-from cse.training.device import choose_device
+from cse.training.encoder import choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.vectors import TextEncoder

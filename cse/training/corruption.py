@@ -94,15 +94,13 @@ def check_generator(replaced: ReplacedTokensSettings) -> None:
 # ---- all rows before training -------------------------------------------------------------------------------------
 
 
-def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs: int, progress: bool = False) -> None:
+def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs: int) -> None:
     """Corrupt every view of every row once per epoch, into ``epoch-E-view-V.npy`` (int32, flat like the column).
 
     ``rows.json`` maps each file to a hash of its source tokens.
     """
     digests = {}
-    with tqdm(
-        total=epochs * len(table.columns) * len(table), desc="corrupt", unit=" rows", disable=not progress
-    ) as bar:
+    with tqdm(total=epochs * len(table.columns) * len(table), desc="corrupt", unit=" rows", disable=None) as bar:
         for epoch in range(epochs):
             for view, column in enumerate(table.columns):
                 path = _file(folder, epoch, view)

@@ -81,7 +81,12 @@ def train(
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), settings)
-    batches = Mixture([table.rows for table in tables], settings.batch_size, settings.epochs, settings.seed)
+    batches = Mixture(
+        [table.rows for table in tables],
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        seed=settings.seed,
+    )
     steps = min(batches.steps, settings.max_steps or batches.steps)
     mixed = InitialShare(encoder.trainable(), settings.start_share)
     state = _start(folder, weights, mixed, losses, optimizer, group)

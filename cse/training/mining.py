@@ -183,17 +183,6 @@ def _index(vectors_TD: np.ndarray) -> Any:
     return index
 
 
-def first_places(cosines: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` highest cosines, the earlier of equals first."""
-    if count == 0:
-        return np.empty(0, np.int64)
-    if count >= len(cosines):
-        return np.arange(len(cosines))
-    last = -np.partition(-cosines, count - 1)[count - 1]
-    above = np.flatnonzero(cosines > last)
-    return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])
-
-
 def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
 
@@ -220,8 +209,15 @@ def _nearest_of_each(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
         cosine_BT = vectors_TD[start : start + size] @ vectors_TD.T
         rows = np.arange(len(cosine_BT))
         cosine_BT[rows, start + rows] = -np.inf
-        found_TK[start : start + size] = [first_places(cosine_T, nearest) for cosine_T in cosine_BT]
+        found_TK[start : start + size] = [_first_places(cosine_T, nearest) for cosine_T in cosine_BT]
     return found_TK
+
+
+def _first_places(cosine_T: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` highest cosines, fewer than there are; the earlier of equals."""
+    last = -np.partition(-cosine_T, count - 1)[count - 1]
+    above = np.flatnonzero(cosine_T > last)
+    return np.concatenate([above, np.flatnonzero(cosine_T == last)[: count - len(above)]])
 
 
 def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:

@@ -86,7 +86,6 @@ def tokenise(
     views: int | None = None,
     before: Sequence[str] = (),
     second_text: Callable[[str, int], str] | None = None,
-    progress: bool = False,
 ) -> TokenTable:
     """Tokenise all columns of the training rows once.
 
@@ -101,7 +100,7 @@ def tokenise(
         tokenizer.no_padding()
         tokenizer.enable_truncation(max_length)
         pieces, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int64)]
-        for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=not progress, leave=False):
+        for start in tqdm(range(0, len(rows), _CHUNK), desc=f"tokenise {name}", disable=None, leave=False):
             texts: list[str] = rows[name].slice(start, _CHUNK).to_pylist()
             if change is not None:
                 texts = [change(text, row) for row, text in enumerate(texts, start=start)]

@@ -15,7 +15,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 from cse.errors import CseError
 from cse.model.post import POST_KINDS, QUERY_MAP, Flow, LinearMap, build_post, fit_whitening
 from cse.model.post.linear import Scatter, fit_discriminant, numbered, scatter_of
-from cse.training.heads import fit_linear
+from cse.training.fit_post import fit_linear
 from tests.parts import new_flow
 
 WIDTH = 16
