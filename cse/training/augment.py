@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from cse.losses.masked_lm import Vocabulary
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings
@@ -44,7 +43,7 @@ def change_ids(
     """Return the function that changes the token ids of one step, or None if they do not change."""
     if augment.repeat_words == 0.0 or not isinstance(backbone, Backbone):
         return None
-    share, special = augment.repeat_words, np.array(Vocabulary.of(backbone).special)
+    share, special = augment.repeat_words, np.array([*backbone.special_ids.values(), backbone.pad_id])
     repeat = repeat_words if augment.repeat_rule == "paper" else repeat_words_as_released
     return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
 

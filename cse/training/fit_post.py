@@ -8,7 +8,7 @@ texts; none is the discriminant itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -190,13 +190,13 @@ def decide_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
     """Return the shrinkage that ranks held-out texts best, and say why it was chosen."""
     scores = choose_shrinkage(vectors, labels, dimension)
     shrinkage = max(scores, key=lambda one: scores[one], default=_UNDECIDED)
-    click.echo(f"post.shrinkage {shrinkage:g} ({_why(scores)})", err=True)
+    click.echo(f"post.shrinkage {shrinkage:g} ({_why(scores.items())})", err=True)
     return shrinkage
 
 
-def _why(scores: Mapping[float, float]) -> str:
-    tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores.items())
-    return f"MAP of held-out texts: {tried}" if scores else "too few texts of a label to hold any out"
+def _why(scores: Iterable[tuple[float, float]]) -> str:
+    tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores)
+    return f"MAP of held-out texts: {tried}" if tried else "too few texts of a label to hold any out"
 
 
 def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimension: int | None) -> dict[float, float]:
@@ -270,7 +270,7 @@ def fit_linear(
     if start.dimension > 1:  # of two labels the discriminant is all there is
         scores = choose_passes(vectors, labels, shrinkage, dimension, seed)
         passes = max(scores, key=lambda count: scores[count], default=passes)
-        click.echo(f"{passes} passes ({_why(scores)})", err=True)
+        click.echo(f"{passes} passes ({_why(scores.items())})", err=True)
     return _train(start, vectors, label, passes, seed)
 
 
