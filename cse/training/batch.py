@@ -26,7 +26,7 @@ from cse.model.passes import Constants, Packed, TokenBatch, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import alteration, change_ids
-from cse.training.group import ALONE, Group, GroupLayout, order_of
+from cse.training.group import ALONE, Group, GroupLayout
 from cse.training.tokens import PaddedRows, TokenTable, pad_in_groups, slice_cost, slices_of
 
 R = TypeVar("R")
@@ -113,7 +113,7 @@ class Batch:
 
     def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
-        return self.layout.join(self.group, parts)
+        return self.layout.join(parts)
 
     def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
         """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
@@ -130,19 +130,17 @@ class Batch:
             piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
             for (piece, _), own_B in zip(found, staged, strict=True)
         ]
-        return project_in_order(encoder, self.anchors, self.group, parts)
+        return project_in_order(encoder, self.anchors, parts)
 
 
-def project_in_order(
-    encoder: SentenceEncoder, layout: GroupLayout, group: Group, parts: Sequence[TokenBatch]
-) -> torch.Tensor:
+def project_in_order(encoder: SentenceEncoder, layout: GroupLayout, parts: Sequence[TokenBatch]) -> torch.Tensor:
     """Return the embeddings that the loss compares, ``(X, D)`` in float32, in batch order.
 
     All rows pass through the projector together because it may normalise over them.
     """
     noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
-    pooled_XD = layout.join(group, [tokens.pooled_BD for tokens in parts])
-    return encoder.project(pooled_XD, layout.join(group, noise) if noise else None).float()
+    pooled_XD = layout.join([tokens.pooled_BD for tokens in parts])
+    return encoder.project(pooled_XD, layout.join(noise) if noise else None).float()
 
 
 @dataclass(frozen=True)
@@ -180,7 +178,6 @@ def stage_batch(
     *,
     settings: TrainSettings,
     augment: AugmentSettings,
-    rng: np.random.Generator,
     step: int,
     epoch: int,
     device: torch.device,
@@ -192,9 +189,9 @@ def stage_batch(
     """Pad all views of a batch; in ``encode_staged`` every copy of a sentence gets its own dropout.
 
     Args:
-        rng: draws the token-id augmentation, the same for all workers.
         alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
+    rng = np.random.default_rng([settings.seed, step])  # the same for all workers
     change = change_ids(augment, encoder.backbone, rng)
     if alike:
         padded = pad_in_groups(table, rows, settings.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
@@ -209,7 +206,7 @@ def stage_batch(
     places = [np.concatenate([part.places for part in share]) for share in shares]
     anchors = [part[part < len(rows)] for part in places]
     own = shares[group.rank]
-    arrays = [order_of(places), order_of(anchors)]
+    arrays = [np.concatenate(each).argsort() for each in (places, anchors)]
     arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
     arrays += [] if table.labels is None else [table.labels[rows]]
     packed = alike and bf16 and len(own) == 1 and encoder.packs(device, longest)
@@ -247,14 +244,14 @@ def encode_staged(
             )
             for number, part in enumerate(staged.own)
         ]
-        layout = GroupLayout(staged.sizes, order)
-        projected_XD = project_in_order(encoder, layout, staged.group, [piece.tokens for piece in slices])
+        layout = GroupLayout(staged.group, staged.sizes, order)
+        projected_XD = project_in_order(encoder, layout, [piece.tokens for piece in slices])
     return Batch(
         staged.rows,
         tuple(slices),
         staged.group,
         layout,
-        GroupLayout(staged.anchors, anchor_order),
+        GroupLayout(staged.group, staged.anchors, anchor_order),
         staged.longest,
         projected_XD,
         labels_B,

@@ -6,6 +6,7 @@ import os
 import platform
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -296,10 +297,8 @@ def environment(device: str) -> dict[str, str]:
     """Return package versions, processor and device as text by name."""
     found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
     for package in PACKAGES:
-        try:
+        with suppress(PackageNotFoundError):
             found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
     found["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
     return found

@@ -67,14 +67,13 @@ def fit_post(
     collection: CollectionSettings = DEFAULT_COLLECTION,
     weights: Mapping[str, float] | None = None,
 ) -> None:
-    """Fit post-processing on the training sentences and add it to the encoder.
+    """Fit post-processing, which ``check_post`` has passed, on the training sentences and add it to the encoder.
 
     Args:
         data: prepared data; a query map is fitted on the rows of all its sources.
         weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
             main source. None: 1.
     """
-    check_post(encoder, post, data)
     if post.kind == QUERY_MAP:
         _fit_query_map(encoder, post, data, collection, weights or {})
         return

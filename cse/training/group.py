@@ -16,9 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -169,25 +169,19 @@ class _Gather(torch.autograd.Function):
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 
-def order_of(places: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the order that restores the flattened batch from the workers' rows one after another, int64.
-
-    Args:
-        places: for each worker, the flattened-batch indices of its rows in the order it holds them, int64 ``(rows,)``.
-    """
-    return np.concatenate(places).argsort()
-
-
+@dataclass(frozen=True)
 class GroupLayout:
-    """Order of the workers' rows in the flattened batch."""
+    """Order of the workers' rows in the flattened batch.
 
-    def __init__(self, counts: Sequence[int], order: torch.Tensor) -> None:
-        self.counts, self.order = counts, order
+    Attributes:
+        counts: rows of each worker.
+        order: what restores the flattened batch from the workers' rows one after another, int64.
+    """
 
-    def join(self, group: Group, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Gather all workers' rows in flattened-batch order.
+    group: Group
+    counts: Sequence[int]
+    order: torch.Tensor
 
-        Args:
-            parts: one tensor per slice of this worker, ``(rows of the slice, ...)``.
-        """
-        return group.gather(torch.cat(list(parts)), self.counts)[self.order]
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Gather all workers' rows in flattened-batch order; ``parts`` is one tensor per slice of this worker."""
+        return self.group.gather(torch.cat(list(parts)), self.counts)[self.order]

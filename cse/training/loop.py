@@ -20,7 +20,7 @@ from cse.process import handling
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import Batch, Staged, encode_staged, stage_batch
 from cse.training.batches import Mixture
-from cse.training.capture import Captured, Terms, why_not
+from cse.training.capture import Captured, Terms, Update, why_not
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
@@ -134,7 +134,6 @@ def train(
                     rows,
                     settings=settings,
                     augment=augment,
-                    rng=np.random.default_rng([settings.seed, step]),
                     step=step,
                     epoch=epoch,
                     device=device,
@@ -185,10 +184,7 @@ def train(
 
 
 def _runner(
-    update: Callable[[Staged, Sequence[torch.Tensor]], Terms],
-    optimizer: torch.optim.Optimizer,
-    device: torch.device,
-    reason: str,
+    update: Update, optimizer: torch.optim.Optimizer, device: torch.device, reason: str
 ) -> Callable[[Staged], Terms]:
     """Return what runs a step: a captured graph, unless there is a reason why not."""
     if not reason:

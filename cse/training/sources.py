@@ -95,39 +95,32 @@ def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSourc
 
 
 def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
-    """Refuse rows that were prepared for another objective, or too few."""
+    """Refuse rows that were prepared for another objective, or too few: ``-s`` may override what they were made for."""
+    if settings.train.parameters == "none":
+        return
     main, *more = sources
-    _check_view(main.data, main.objective, settings.train)
-    _check_rows(str(main.data.folder), main, settings.train)
-    for source, wanted in zip(more, settings.data.more, strict=False):
-        view = settings.data.of(wanted).rows
-        if source.data.view != view:
-            raise CseError(
-                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
-            )
-        _check_rows(source.key, source, settings.train)
-
-
-def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse rows prepared for another objective: ``cse train -s`` may override the settings of ``prepare``."""
-    for name, term in objective.terms().items():
-        unlabelled = term.labels and GROUP not in data.train.column_names
-        if train.parameters != "none" and (data.view not in term.views or unlabelled):
+    data = main.data
+    for name, term in main.objective.terms().items():
+        if data.view not in term.views or (term.labels and GROUP not in data.train.column_names):
             views = "categories" if term.labels else " or ".join(term.views)
             raise CseError(
                 f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
                 f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
             )
-
-
-def _check_rows(where: str, source: TrainingSource, train: TrainSettings) -> None:
-    """Refuse too few rows to provide negatives: the loss would always be 0."""
-    rows, objective = len(source.data.train), source.objective
-    if train.parameters != "none" and rows < objective.least_rows:
-        raise CseError(
-            f"{where}: contains {counted(rows, 'row')}, but objective."
-            f"{objective.comparing[0]} uses other rows as negatives; prepare at least {objective.least_rows}"
-        )
+    for source, wanted in zip(more, settings.data.more, strict=True):
+        view = settings.data.of(wanted).rows
+        if source.data.view != view:
+            raise CseError(
+                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
+            )
+    for source in sources:
+        rows, objective = len(source.data.train), source.objective
+        if rows < objective.least_rows:  # the loss would always be 0
+            where = data.folder if source is main else source.key
+            raise CseError(
+                f"{where}: contains {counted(rows, 'row')}, but objective.{objective.comparing[0]} uses other rows as "
+                f"negatives; prepare at least {objective.least_rows}"
+            )
 
 
 def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:

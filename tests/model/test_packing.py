@@ -58,7 +58,7 @@ def test_packing_and_padding_again(multiple):
 def step(encoder, losses, table, *, alike: bool):
     staged = stage_batch(
         encoder, table, ROWS, settings=TrainSettings(row_groups=None if alike else 3), augment=PLAIN,
-        rng=np.random.default_rng(0), step=1, epoch=0, device=CPU, bf16=True, alike=alike,
+        step=1, epoch=0, device=CPU, bf16=True, alike=alike,
     )  # fmt: skip
     tensors = [torch.from_numpy(array) for array in staged.arrays]
     losses(encode_staged(encoder, staged, tensors, augment=PLAIN, bf16=False))["loss"].backward()
@@ -82,7 +82,7 @@ def test_batches_alike_are_of_few_shapes(bert):
     shapes = {
         alike: {
             stage_batch(
-                encoder, table, rows, settings=TrainSettings(), augment=PLAIN, rng=np.random.default_rng(0),
+                encoder, table, rows, settings=TrainSettings(), augment=PLAIN,
                 step=0, epoch=0, device=CPU, bf16=True, alike=alike,
             ).shape
             for rows in np.random.default_rng(1).permutation(400).reshape(20, 20)

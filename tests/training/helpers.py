@@ -96,7 +96,6 @@ def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
         np.asarray(rows),
         cut=Cut(plan.train.row_groups, plan.train.mini_batch_size),
         augment=plan.augment,
-        rng=np.random.default_rng(0),
         step=0,
         epoch=0,
         device=torch.device("cpu"),

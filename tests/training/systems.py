@@ -185,7 +185,7 @@ def take_step(
     bf16 = precision == "bf16"
     with keep:
         batch = encode_batch(
-            encoder, table, rows, cut=cut, rng=np.random.default_rng(7), step=3, epoch=0,
+            encoder, table, rows, cut=cut, step=3, epoch=0,
             device=device, bf16=bf16, group=group,
         )  # fmt: skip
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):

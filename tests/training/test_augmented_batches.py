@@ -72,7 +72,6 @@ def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert
     def second(step):
         batch = encode_batch(
             encoder, table, ROWS, cut=Cut(2, None), augment=plan.augment,
-            rng=np.random.default_rng([7, step]),
             step=step, epoch=0, device=torch.device("cpu"), bf16=False,
         )  # fmt: skip
         return rows_of(batch, 1)

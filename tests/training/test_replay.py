@@ -36,7 +36,7 @@ def step(system, cut, *, augment=PLAIN, bf16=False, device=CPU):
     hook = layer.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
     torch.manual_seed(7)
     batch = encode_batch(
-        encoder, table, ROWS, cut=cut, augment=augment, rng=np.random.default_rng(7), step=3, epoch=0,
+        encoder, table, ROWS, cut=cut, augment=augment, step=3, epoch=0,
         device=device, bf16=bf16,
     )  # fmt: skip
     terms = losses(batch)
@@ -105,7 +105,7 @@ def test_two_batches_before_one_gradient(folder):
         torch.manual_seed(7)
         batches = [
             encode_batch(
-                encoder, table, rows, cut=cut, rng=np.random.default_rng(7), step=0,
+                encoder, table, rows, cut=cut, step=0,
                 epoch=0, device=torch.device("cpu"), bf16=False,
             )
             for rows in (ROWS, ROWS + 1)
@@ -128,7 +128,7 @@ def test_what_is_kept_does_not_grow_with_the_layers(folder):
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             batch = encode_batch(
-                encoder, table, ROWS, cut=cut, rng=np.random.default_rng(7), step=0,
+                encoder, table, ROWS, cut=cut, step=0,
                 epoch=0, device=torch.device("cpu"), bf16=False,
             )  # fmt: skip
             losses(batch)
