@@ -24,7 +24,6 @@ def make_job(folder):
             settings=settings,
             folder=folder / "sweep",
             corrupted=folder / "data/corrupted",
-            threads=1,
             evaluations=evaluations,
             ranges=ranges,
         )
