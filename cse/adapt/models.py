@@ -245,7 +245,6 @@ class Models:
                 data,
                 measures=("sts", "tasks") if data.sts else ("tasks",),
                 device=options.device,
-                batch_size=options.batch_size,
                 progress=sys.stderr.isatty(),
             )
             with publish_folder(out, Kind.RECORD) as folder:
