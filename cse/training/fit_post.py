@@ -40,6 +40,7 @@ from cse.settings.objective import CollectionSettings
 from cse.training.collection import collection_from, unit_vectors
 
 FIT_BATCH = 64  # sentences
+_FIT_LENGTH = 64  # tokens of each, at most
 SEED = 42  # of initialisation and order
 DEFAULT_COLLECTION = CollectionSettings()
 
@@ -82,11 +83,11 @@ def fit_post(
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
-    longest = min(post.max_length, encoder.max_length)
+    longest = min(_FIT_LENGTH, encoder.max_length)
     vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
-        shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
+        shrinkage = decide_shrinkage(vectors, labels, post.dimension)
         fit = fit_linear if post.kind == "linear" else fit_labelled
         fitted: LinearMap | Flow = fit(vectors, labels, shrinkage, post.dimension)
     elif post.kind == "whitening":
@@ -104,7 +105,7 @@ def _fit_query_map(
     weights: Mapping[str, float],
 ) -> None:
     made = collection_from(encoder, [data, *map(data.of, data.sources)], settings, post.sentences)
-    bare = not settings.reads_folder and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
+    bare = settings.teacher_folder is None and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
     vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY)
     encoder.post = fit_query_map(
         vectors,
@@ -189,7 +190,7 @@ def decide_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
     """Return the shrinkage that ranks held-out texts best, and say why it was chosen."""
     scores = choose_shrinkage(vectors, labels, dimension)
     shrinkage = max(scores, key=lambda one: scores[one], default=_UNDECIDED)
-    click.echo(f"post.shrinkage {shrinkage:g} ({_why(scores.items())})", err=True)
+    click.echo(f"shrinkage {shrinkage:g} ({_why(scores.items())})", err=True)
     return shrinkage
 
 
