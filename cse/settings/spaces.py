@@ -14,12 +14,11 @@ from typing import Any
 
 from cse.errors import CseError, nearest
 from cse.settings.load import check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
+from cse.settings.presets import SYSTEM_GROUPS
 from cse.settings.tree import Settings
 
-# groups read by stage `train`; the others change its data or do not affect the dev score
-SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
-_FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_seconds", "train.parameters")
-_JUDGES = "train.selection"  # defines the dev score, so trials that differ in it are not comparable
+# the last defines the dev score, so trials that differ in it are not comparable
+_FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
 _POSITIVE = "above 0"
@@ -153,10 +152,10 @@ def _check_key(key: str) -> None:
     group = key.partition(".")[0]
     if key not in known:
         raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md lists all")
-    if group not in SEARCHED:
+    if group not in SYSTEM_GROUPS:  # the others change the data of stage `train`, or not the dev score
         what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
-        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SEARCHED)}")
-    if key in (*_FIXED, _JUDGES):
+        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SYSTEM_GROUPS)}")
+    if key in _FIXED:
         raise CseError(f"tune.over: {key}: must be the same in all trials; remove it")
 
 
