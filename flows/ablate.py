@@ -30,6 +30,8 @@ from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
 from flows.repository import experiment, git, json_at, paths_left_behind, project_folder
 
+_ALWAYS = {"evaluation.compare_backbone": False}  # the same for every cell
+
 
 @dataclass(frozen=True)
 class CellRun:
@@ -109,7 +111,7 @@ def ablate(name: str, values: str | None, seeds: str, overrides: Sequence[str], 
 
 
 def _run(grid: Grid, cell: GridCell, seed: float, base: dict[str, Any], root: Path) -> CellRun:
-    changes = {**base, **cell.changes, "train.seed": seed}
+    changes = {**_ALWAYS, **base, **cell.changes, "train.seed": seed}
     whole = flatten(load_settings(PARAMS_FILE, changes).model_dump(mode="json"))  # refuses what the key does not take
     state = {"settings": whole, "code": git(root, "diff", "HEAD", "--", ".", f":!{PARAMS_FILE}")}
     label = re.sub(r"[^a-z0-9.]+", "-", cell.label.lower()).strip("-.")

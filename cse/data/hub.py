@@ -20,6 +20,7 @@ def hub_rows(
     view: str,
     *,
     file: str,
+    revision: str = "main",
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
     score_range: tuple[float, float] = (0.0, 5.0),
@@ -32,6 +33,7 @@ def hub_rows(
         view: see ``read_rows``.
         file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; or a pattern, ``data/train-*.parquet``, whose
             files are read as one.
+        revision: branch, tag or commit.
         columns: see ``read_rows``.
         score_range: see ``read_rows``.
         tell: see ``read_rows``.
@@ -41,13 +43,13 @@ def hub_rows(
             have some of its files.
     """
     if "*" not in file and "?" not in file:
-        path = find_data_file(hub_file(hub_id, file), "data.hub_file")
+        path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
         return read_rows(path, view, columns, encoding, score_range, tell)
-    paths = _split(hub_id, file)
+    paths = _split(hub_id, file, revision)
     return _joined(paths, f"{hub_id}/{file}", lambda path: read_rows(path, view, columns, encoding, score_range, tell))
 
 
-def _split(hub_id: str, pattern: str) -> list[Path]:
+def _split(hub_id: str, pattern: str, revision: str) -> list[Path]:
     """Return the parquet files that a pattern names, ``data/train-*.parquet``, in order of their names."""
     from huggingface_hub import list_repo_files
 
@@ -55,19 +57,19 @@ def _split(hub_id: str, pattern: str) -> list[Path]:
         raise CseError(f"data.hub_file: {pattern} names several files, which must be .parquet; name one file")
     try:
         with _cache_only_when_unreachable():
-            there = list_repo_files(hub_id, repo_type="dataset")
+            there = list_repo_files(hub_id, repo_type="dataset", revision=revision)
     except Exception as error:
         if _offline(error):
             raise OfflineError(
                 f"{hub_id}/{pattern}: the hub cannot be reached, and the cache may have only some of these files; name "
                 "one file, or download them elsewhere and use data.source: files"
             ) from None
-        raise _explain(error, f"{hub_id}/{pattern}") from None
+        raise _explain(error, f"{hub_id}/{pattern}", revision) from None
     depth = pattern.count("/")
     names = sorted(name for name in there if PurePosixPath(name).match(pattern) and name.count("/") == depth)
     if not names:
-        raise CseError(f"{hub_id}: no file {pattern}; check data.hub_file")
-    return [hub_file(hub_id, name) for name in names]
+        raise CseError(f"{hub_id}: no file {pattern} at revision {revision!r}; check data.hub_file")
+    return [hub_file(hub_id, name, revision) for name in names]
 
 
 def _joined(paths: Sequence[Path], shown: str, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
@@ -87,7 +89,7 @@ def _joined(paths: Sequence[Path], shown: str, read: Callable[[Path], Iterator[R
         yield from read(whole)
 
 
-def hub_file(hub_id: str, file: str) -> Path:
+def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
     """Return the local path of a file of a data set's repository, downloading it if needed.
 
     Raises:
@@ -97,9 +99,9 @@ def hub_file(hub_id: str, file: str) -> Path:
 
     try:
         with _cache_only_when_unreachable():
-            return Path(hf_hub_download(hub_id, file, repo_type="dataset"))
+            return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision))
     except Exception as error:
-        raise _explain(error, f"{hub_id}/{file}") from None
+        raise _explain(error, f"{hub_id}/{file}", revision) from None
 
 
 @contextmanager
@@ -120,7 +122,7 @@ def _cache_only_when_unreachable() -> Iterator[None]:
         constants.HF_HUB_OFFLINE = was
 
 
-def _explain(error: Exception, what: str) -> CseError:
+def _explain(error: Exception, what: str, revision: str) -> CseError:
     """Turn an exception from the hub's libraries into a one-line error; re-raise disk errors."""
     from huggingface_hub import errors as hub
 
@@ -128,7 +130,9 @@ def _explain(error: Exception, what: str) -> CseError:
     if isinstance(error, hub.GatedRepoError):
         return CseError(f"{what}: this data set is gated; request access on the hub and log in with `hf auth login`")
     if isinstance(error, reached):
-        return CseError(f"{what}: not on the hub; check data.hub_id and data.hub_file")
+        return CseError(
+            f"{what}: not on the hub at revision {revision!r}; check data.hub_id, data.hub_file and data.hub_revision"
+        )
     if _offline(error):
         return OfflineError(
             f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "

@@ -146,6 +146,7 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
             settings.hub_id,
             settings.view,
             file=settings.hub_file,
+            revision=settings.hub_revision,
             columns=settings.columns,
             encoding=settings.encoding,
             score_range=(lowest, highest),

@@ -107,6 +107,7 @@ class DataSettings(SettingsGroup):
         "nli_for_simcse.csv",
         description="`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one.",
     )
+    hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
     hold_out: float = Field(
         0.0,
         ge=0.0,

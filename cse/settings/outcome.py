@@ -23,6 +23,7 @@ class EvaluationSettings(SettingsGroup):
     device: Provider = Field(
         "auto", description="`auto`: the GPU if there is one, else the CPU; `openvino`: that for bundles, else the CPU."
     )
+    compare_backbone: bool = Field(True, description="Also score the bare backbone for comparison.")
 
 
 class ExportSettings(SettingsGroup):
@@ -69,6 +70,7 @@ class TuneSettings(SettingsGroup):
         12, le=100_000, description="`optuna`: number of trials; a grid always tries every combination."
     )
     concurrent: Positive | None = Field(None, description="Maximum concurrent trials; null: as many as fit.")
+    cpus_per_trial: Positive = Field(1, le=1024, description="CPUs per trial; also its number of threads.")
     gpus_per_trial: NonNegative | None = Field(
         None,
         description="GPUs per trial; a fraction lets several trials share one GPU (0.25: four trials). null: one GPU "

@@ -45,7 +45,7 @@ def evaluate_stage(
     plots: Path = PLOTS,
     called: str = TRAINED,
 ) -> None:
-    """Score the checkpoint and, unless it is of word vectors, the bare backbone.
+    """Score the checkpoint and, if ``evaluation.compare_backbone`` is set, the bare backbone.
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
@@ -53,7 +53,7 @@ def evaluate_stage(
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
     models: dict[str, str | BackboneOf] = {TRAINED: str(checkpoint)}
-    if not read_config(checkpoint)["backbone"]["words"]:
+    if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
     own = data.own and "tasks" in settings.evaluation.measures

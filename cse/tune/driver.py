@@ -29,7 +29,7 @@ from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, writ
 from cse.tune.search import EVALUATIONS, domain, sampler, scheduler
 from cse.tune.watch import Watch, callback
 
-_NOT_THE_TRIALS = ("tune.concurrent", "tune.gpus_per_trial", "train.eval_every")
+_NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
 _SYNC = 10  # seconds between copies of logs and search state into the sweep folder
 _RESTARTS = 12  # maximum per trial in Ray; the trial counts lost workers itself and gives up earlier
 _CUT_OFF = (EOFError, pickle.UnpicklingError)  # from reading Ray's state if a full disk or a kill cut its writing short
@@ -61,6 +61,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             settings=settings,
             folder=folder,
             corrupted=corrupted.resolve(),
+            threads=settings.tune.cpus_per_trial,
             evaluations=EVALUATIONS if space.search == "optuna" else None,
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
@@ -113,7 +114,7 @@ def _search(space: Space, job: Job, name: str, watch: Watch) -> list[Any]:
     wanted, path = job.settings.tune, job.folder / name
     trainable = tune.with_resources(
         tune.with_parameters(_trial, job=job),  # one copy for all trials
-        {"cpu": 1, "gpu": _gpus(job.settings)},
+        {"cpu": wanted.cpus_per_trial, "gpu": _gpus(job.settings)},
     )
     param_space = {part.key: domain(part, grid=space.search != "optuna") for part in space.dimensions}
     tuner = None
@@ -172,9 +173,9 @@ def _check_machines(job: Job) -> None:
     import ray
 
     there, gpus = with_more(ray), _gpus(job.settings)
-    if not any(machine.places(1, gpus) for machine in there):
+    if not any(machine.places(job.threads, gpus) for machine in there):
         raise CseError(
-            f"tune.gpus_per_trial: a trial takes {in_words(1, gpus)} of one machine, and Ray has "
+            f"tune.cpus_per_trial: a trial takes {in_words(job.threads, gpus)} of one machine, and Ray has "
             f"{listed_machines(there)}"
         )
 
@@ -224,7 +225,7 @@ def _session(job: Job) -> Iterator[str]:
     """Start Ray with its dashboard, and yield the dashboard's address."""
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"  # Ctrl-C stops the sweep; the next run resumes it
     variables = {
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": str(job.threads),
         "RAY_CHDIR_TO_TRIAL_DIR": "0",
         "RAY_AIR_NEW_OUTPUT": "0",
         "RAY_memory_monitor_refresh_ms": "0",  # workers limit their own memory; a monitor kill would end the sweep

@@ -33,6 +33,7 @@ class Job:
     Attributes:
         settings: base settings that each trial modifies.
         corrupted: folder of rows corrupted before training, absolute.
+        threads: threads per trial.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
         ranges: keys searched over a range; their values are rounded to three digits.
     """
@@ -40,6 +41,7 @@ class Job:
     settings: Settings
     folder: Path
     corrupted: Path
+    threads: int
     evaluations: int | None
     ranges: tuple[str, ...] = ()
 

@@ -74,7 +74,7 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     config = job.config_of(config)
     folder = job.folder_of(config)
     folder.mkdir(parents=True, exist_ok=True)
-    torch.set_num_threads(1)
+    torch.set_num_threads(job.threads)
     with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
         for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.data)):
             if percent < 100:  # from an earlier attempt; the scheduler needs these scores too

@@ -126,7 +126,7 @@ class Watch:
             self.ran = now
             import ray
 
-            wanted = in_words(1, self.gpus)
+            wanted = in_words(self.job.threads, self.gpus)
             self.say(f"tune: no trial runs; each waits for {wanted} of one machine; {free_in_words(ray)}")
 
     def _show(self, now: bool = False) -> None:

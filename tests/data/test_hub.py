@@ -80,7 +80,7 @@ def test_the_files_of_a_pattern_are_read_as_one(cached, monkeypatch):
     columns = ["sentence1", "sentence2", "score"]
     assert len(list(hub_rows(HUB_ID, "pairs", file="data/train-*.parquet", columns=columns, tell=told.append))) == 4
     assert told == ["scores from 0 to 5: pairs of 4 or more are positives, the others are left out"]
-    with pytest.raises(CseError, match=r"no file x-\*.parquet; check data.hub_file"):
+    with pytest.raises(CseError, match=r"no file x-\*.parquet at revision 'main'; check data.hub_file"):
         hub_rows(HUB_ID, "pairs", file="x-*.parquet")
     with pytest.raises(CseError, match=r"must be \.parquet"):
         hub_rows(HUB_ID, "pairs", file="x-*.csv")

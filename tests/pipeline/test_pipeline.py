@@ -180,7 +180,7 @@ def test_metrics_and_plots(copy, tmp_path):
         "trained.evaluation", "backbone.evaluation",
     ]  # fmt: skip
 
-    copy.set({"evaluation.measures": ["sts"]})
+    copy.set({"evaluation.compare_backbone": False})
     copy.dvc("repro", EVALUATE)
     for verb in (["show"], ["diff", "HEAD"]):
         copy.dvc("plots", *verb, "--out", str(tmp_path / "html"))
@@ -195,7 +195,7 @@ def test_metrics_and_plots(copy, tmp_path):
     assert {encoding["field"] for encoding in bars["encoding"].values()} == {"spearman", "task", "model", "rev"}
     assert bars["encoding"]["yOffset"]["field"] == bars["encoding"]["color"]["field"] == "model"
     assert {(row["rev"], row["model"]) for row in bars["data"]["values"]} == {
-        ("HEAD", "trained"), ("HEAD", "backbone"), ("workspace", "trained"), ("workspace", "backbone"),
+        ("HEAD", "trained"), ("HEAD", "backbone"), ("workspace", "trained"),
     }  # fmt: skip
     density = next(spec for spec in specs if "density" in spec["title"]["text"])
     assert {row["rev"] for row in density["data"]["values"]} == {"HEAD", "workspace"}

@@ -24,6 +24,7 @@ def make_job(folder):
             settings=settings,
             folder=folder / "sweep",
             corrupted=folder / "data/corrupted",
+            threads=1,
             evaluations=evaluations,
             ranges=ranges,
         )

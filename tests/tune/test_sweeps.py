@@ -117,6 +117,7 @@ def test_default_search_stops_what_falls_behind(folder):
 def test_refusals_are_one_line_and_fast(folder):
     for options, says in [
         (("-s", "tune.gpus_per_trial=4.0"), "tune.gpus_per_trial: 4 GPUs per trial, but there are 0"),
+        (("-s", "tune.cpus_per_trial=999"), "tune.cpus_per_trial: a trial takes 999 CPUs of one machine, and Ray has"),
         (("-s", "tune.over=['train.lr=[1]']"), "train.lr: no such setting"),
     ]:
         last = finish(folder, *options, code=2).splitlines()[-1]

@@ -13,7 +13,7 @@ from cse.tune.watch import Watch, callback
 @pytest.fixture
 def watch(monkeypatch):
     monkeypatch.setattr(module, "free_in_words", lambda ray: "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free")
-    shown = Watch(SimpleNamespace(name="s"), SimpleNamespace(), "", gpus=0.5)
+    shown = Watch(SimpleNamespace(name="s"), SimpleNamespace(threads=2), "", gpus=0.5)
     shown.lines = []
     monkeypatch.setattr(shown, "say", shown.lines.append)
     monkeypatch.setattr(module, "_watching", shown)
@@ -36,5 +36,5 @@ def test_a_line_says_what_waiting_trials_wait_for(watch, monkeypatch):
     ):
         monkeypatch.setattr(module.time, "monotonic", lambda now=now: float(now))
         step(*states)
-    line = "tune: no trial runs; each waits for 1 CPU and 0.5 GPUs of one machine; "
+    line = "tune: no trial runs; each waits for 2 CPUs and 0.5 GPUs of one machine; "
     assert watch.lines == [line + "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free"] * 2
