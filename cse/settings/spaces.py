@@ -241,8 +241,8 @@ class GridCell:
     """One setting of an ablation."""
 
     label: str
-    value: float | None  # for plots; None: no number
     changes: Mapping[str, Any]
+    value: float | None = None  # for plots; None: no number
 
 
 @dataclass(frozen=True)
@@ -252,11 +252,11 @@ class Grid:
     name: str
     title: str
     about: str
-    key: str | None  # takes the values; None: the cells are categories
-    values: tuple[float, ...]  # the papers' numbers
-    cells: tuple[GridCell, ...]
     needs: Mapping[str, Any]
     hint: str
+    key: str | None = None  # takes the values; None: the cells are categories
+    values: Sequence[float] = ()  # the papers' numbers
+    cells: Sequence[GridCell] = ()
 
     def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
         """Return the cells to run, after checking the base settings; ``values`` replace the papers'."""
@@ -269,9 +269,8 @@ class Grid:
         if values is not None and self.key is None:
             raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
         numbers = self.values if values is None else values
-        cells = list(self.cells)
-        cells += [GridCell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
-        return cells
+        varied = [GridCell(f"{self.title} {value:g}", {str(self.key): value}, float(value)) for value in numbers]
+        return [*self.cells, *varied]
 
 
 def ablation_names() -> list[str]:
@@ -284,14 +283,5 @@ def load_ablation(name: str) -> Grid:
     known = packaged("ablations.yaml")
     if name not in known:
         raise CseError(f"{name}: no such ablation{nearest(name, known)}; there are {', '.join(known)}")
-    entry = known[name]
-    return Grid(
-        name=name,
-        title=entry["title"],
-        about=entry["about"],
-        key=entry.get("key"),
-        values=tuple(entry.get("values", ())),
-        cells=tuple(GridCell(cell["label"], None, dict(cell["set"])) for cell in entry.get("cells", ())),
-        needs=entry["needs"],
-        hint=entry["hint"],
-    )
+    cells = [GridCell(cell["label"], cell["set"]) for cell in known[name].get("cells", ())]
+    return Grid(**{**known[name], "name": name, "cells": cells})
