@@ -13,16 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse, Side
-from cse.errors import CseError
+from cse.errors import CseError, nearest
+from cse.model.backbone import LowRank
 from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint
 from cse.model.encoder import Encoder
+from cse.model.flow import Flow
 from cse.model.mlm_head import UNIGRAM
-from cse.model.named import CONFIG_FILE, check_checkpoint, is_checkpoint
-from cse.model.post import POST_KINDS, POST_SIZES
+from cse.model.post import LINEAR_KINDS, LinearMap
 from cse.model.prompts import PROMPT_KINDS
-from cse.model.side import check_side
 from cse.model.static_words import StaticWords
-from cse.model.trained import added_weights
 from cse.runtime.seal import (
     SEAL,
     check_entries,
@@ -50,12 +50,13 @@ def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None
 
 def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
     """Return the weights that a checkpoint stores: those that inference needs beyond a frozen backbone."""
-    extras = ("prompt.network.",) if encoder.mlp_use == "always" else ("mlp.", "prompt.network.")
+    projector = encoder.mlp if encoder.read_out.mlp == "always" else None
+    extras = ("mlp.", "prompt.network.") if projector is None else ("prompt.network.",)
     stored = {name: weight.detach() for name, weight in encoder.trainable().items() if not name.startswith(extras)}
     if encoder.prompt is not None and encoder.prompt.network is not None:
         stored["prompt.table"] = encoder.prompt.values().detach()
-    if encoder.mlp is not None and encoder.mlp_use == "always":
-        stored |= {f"mlp.{name}": weight for name, weight in encoder.mlp.state_dict().items()}
+    if projector is not None:
+        stored |= {f"mlp.{name}": weight for name, weight in projector.state_dict().items()}
     if isinstance(encoder.backbone, StaticWords):
         stored |= {f"backbone.{name}": weight for name, weight in encoder.backbone.state_dict().items()}
     if encoder.post is not None:
@@ -65,25 +66,18 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 def describe(encoder: Encoder) -> dict[str, Any]:
     """Return what is needed to rebuild the encoder, as JSON values."""
-    check_side(encoder)
-    prompt, files = encoder.prompt, encoder.backbone.files
+    encoder.check_side()
+    files, read_out, words = encoder.backbone.files, encoder.read_out, isinstance(encoder.backbone, StaticWords)
     return {
         "format": FORMAT,
         "backbone": {
             "name": files.name,
             "revision": files.revision,
             "sha256": files.sha256,
-            "words": encoder.backbone.vocabulary if isinstance(encoder.backbone, StaticWords) else None,
+            "words": encoder.backbone.vocabulary if words else None,
             "width": encoder.backbone.hidden_size,
         },
-        "prompt": None
-        if prompt is None
-        else {
-            "kind": prompt.kind,
-            "length": prompt.length,
-            "shared": prompt.shared,
-            "position_shift": encoder.position_shift,
-        },
+        "prompt": None if encoder.prompt is None else encoder.prompt.config(),
         "cls": encoder.cls is not None,
         "template": None
         if not encoder.templates
@@ -95,9 +89,9 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         },
         "pooler": {
             "kind": encoder.pooler,
-            "mlp": encoder.mlp_use,
-            "projector": encoder.projector,
-            "first_layer": encoder.first_layer,
+            "mlp": read_out.mlp,
+            "projector": read_out.projector,
+            "first_layer": read_out.first_layer,
         },
         "side": encoder.side,
         "post": None if encoder.post is None else encoder.post.config(),
@@ -184,6 +178,11 @@ WEIGHTS_FILE = "weights.safetensors"
 FORMAT = 4
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
+POST_SIZES = {  # of a post-processing's ``config()``
+    **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
+    "flow": ("width", "levels", "depth", "hidden"),
+}
+POST_KINDS = tuple(POST_SIZES)
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -270,6 +269,17 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
             raise CseError(f"{path}: {key} is {said}, which is not valid in this version; fetch the checkpoint again")
 
 
+def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
+    """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``."""
+    kind = config.get("kind")
+    if kind in LINEAR_KINDS:
+        return LinearMap(kind, config["width"], config["dimension"]).eval()
+    if kind == "flow":
+        flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
+        return flow.requires_grad_(False).eval()
+    raise CseError(f"post.kind: {kind!r} is not one of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")
+
+
 @dataclass(frozen=True)
 class ParameterCounts:
     """Three counts that papers mix up, and that of the backbone (each a number of weights).
@@ -288,12 +298,12 @@ class ParameterCounts:
 
 def count_parameters(encoder: Encoder) -> ParameterCounts:
     """Count prompts, trained weights, stored weights and the backbone's weights."""
+    prompts = [encoder.template, encoder.cls, None if encoder.prompt is None else encoder.prompt.values()]
+    updates = [part for part in encoder.backbone.modules() if isinstance(part, LowRank)]
+    added = {weight for part in updates for weight in part.parameters()}
     return ParameterCounts(
-        prompts=sum(
-            0 if values is None else values.numel()
-            for values in (None if encoder.prompt is None else encoder.prompt.values(), encoder.template, encoder.cls)
-        ),
+        prompts=sum(values.numel() for values in prompts if values is not None),
         trained=sum(weight.numel() for weight in encoder.trainable().values()),
         stored=sum(weight.numel() for weight in stored_weights(encoder).values()),
-        backbone=sum(weight.numel() for weight in encoder.backbone.parameters()) - added_weights(encoder.backbone),
+        backbone=sum(weight.numel() for weight in encoder.backbone.parameters() if weight not in added),
     )

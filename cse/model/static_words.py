@@ -16,6 +16,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
 from tqdm import tqdm
 
+from cse.choices import PoolerKind
 from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone_files import BackboneFiles
@@ -34,7 +35,7 @@ class StaticWords(nn.Module):
         model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
     """
 
-    pooling = "mean"
+    pooling: PoolerKind = "mean"
     declared = Declared()
     dense = None
     layers = heads = head_size = 0

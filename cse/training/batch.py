@@ -13,8 +13,7 @@ import torch
 from cse.losses.masked_lm import Vocabulary
 from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
-from cse.model.on_device import on_device
-from cse.model.passes import Alteration, Constants, Packed, TokenBatch, pack_rows
+from cse.model.passes import Alteration, Constants, Packed, TokenBatch, on_device, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings

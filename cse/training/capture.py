@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from cse.model.on_device import as_parts, in_one, on_device
+from cse.model.passes import as_parts, in_one, on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import Staged
 from cse.training.group import Group

@@ -16,11 +16,10 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, facts_of
 from cse.evaluation.tasks.score import score_dev
 from cse.model.checkpoint import read_config, save_checkpoint
-from cse.model.named import is_checkpoint
-from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_flow, fit_whitening, kept_dimension
-from cse.model.post.linear import LinearMap
+from cse.model.declared import is_checkpoint
+from cse.model.flow import Flow, fit_flow
+from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, LinearMap, fit_whitening, kept_dimension
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.side import check_side
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings.model import PostSettings
@@ -74,7 +73,9 @@ def fit_post(
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
     longest = min(post.max_length, encoder.max_length)
-    vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
+    vectors = encoder.encode_counting(
+        sentences, FIT_BATCH, normalize=False, show_progress_bar=bar, max_length=longest
+    ).warned()
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
         shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
@@ -108,7 +109,7 @@ def _fit_query_map(
         times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
         progress=bar,
     ).to(next(encoder.parameters()).device)
-    check_side(encoder)
+    encoder.check_side()
 
 
 def put_behind(

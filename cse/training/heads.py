@@ -20,7 +20,7 @@ from cse.errors import CseError
 from cse.evaluation.tasks.labels import same_label_precisions
 from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.losses.supervised_contrastive import supervised_contrastive
-from cse.model.post.linear import QUERY_MAP, LinearMap, Scatter, fit_discriminant, numbered, scatter_of
+from cse.model.post import QUERY_MAP, LinearMap, Scatter, fit_discriminant, numbered, scatter_of
 
 SHRINKAGES = (0.01, 0.03, 0.1, 0.3, 0.6)
 _UNDECIDED = 0.1  # where no fold holds two texts of a label

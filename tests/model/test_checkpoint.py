@@ -15,8 +15,8 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE, count_parameters, identity_of, save_checkpoint, write_config
+from cse.model.declared import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.mlm_head import load_mlm_head
-from cse.model.named import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
 from tests.export.systems import POST

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cse.model.on_device import on_device
+from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.batch import Augmentation, Batch, Cut, encode_staged, stage_batch
 from cse.training.tokens import TokenTable

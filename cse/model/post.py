@@ -1,6 +1,18 @@
-"""A linear map of sentence vectors, and two fits of one, in blocks: a million vectors are never copied at once.
+"""Post-processing of sentence vectors, fitted on an encoder's vectors and applied to its output.
 
-BERT-whitening (Su et al. 2021, equations 3 to 5): ``y = (x - mu) W`` with ``W = U S^(-1/2)``.
+============ ============================================ ======================================
+kind         what it does                                 source
+============ ============================================ ======================================
+whitening    linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
+discriminant linear: identity covariance within labels    Fisher 1936; Friedman 1989
+linear       a discriminant trained on by a loss          Khosla et al. 2020, "SupCon"
+query_map    linear, D to D, of queries alone             the loss it is trained by
+flow         invertible network towards ``N(0, I)``       Li et al. 2020; see ``cse.model.flow``
+============ ============================================ ======================================
+
+Here are the linear map and its two fits in closed form, in blocks: a million vectors are never copied at once.
+
+BERT-whitening (equations 3 to 5): ``y = (x - mu) W`` with ``W = U S^(-1/2)``.
 
 Linear discriminant analysis (Fisher 1936; Rao 1948), the directions in which labels differ most: ``S_b v = lambda S_w
 v``, with the covariance ``S_b`` of the labels' means and the pooled covariance ``S_w`` within labels, shrunk towards a
@@ -23,6 +35,8 @@ from torch import nn
 from cse.errors import CseError
 
 QUERY_MAP = "query_map"
+LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
+LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
 
 
 class LinearMap(nn.Module):

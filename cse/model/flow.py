@@ -19,7 +19,7 @@ from torch import nn
 from tqdm import tqdm
 
 from cse.errors import CseError
-from cse.model.post.linear import NO_VARIANCE, blocks, check_finite, mean_vector
+from cse.model.post import NO_VARIANCE, blocks, check_finite, mean_vector
 
 _LOG_SCALE_FACTOR = 3.0  # from Glow: stored log-scales are divided by it, so they learn three times as fast
 _WEIGHT_STD = 0.05
