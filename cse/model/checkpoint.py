@@ -21,7 +21,7 @@ from cse.model.encoder import Encoder
 from cse.model.flow import Flow
 from cse.model.mlm_head import UNIGRAM
 from cse.model.post import LINEAR_KINDS, LinearMap
-from cse.model.prompts import PROMPT_KINDS
+from cse.model.prompts import INPUT, PROMPT_KINDS
 from cse.model.static_words import StaticWords
 from cse.runtime.seal import (
     SEAL,
@@ -161,8 +161,9 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
     """Reject sizes that do not fit the weights, before allocating memory for them."""
     stored = sum(weight.numel() for weight in weights.values())
     sizes = {}
-    if config["prompt"] is not None:  # every kind stores at least one vector of the backbone's width
-        sizes["prompt.length"] = config["prompt"]["length"] * max(config["backbone"]["width"], 1)
+    if config["prompt"] is not None:  # each kind stores at least so many numbers; words may be narrower than layers
+        width = 1 if config["prompt"]["kind"] == INPUT else max(config["backbone"]["width"], 1)
+        sizes["prompt.length"] = config["prompt"]["length"] * width
     if config["backbone"]["words"] is not None:
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
     if config["parameters"] == "lora":
@@ -282,12 +283,10 @@ def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Three counts that papers mix up, and that of the backbone (each a number of weights).
+    """Three counts that papers mix up, and that of the backbone, each a number of weights.
 
-    Attributes:
-        prompts: weights of the prompt table, template vectors and ``[CLS]`` vector.
-        trained: weights of the encoder that the optimiser updates.
-        stored: weights beyond the backbone that a checkpoint keeps for inference.
+    ``prompts`` are those of the prompt table, template vectors and ``[CLS]`` vector; ``trained`` those that the
+    optimiser updates; ``stored`` those beyond the backbone that a checkpoint keeps for inference.
     """
 
     prompts: int

@@ -43,10 +43,12 @@ class StaticWords(nn.Module):
     pad_id, unknown_id = 0, 1
     max_positions = LONGEST
 
-    def __init__(self, words: list[str], vectors: np.ndarray, files: BackboneFiles) -> None:
+    def __init__(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
         super().__init__()
-        table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors.astype(np.float32)])
-        self._fill(_tokenizer(words), torch.from_numpy(table), files)
+        self.tokenizer, self.files = tokenizer, files
+        self.model = nn.Embedding.from_pretrained(table, freeze=True)
+        self.vocabulary, self.hidden_size = table.shape
+        self.dimension = self.hidden_size
 
     @classmethod
     def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
@@ -58,17 +60,7 @@ class StaticWords(nn.Module):
             raise CseError(f"{path}: unreadable ({error}); train or fetch the checkpoint again") from None
         if tokenizer.get_vocab_size() != count:
             raise CseError(f"{path}: has {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
-        words = cls.__new__(cls)
-        nn.Module.__init__(words)
-        words._fill(tokenizer, torch.zeros(count, dimension), files)
-        return words
-
-    def _fill(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
-        self.tokenizer = tokenizer
-        self.model = nn.Embedding.from_pretrained(table, freeze=True)
-        self.files = files
-        self.vocabulary, self.hidden_size = table.shape
-        self.dimension = self.hidden_size
+        return cls(tokenizer, torch.zeros(count, dimension), files)
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer into a folder; the vectors are stored with the checkpoint's weights."""
@@ -114,9 +106,10 @@ def find_words(name: str) -> BackboneFiles:
 
 
 def load_words(files: BackboneFiles, wanted: Collection[str] | None, *, progress: bool = False) -> StaticWords:
-    """Load word vectors, with the arguments and errors of ``read_words``."""
+    """Load word vectors, see ``read_words``."""
     words, vectors = read_words(files.folder, wanted, progress=progress)
-    return StaticWords(words, vectors, files)
+    table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors])
+    return StaticWords(_tokenizer(words), torch.from_numpy(table), files)
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
