@@ -105,11 +105,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
 
 
 def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: str | None = None) -> BackboneFiles:
-    """Find the backbone of a checkpoint, with its recorded revision and weights.
-
-    Args:
-        elsewhere: where the backbone is now, if it moved since training.
-    """
+    """Find the backbone of a checkpoint with its recorded revision and weights, ``elsewhere`` if it moved since."""
     made_for = config["backbone"]
     try:
         files = find_backbone(elsewhere or made_for["name"], made_for["revision"])
@@ -211,12 +207,9 @@ def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def training_notes(folder: Path) -> str:
     """Return a caveat about a checkpoint's training to report with its results, or an empty string."""
-    if not is_checkpoint(folder):
-        return ""
-    generator = (read_config(folder).get("facts") or {}).get("generator")
-    if generator == UNIGRAM:
-        return "trained against a unigram generator, not a masked language model"
-    return ""
+    facts = read_config(folder)["facts"] if is_checkpoint(folder) else {}
+    unigram = facts.get("generator") == UNIGRAM
+    return "trained against a unigram generator, not a masked language model" if unigram else ""
 
 
 def read_config(folder: Path) -> dict[str, Any]:

@@ -106,7 +106,7 @@ def find_words(name: str) -> BackboneFiles:
 
 
 def load_words(files: BackboneFiles, wanted: Collection[str] | None, *, progress: bool = False) -> StaticWords:
-    """Load word vectors, see ``read_words``."""
+    """Load the vectors of the wanted words, None: of all, see ``read_words``."""
     words, vectors = read_words(files.folder, wanted, progress=progress)
     table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors])
     return StaticWords(_tokenizer(words), torch.from_numpy(table), files)
@@ -144,11 +144,12 @@ def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = F
             blanks = line.rstrip().count(b" ")
             if width is None:
                 width = blanks
-            if blanks < width:
-                raise CseError(_ragged(path, number, blanks, width))
             word, *fields = line.rstrip().rsplit(b" ", width)
-            if blanks > width and _are_numbers(word.split(b" ")[1:]):
-                raise CseError(_ragged(path, number, blanks, width))
+            if blanks < width or (blanks > width and _are_numbers(word.split(b" ")[1:])):
+                raise CseError(
+                    f"{path}:{number}: ragged row, found {blanks} numbers, the first line has {width}; "
+                    "fetch the file again"
+                )
             if keys is not None and word not in keys:
                 continue
             text = word.decode("utf-8", "replace")
@@ -160,10 +161,6 @@ def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = F
         which = "no word of the data" if keys else "no word vectors"
         raise CseError(f"backbone.name: {path} holds {which}; is it a GloVe text file of the data's language?")
     return list(words), np.stack(list(words.values()))
-
-
-def _ragged(path: Path, number: int, found: int, width: int) -> str:
-    return f"{path}:{number}: ragged row, found {found} numbers, the first line has {width}; fetch the file again"
 
 
 def _are_numbers(fields: list[bytes]) -> bool:
