@@ -27,6 +27,8 @@ class BankEncoder(Compatible, nn.Module):
         backbone: the frozen language model that the bank was made of.
     """
 
+    bank: Bank
+
     def __init__(self, backbone: Backbone, bank: Bank) -> None:
         super().__init__()
         self.bank = bank

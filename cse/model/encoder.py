@@ -274,9 +274,7 @@ class Encoder(nn.Module):
         if alter is not None:
             embedded_BLD = alter.embedded(embedded_BLD)
         if self.prompt is None or self.prompt.deep:
-            if packed is not None:  # word vectors know of none
-                return self.transformer.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, packed=packed)
-            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every)
+            return self.backbone.run(embedded_BLD, positions_BL, mask_BL, prefix, every=every, packed=packed)
         prompt_BPD = self.prompt.inputs(self.transformer, ids_BL.shape[0]).to(embedded_BLD.dtype)
         seen = torch.cat([mask_BL.new_ones((ids_BL.shape[0], self.prompt.length)), mask_BL], dim=1)
         together = torch.cat([prompt_BPD, embedded_BLD], dim=1)

@@ -21,6 +21,7 @@ from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone_files import BackboneFiles
 from cse.model.declared import Declared
+from cse.model.passes import Packed
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
@@ -83,6 +84,7 @@ class StaticWords(nn.Module):
         prefix: Prefix | None,
         *,
         every: bool = True,
+        packed: Packed | None = None,
     ) -> list[torch.Tensor]:
         """Return the word vectors as the only state: there are no layers."""
         return [embedded_BLD]
