@@ -22,7 +22,7 @@ from cse.data.store import VIEW_COLUMNS
 from cse.errors import CseError, nearest
 from cse.model.backbone import plain_copy
 from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 
 RANDOM = "random:"
 LONGEST = 100  # words of a mixed text

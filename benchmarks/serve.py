@@ -33,7 +33,7 @@ from cse import OnnxEncoder, SentenceEncoder
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.backbone_files import find_backbone
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 from cse.process import handling
 
 OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")

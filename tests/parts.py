@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 
+from cse.choices import ReadOut
+from cse.model.flow import Flow, fit_flow
 from cse.model.passes import Constants
-from cse.model.post import Flow, fit_flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
@@ -56,7 +57,14 @@ def train(
 
 
 def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:
-    return SentenceEncoder(backbone, prompt, **options)
+    """An encoder of these parts; options of ``ReadOut``, and ``position_shift`` of the prompt, are among the others."""
+    shift = options.pop("position_shift", None)
+    if prompt is not None and shift is not None:
+        prompt.position_shift = shift
+    names = {"pooler": "kind", "loss_pooler": "kind_in_loss", "new_layers": "start"}
+    names |= {name: name for name in ("mlp", "projector", "first_layer", "denoise")}
+    read_out = ReadOut(**{names[name]: options.pop(name) for name in names.keys() & options})
+    return SentenceEncoder(backbone, prompt, read_out, **options)
 
 
 def new_prompt(kind: str, backbone, **options: Any) -> Prompt:

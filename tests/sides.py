@@ -9,7 +9,7 @@ import torch
 
 from cse.model.post import QUERY_MAP, LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.parts import new_prompt
+from tests.parts import new_prompt, sentence_encoder
 
 PARTS: dict[str, dict[str, Any]] = {
     "prompt": {"length": 3},
@@ -24,7 +24,7 @@ def query_side(backbone, *, length: int = 0, mapped: bool = False, seed: int = 0
     """An encoder of a query side whose every weight was moved."""
     torch.manual_seed(seed)
     prompt = new_prompt("key_value", backbone, length=length, init_std=0.5) if length else None
-    encoder = SentenceEncoder(backbone, prompt, side="query", **options)
+    encoder = sentence_encoder(backbone, prompt, side="query", **options)
     with torch.no_grad():
         for weight in encoder.trainable().values():
             weight.add_(0.05 * torch.randn_like(weight))

@@ -22,7 +22,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from transformers import PrinterCallback, TrainerCallback
 
 from benchmarks.floor import wait
-from cse.model.quiet import quietly
+from cse.model.backbone_files import quietly
 
 VIRTUAL_TOKENS = 12  # as many as our prompts
 

@@ -37,7 +37,6 @@ from cse.settings.spaces import settings_with
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
 from cse.stages.open_model import BackboneOf, open_model
-from cse.training.encoder import bare_of
 from cse.training.fit_post import FIT_BATCH, put_behind
 
 RATE = "train.learning_rate"
@@ -158,7 +157,7 @@ class Models:
         return score_dev(encoder, task, FIT_BATCH, self.settings.train.dev_measure).value
 
     def _model(self, name: str) -> str | BackboneOf:
-        return BackboneOf(bare_of(self.settings.backbone)) if name == BARE else str(self._place(name).checkpoint)
+        return BackboneOf(self.settings.backbone) if name == BARE else str(self._place(name).checkpoint)
 
     @property
     def measures(self) -> bool:

@@ -82,7 +82,7 @@ def encode(
 
 def _open(model: str, device: str) -> Any:
     """Return an encoder; a bundle or a bank's domain opens without the training packages."""
-    from cse.model.named import check_model
+    from cse.model.declared import check_model
     from cse.runtime.opening import open_onnx
 
     check_model(model)

@@ -58,7 +58,7 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
 def check_given(model: str | None = None, prepared: Path | None = None) -> None:
     """Refuse a model or prepared data that is not there, before torch is loaded, which takes seconds."""
     from cse.data.store import PreparedData
-    from cse.model.named import check_checkpoint, check_model
+    from cse.model.declared import check_checkpoint, check_model
 
     if model is not None and Path(model) == CHECKPOINT:
         check_checkpoint(CHECKPOINT)

@@ -45,7 +45,7 @@ def as_domain(
         tensors = {"prompt": _array(torch.stack(blocks) if blocks else empty)}
         if encoder.cls is not None:
             tensors["cls"] = _array(encoder.cls)
-        if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
+        if isinstance(encoder.mlp, TanhMlp) and encoder.read_out.mlp == "always":
             tensors["projector_weight"] = _array(encoder.mlp.dense.weight)
             tensors["projector_bias"] = _array(encoder.mlp.dense.bias)
         if isinstance(encoder.post, LinearMap):

@@ -158,8 +158,8 @@ def _obstacle(encoder: SentenceEncoder, *, takes_updates: bool) -> str:
         return f"post-processing ({encoder.post.config()['kind']}) is not part of a bank"
     if encoder.pooler not in POOLERS:
         return f"pooler {encoder.pooler} is not part of a bank, which has {', '.join(POOLERS)}"
-    if encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
-        return f"projector {encoder.projector} is not part of a bank, which has tanh"
+    if encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
+        return f"projector {encoder.read_out.projector} is not part of a bank, which has tanh"
     if encoder.widths:
         return f"it has shorter vectors ({', '.join(map(str, encoder.widths))}), and a bank has none"
     return ""

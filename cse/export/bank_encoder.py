@@ -14,7 +14,8 @@ from cse.model.backbone import Backbone, load_backbone
 from cse.model.checkpoint import find_recorded_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bank import Bank, Chosen
-from cse.runtime.compatible import Compatible, in_their_words
+from cse.runtime.compatible import Compatible
+from cse.runtime.encode import Encoded
 from cse.runtime.mixed import encode_mixed, prepare_mixed
 from cse.runtime.uses import refuse_uses
 
@@ -25,6 +26,8 @@ class BankEncoder(Compatible, nn.Module):
     Args:
         backbone: the frozen language model that the bank was made of.
     """
+
+    bank: Bank
 
     def __init__(self, backbone: Backbone, bank: Bank) -> None:
         super().__init__()
@@ -50,32 +53,18 @@ class BankEncoder(Compatible, nn.Module):
         """Length of a vector."""
         return self.bare.dimension
 
-    @in_their_words
-    def encode(
+    def encode_counting(
         self,
         sentences: str | Sequence[str],
         batch_size: int | None = None,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
         *,
+        normalize: bool | None = None,
+        show_progress_bar: bool = False,
         domain: Chosen = None,
         role: str | None = None,
         dimensions: int | None = None,
-    ) -> np.ndarray:
-        """Encode sentences in float32 without dropout, each truncated at its domain's length.
-
-        Args:
-            sentences: ``n`` sentences, or one.
-            batch_size: sentences per forward pass; None: 64.
-            normalize: whether to scale each embedding to unit length.
-            domain: whose prompts to use: a name for all sentences or one per sentence; ``auto`` chooses the domain
-                whose text is nearest.
-            role: of the sentences, for domains with a query side; the others have none.
-            dimensions: refused; a bank has no shorter vectors.
-
-        Returns:
-            float32 ``(n, D)``, or ``(D,)`` for one sentence.
-        """
+    ) -> Encoded:
+        """Encode like ``encode``, in float32 without dropout, and count the sentences that were cut."""
         refuse_uses(None, dimensions)
         device = next(self.parameters()).device
         was_training = self.training
@@ -98,11 +87,11 @@ class BankEncoder(Compatible, nn.Module):
             return encode_mixed(
                 prepared,
                 run,
-                normalize=normalize,
+                normalize=True if normalize is None else normalize,
                 dimension=self.dimension,
                 pad_id=self.bare.backbone.pad_id,
                 batch_size=64 if batch_size is None else batch_size,
                 show_progress_bar=show_progress_bar,
-            ).warned()
+            )
         finally:
             self.train(was_training)

@@ -19,7 +19,6 @@ from cse.export.int8 import quantize
 from cse.export.versions import versions
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.side import is_bare
 from cse.outputs import Kind, publish_folder
 from cse.runtime.bundle import (
     FORMAT,
@@ -102,7 +101,7 @@ def write_bundle(
             quantize(folder / MODEL, _given(folder, texts))
             files = describe_files(folder, manifest.files)
             manifest = dataclasses.replace(manifest, precision=precision, files=files)
-        if is_bare(documents):
+        if documents.adds_nothing:
             manifest = dataclasses.replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
         draft = Draft(folder, manifest)

@@ -16,10 +16,9 @@ from torch import nn
 from cse.export.bank_pass import BankPass
 from cse.export.optimize import fused, optimize
 from cse.export.row_updates import RowUpdates
-from cse.model.backbone import Backbone
+from cse.model.backbone import Backbone, merged
 from cse.model.passes import Constants
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import merged
 
 # larger weights go to a file beside the graph: the sessions of a machine map it and share its memory, and a graph file
 # is limited to 2 GB

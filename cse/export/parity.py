@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from cse.choices import Precision
+from cse.choices import Precision, ReadOut
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.backbone import Backbone, load_backbone
@@ -194,4 +194,5 @@ def _bare_of(encoder: SentenceEncoder) -> SentenceEncoder | None:
         return encoder.documents
     if not encoder.frozen:
         backbone = load_backbone(backbone.files)
-    return SentenceEncoder(backbone, pooler=encoder.pooler if encoder.pooler in ("mean", "cls", "last") else "mean")
+    kind = encoder.pooler
+    return SentenceEncoder(backbone, read_out=ReadOut(kind if kind in ("mean", "cls", "last") else "mean"))

@@ -16,9 +16,8 @@ import torch
 from torch import nn
 
 from cse.errors import CseError, nearest
-from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone import Backbone, linear_layers, load_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import linear_layers
 from cse.runtime.domain import UPDATES
 
 ALL = "all"  # as the name of a layer

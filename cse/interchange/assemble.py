@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
+from cse.choices import ReadOut
 from cse.errors import in_terms_of
-from cse.interchange.layouts import ReadOut
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
@@ -47,8 +47,6 @@ def build(
     read_out: ReadOut,
     *,
     table: torch.Tensor | None = None,
-    projector: str | None = None,
-    first_layer: str = "embeddings",
     templates: Sequence[Template] = (),
     frozen: bool,
     lora_rank: int = 0,
@@ -58,8 +56,6 @@ def build(
 
     Args:
         table: keys and values of a prefix ``(P, 2 * layers * H * K)``; None: there is no prompt.
-        projector: kind of the projector that was trained with it; None: none was.
-        first_layer: see ``Encoder``.
         lora_rank: rank of low-rank updates, if these alone were trained; 0: they were not.
         use: length and task texts; None: the backbone's.
     """
@@ -70,12 +66,8 @@ def build(
     return SentenceEncoder(
         backbone,
         prompt,
-        pooler=read_out.kind,
-        mlp="always" if read_out.projected else "none" if projector is None else "train_only",
-        projector=projector or "tanh",
-        first_layer=first_layer,
+        read_out,
         templates=templates,
-        denoise="always" if read_out.denoise else "none",
         trained="lora" if lora_rank else "prompts" if frozen else "full",
         lora_rank=lora_rank,
         use=use,

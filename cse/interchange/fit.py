@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from cse.model.backbone import Backbone
-from cse.model.post import Flow
+from cse.model.flow import Flow
 from cse.model.sentence_encoder import SentenceEncoder
 
 POOLERS = {"cls": "cls", "mean": "mean", "last": "lasttoken"}  # names here and in sentence-transformers

@@ -7,16 +7,16 @@ from typing import Any
 
 import torch
 
+from cse.choices import ReadOut
 from cse.errors import CseError
 from cse.interchange.assemble import Imported, build
-from cse.interchange.layouts import CLS, POOLERS, RAW_CLS, ReadOut
+from cse.interchange.layouts import CLS, POOLERS, RAW_CLS
 from cse.interchange.prefix_table import columns_of
 from cse.interchange.same_model import check_shapes
 from cse.interchange.weight_files import find_file, read_tensors
-from cse.model.backbone import Backbone
+from cse.model.backbone import Backbone, linear_layers
 from cse.model.declared import read_json
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import linear_layers
 from cse.runtime.seal import sha256, short
 
 CONFIG = "adapter_config.json"

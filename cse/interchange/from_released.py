@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from cse.choices import ProjectorKind, ReadOut
 from cse.errors import CseError, in_terms_of, nearest
 from cse.interchange.assemble import Imported, build, copy_into
-from cse.interchange.layouts import LAYOUTS, MASK_ORG_MLP, POOLERS, Layout, ReadOut
+from cse.interchange.layouts import LAYOUTS, MASK_ORG_MLP, POOLERS, Layout
 from cse.interchange.prefix_table import read_table
 from cse.interchange.same_model import check_beside, check_frozen, check_shapes
 from cse.interchange.sorting import OUTER, Sorted, sort_tensors
@@ -47,21 +49,22 @@ def import_released(
     check_beside(path.parent, backbone)
     lines = _read_model(found, layout, backbone, path)
     table = read_table(found.prefix, backbone, path) if layout.frozen else None
+    read_out = replace(read_out, first_layer=layout.first_layer)
+    if read_out.mlp == "always":
+        read_out = replace(read_out, projector=_projector_in_use(found, chosen, path))
     with in_terms_of("--template:", "template.text:"):
         encoder = build(
             backbone,
             read_out,
             table=table,
-            projector=_projector_in_use(found, chosen, path) if read_out.projected else None,
-            first_layer=layout.first_layer,
             templates=templates,
             frozen=layout.frozen,
         )
-    if read_out.projected:
+    if read_out.mlp == "always":
         _load_projector(encoder, found, path)
     elif _projector_kind(found, path) is not None:
         found.left_out[f"{found.projector_said}*"] += len(found.projector)
-    if read_out.denoise and OUTER[model_type] == "roberta.":
+    if read_out.denoise == "always" and OUTER[model_type] == "roberta.":
         lines.append(_ROBERTA_DENOISING)
     return Imported(encoder, _facts(layout, chosen, path, found), [*lines, *_told(encoder, found)])
 
@@ -109,7 +112,7 @@ def _read_model(found: Sorted, layout: Layout, backbone: Backbone, path: Path) -
     return [f"language model: {len(found.model)} tensors, {changed} of them fine-tuned"]
 
 
-def _projector_kind(found: Sorted, path: Path) -> str | None:
+def _projector_kind(found: Sorted, path: Path) -> ProjectorKind | None:
     names = {name.rpartition(".")[0] for name in found.projector}
     if not names:
         return None
@@ -123,7 +126,7 @@ def _projector_kind(found: Sorted, path: Path) -> str | None:
     raise CseError(f"{path}: {found.projector_said}{odd} has no place in a projector of the released codes")
 
 
-def _projector_in_use(found: Sorted, pooler: str, path: Path) -> str:
+def _projector_in_use(found: Sorted, pooler: str, path: Path) -> ProjectorKind:
     """Return the kind of a projector that is a part of the embedding."""
     projector = _projector_kind(found, path)
     said = f"--pooler {pooler}: {path} holds"
@@ -144,7 +147,7 @@ def _load_projector(encoder: SentenceEncoder, found: Sorted, path: Path) -> None
     assert encoder.mlp is not None  # noqa: S101 - built with one
     wanted: dict[str, Any] = dict(encoder.mlp.named_parameters())
     renamed = {name: name for name in wanted}
-    if encoder.projector == "mlm_transform":
+    if encoder.read_out.projector == "mlm_transform":
         renamed = {f"{old}.{part}": f"{new}.{part}" for old, new in _TRANSFORM.items() for part in ("weight", "bias")}
     by_file = {name: wanted[here] for name, here in renamed.items()}
     check_shapes(found.projector, by_file, path, encoder.backbone.files.name, found.projector_said)

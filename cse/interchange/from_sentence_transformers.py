@@ -6,9 +6,9 @@ from pathlib import Path
 
 import torch
 
+from cse.choices import ReadOut
 from cse.errors import CseError, in_terms_of
 from cse.interchange.assemble import Imported, build, copy_into
-from cse.interchange.layouts import ReadOut
 from cse.interchange.same_model import check_beside, check_shapes
 from cse.interchange.weight_files import MODEL_FILES, find_file, read_tensors
 from cse.model.backbone import Backbone, load_backbone
@@ -32,7 +32,7 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
         declared = declared_by(source)
     if declared.pooling is None:
         raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
-    read_out = ReadOut(declared.pooling, projected=dense is not None)
+    read_out = ReadOut(declared.pooling, mlp="none" if dense is None else "always")
     check_beside(trained.files.folder, backbone)
     wanted, values = (dict(model.model.named_parameters()) for model in (backbone, trained))
     path = trained.files.folder / "model.safetensors"
@@ -43,7 +43,7 @@ def import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
             f"{source}: its weights are those of {backbone.files.name}, so there is nothing to import; {_ITSELF}"
         )
     copy_into(wanted, {name: value.detach() for name, value in values.items()})
-    encoder = build(backbone, read_out, projector=None if dense is None else "tanh", frozen=changed == 0, use=declared)
+    encoder = build(backbone, read_out, frozen=changed == 0, use=declared)
     if dense is not None:
         parts = {f"linear.{name}": weight for name, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
         check_shapes(dense, parts, source / modules[DENSE], backbone.files.name)

@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
-
-class ReadOut(NamedTuple):
-    """What a pooler of the released scripts means here.
-
-    Attributes:
-        kind: ``pooler.kind``.
-        projected: whether the projector is a part of the embedding.
-        denoise: whether the template's own output is subtracted.
-    """
-
-    kind: str
-    projected: bool = False
-    denoise: bool = False
-
+from cse.choices import FirstLayer, ReadOut
 
 CLS, RAW_CLS = "cls", "cls_before_pooler"
 _AVERAGES = ("avg", "avg_top2", "avg_first_last")
 MASK, MASK_ORG_MLP, MASK_USE_POOLER = "mask", "mask_delta_org_mlp", "mask_delta_use_pooler"
 POOLERS = {
-    CLS: ReadOut("cls", projected=True),
+    CLS: ReadOut("cls", mlp="always"),
     RAW_CLS: ReadOut("cls"),
     "avg": ReadOut("mean"),
     "avg_top2": ReadOut("mean_top2"),
     "avg_first_last": ReadOut("mean_first_last"),
     MASK: ReadOut("mask"),
-    MASK_ORG_MLP: ReadOut("mask", projected=True, denoise=True),
-    MASK_USE_POOLER: ReadOut("mask", projected=True, denoise=True),
+    MASK_ORG_MLP: ReadOut("mask", mlp="always", denoise="always"),
+    MASK_USE_POOLER: ReadOut("mask", mlp="always", denoise="always"),
 }
 
 
@@ -56,7 +42,7 @@ class Layout:
     training_only: tuple[str, ...]
     hint: str
     default: str | None = None
-    first_layer: str = "embeddings"
+    first_layer: FirstLayer = "embeddings"
     bare: bool = True
     templates: tuple[tuple[str, str], ...] = ()
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from cse.errors import CseError, in_terms_of
 from cse.model.checkpoint import read_config, read_weights, write_config
-from cse.model.named import CONFIG_FILE, is_checkpoint, means_folder
+from cse.model.declared import CONFIG_FILE, is_checkpoint, means_folder
 from cse.outputs import MANIFEST as OUTPUT
 from cse.outputs import Kind
 from cse.runtime.bank import BANK, DOMAINS, Bank, is_bank

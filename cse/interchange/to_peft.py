@@ -14,9 +14,9 @@ from safetensors.torch import save_file
 from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.interchange.fit import obstacle, stacked_prefix
+from cse.model.backbone_files import quietly
 from cse.model.families import FULL, layer_types
 from cse.model.pooling import pool
-from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.encode import encode_sentences
@@ -104,8 +104,8 @@ def _own_obstacle(encoder: SentenceEncoder) -> str:
         return "its [CLS] vector was trained"
     if encoder.backbone.dense is not None:
         return "its backbone has layers behind the pooling"
-    if encoder.mlp_use == "always":
-        return f"it has a projector ({encoder.projector})"
+    if encoder.read_out.mlp == "always":
+        return f"it has a projector ({encoder.read_out.projector})"
     if encoder.post is not None:
         return f"it has post-processing ({encoder.post.config()['kind']})"
     if family.name not in FAMILIES:

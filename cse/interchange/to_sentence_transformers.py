@@ -29,12 +29,11 @@ from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.model import attention, dropout, families, passes, transformer
-from cse.model.backbone import plain_copy
+from cse.model.backbone import merged, plain_copy
+from cse.model.backbone_files import quietly
 from cse.model.pooling import ACTIVATIONS, TanhMlp
 from cse.model.post import LinearMap
-from cse.model.quiet import quietly
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import merged
 from cse.model.transformer import Transformer
 from cse.outputs import Kind, publish_folder
 from cse.runtime.uses import QUERY, role_for
@@ -126,8 +125,8 @@ def _write_router(types: list[tuple[str, str]], shared: int, folder: Path) -> st
 
 def _refuse(encoder: SentenceEncoder) -> None:
     reason = obstacle(encoder)
-    if not reason and encoder.mlp_use == "always" and not isinstance(encoder.mlp, TanhMlp):
-        reason = f"its projector is {encoder.projector}, not tanh"
+    if not reason and encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
+        reason = f"its projector is {encoder.read_out.projector}, not tanh"
     if reason:
         raise CseError(f"--format {TOOL}: this model has no such form, because {reason}; use --format onnx")
 
@@ -189,7 +188,7 @@ def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
     for linear, activation in zip(layers[::2], layers[1::2], strict=True):
         assert isinstance(linear, nn.Linear)  # noqa: S101 - as read_dense makes them
         yield linear, names[type(activation)]
-    if isinstance(encoder.mlp, TanhMlp) and encoder.mlp_use == "always":
+    if isinstance(encoder.mlp, TanhMlp) and encoder.read_out.mlp == "always":
         yield encoder.mlp.dense, names[nn.Tanh]
     if isinstance(encoder.post, LinearMap):
         yield encoder.post.as_layer(), names[nn.Identity]

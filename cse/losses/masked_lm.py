@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from cse.losses.shared import Batch, Loss, Slice, in_float32
-from cse.model.on_device import on_device
+from cse.model.passes import on_device
 from cse.settings.objective import MaskedLmSettings
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Find, check and load the pretrained language model under the prompts."""
+"""Check and load the pretrained language model under the prompts, and choose which of its weights are trained."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import copy
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -16,17 +17,32 @@ import torch
 from safetensors import SafetensorError, safe_open
 from tokenizers import Tokenizer
 from torch import nn
+from torch.nn.utils import parametrize
 from transformers import AutoConfig, AutoModel
 
+from cse.choices import PoolerKind
 from cse.errors import CseError, nearest, one_line
-from cse.model.backbone_files import BackboneFiles, read_tokenizer, weight_files
+from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
 from cse.model.declared import Declared, declared_by, read_json
 from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, layer_types
 from cse.model.pooling import read_dense
-from cse.model.quiet import quietly
 from cse.model.transformer import Transformer, load_model
 from cse.runtime.seal import short
+
+
+class LowRank(nn.Module):
+    """A weight's update as a product of two thin matrices (LoRA, Hu et al. 2022, equation 3), at first zero."""
+
+    def __init__(self, weight: torch.Tensor, rank: int) -> None:
+        super().__init__()
+        rows, columns = weight.shape
+        self.down = nn.Parameter(torch.randn(rank, columns) * columns**-0.5)
+        self.up = nn.Parameter(torch.zeros(rows, rank))
+
+    def forward(self, weight: torch.Tensor) -> torch.Tensor:
+        """Return the weight with its update ``(out, in)``."""
+        return weight + self.up @ self.down
 
 
 class Backbone(Transformer):
@@ -51,7 +67,7 @@ class Backbone(Transformer):
         self.tokenizer = tokenizer
         self.files = files
         self.declared = declared
-        self.pooling = declared.pooling or self.family.pooling
+        self.pooling: PoolerKind = declared.pooling or self.family.pooling
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
         self.dense = dense
@@ -116,6 +132,25 @@ class Backbone(Transformer):
         self.declared = dataclasses.replace(self.declared, **chosen)
         return self
 
+    def train_only(self, trained: str, lora_rank: int) -> None:
+        """Let the optimiser see the weights that ``train.parameters`` names, and no others.
+
+        ``lora`` adds two factors to the weight of every linear layer of the transformer's blocks.
+        """
+        if trained == "lora":
+            for layer in linear_layers(self):
+                parametrize.register_parametrization(layer, "weight", LowRank(layer.weight, lora_rank))
+        for module in self.modules():
+            for name, weight in module.named_parameters(recurse=False):
+                chosen = {
+                    "prompts": False,
+                    "biases": name.endswith("bias"),
+                    "norms": type(module).__name__.endswith("Norm"),  # LayerNorm, and each family's own RMSNorm
+                    "lora": isinstance(module, LowRank),
+                    "full": True,
+                }
+                weight.requires_grad_(chosen[trained])
+
     def sibling(self) -> Backbone:
         """Return a backbone that shares only the memory of the weights, so moving it to a device, setting it to
         training or switching its dropout off leaves this one alone. Frozen weights only: in-place updates change both.
@@ -127,6 +162,28 @@ class Backbone(Transformer):
         return copy.deepcopy(self, own | {id(self.tokenizer): self.tokenizer, id(self._rounded): []})
 
 
+def linear_layers(backbone: Backbone) -> dict[nn.Linear, str]:
+    """Return the linear layers of the transformer's blocks with their paths in a block; ALBERT's blocks are one."""
+    named = (pair for block in backbone.blocks for pair in block.named_modules())
+    return {layer: path for path, layer in named if isinstance(layer, nn.Linear)}
+
+
+@contextmanager
+def merged(backbone: nn.Module) -> Iterator[None]:
+    """Inside the block, low-rank updates are part of the weights, as in any model of the library."""
+    layers: list[Any] = [layer for layer in backbone.modules() if parametrize.is_parametrized(layer)]
+    kept = [(layer.parametrizations.weight[0], layer.parametrizations.weight.original.detach()) for layer in layers]
+    for layer in layers:
+        parametrize.remove_parametrizations(layer, "weight", leave_parametrized=True)
+    try:
+        yield
+    finally:
+        for layer, (update, weight) in zip(layers, kept, strict=True):
+            with torch.no_grad():
+                layer.weight.set_(weight)
+            parametrize.register_parametrization(layer, "weight", update)
+
+
 def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
     """Return a copy that neither pads nor truncates."""
     copy = Tokenizer.from_str(tokenizer.to_str())
@@ -135,7 +192,7 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
     return copy
 
 
-def load_backbone(files: BackboneFiles, pooling: str | None = None, *, dense: bool = True) -> Backbone:
+def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, dense: bool = True) -> Backbone:
     """Load a backbone in float32."""
     config = checked_config(files)
     if config.pad_token_id is None:

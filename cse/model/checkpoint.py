@@ -13,16 +13,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
 from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse, Side
-from cse.errors import CseError
+from cse.errors import CseError, nearest
+from cse.model.backbone import LowRank
 from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint
 from cse.model.encoder import Encoder
+from cse.model.flow import Flow
 from cse.model.mlm_head import UNIGRAM
-from cse.model.named import CONFIG_FILE, check_checkpoint, is_checkpoint
-from cse.model.post import POST_KINDS, POST_SIZES
-from cse.model.prompts import PROMPT_KINDS
-from cse.model.side import check_side
+from cse.model.post import LINEAR_KINDS, LinearMap
+from cse.model.prompts import INPUT, PROMPT_KINDS
 from cse.model.static_words import StaticWords
-from cse.model.trained import added_weights
 from cse.runtime.seal import (
     SEAL,
     check_entries,
@@ -50,12 +50,13 @@ def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None
 
 def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
     """Return the weights that a checkpoint stores: those that inference needs beyond a frozen backbone."""
-    extras = ("prompt.network.",) if encoder.mlp_use == "always" else ("mlp.", "prompt.network.")
+    projector = encoder.mlp if encoder.read_out.mlp == "always" else None
+    extras = ("mlp.", "prompt.network.") if projector is None else ("prompt.network.",)
     stored = {name: weight.detach() for name, weight in encoder.trainable().items() if not name.startswith(extras)}
     if encoder.prompt is not None and encoder.prompt.network is not None:
         stored["prompt.table"] = encoder.prompt.values().detach()
-    if encoder.mlp is not None and encoder.mlp_use == "always":
-        stored |= {f"mlp.{name}": weight for name, weight in encoder.mlp.state_dict().items()}
+    if projector is not None:
+        stored |= {f"mlp.{name}": weight for name, weight in projector.state_dict().items()}
     if isinstance(encoder.backbone, StaticWords):
         stored |= {f"backbone.{name}": weight for name, weight in encoder.backbone.state_dict().items()}
     if encoder.post is not None:
@@ -65,25 +66,18 @@ def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
 
 def describe(encoder: Encoder) -> dict[str, Any]:
     """Return what is needed to rebuild the encoder, as JSON values."""
-    check_side(encoder)
-    prompt, files = encoder.prompt, encoder.backbone.files
+    encoder.check_side()
+    files, read_out, words = encoder.backbone.files, encoder.read_out, isinstance(encoder.backbone, StaticWords)
     return {
         "format": FORMAT,
         "backbone": {
             "name": files.name,
             "revision": files.revision,
             "sha256": files.sha256,
-            "words": encoder.backbone.vocabulary if isinstance(encoder.backbone, StaticWords) else None,
+            "words": encoder.backbone.vocabulary if words else None,
             "width": encoder.backbone.hidden_size,
         },
-        "prompt": None
-        if prompt is None
-        else {
-            "kind": prompt.kind,
-            "length": prompt.length,
-            "shared": prompt.shared,
-            "position_shift": encoder.position_shift,
-        },
+        "prompt": None if encoder.prompt is None else encoder.prompt.config(),
         "cls": encoder.cls is not None,
         "template": None
         if not encoder.templates
@@ -95,9 +89,9 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         },
         "pooler": {
             "kind": encoder.pooler,
-            "mlp": encoder.mlp_use,
-            "projector": encoder.projector,
-            "first_layer": encoder.first_layer,
+            "mlp": read_out.mlp,
+            "projector": read_out.projector,
+            "first_layer": read_out.first_layer,
         },
         "side": encoder.side,
         "post": None if encoder.post is None else encoder.post.config(),
@@ -111,11 +105,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
 
 
 def find_recorded_backbone(folder: Path, config: Mapping[str, Any], elsewhere: str | None = None) -> BackboneFiles:
-    """Find the backbone of a checkpoint, with its recorded revision and weights.
-
-    Args:
-        elsewhere: where the backbone is now, if it moved since training.
-    """
+    """Find the backbone of a checkpoint with its recorded revision and weights, ``elsewhere`` if it moved since."""
     made_for = config["backbone"]
     try:
         files = find_backbone(elsewhere or made_for["name"], made_for["revision"])
@@ -167,8 +157,9 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
     """Reject sizes that do not fit the weights, before allocating memory for them."""
     stored = sum(weight.numel() for weight in weights.values())
     sizes = {}
-    if config["prompt"] is not None:  # every kind stores at least one vector of the backbone's width
-        sizes["prompt.length"] = config["prompt"]["length"] * max(config["backbone"]["width"], 1)
+    if config["prompt"] is not None:  # each kind stores at least so many numbers; words may be narrower than layers
+        width = 1 if config["prompt"]["kind"] == INPUT else max(config["backbone"]["width"], 1)
+        sizes["prompt.length"] = config["prompt"]["length"] * width
     if config["backbone"]["words"] is not None:
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
     if config["parameters"] == "lora":
@@ -184,6 +175,11 @@ WEIGHTS_FILE = "weights.safetensors"
 FORMAT = 4
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
+POST_SIZES = {  # of a post-processing's ``config()``
+    **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
+    "flow": ("width", "levels", "depth", "hidden"),
+}
+POST_KINDS = tuple(POST_SIZES)
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -211,12 +207,9 @@ def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
 
 def training_notes(folder: Path) -> str:
     """Return a caveat about a checkpoint's training to report with its results, or an empty string."""
-    if not is_checkpoint(folder):
-        return ""
-    generator = (read_config(folder).get("facts") or {}).get("generator")
-    if generator == UNIGRAM:
-        return "trained against a unigram generator, not a masked language model"
-    return ""
+    facts = read_config(folder)["facts"] if is_checkpoint(folder) else {}
+    unigram = facts.get("generator") == UNIGRAM
+    return "trained against a unigram generator, not a masked language model" if unigram else ""
 
 
 def read_config(folder: Path) -> dict[str, Any]:
@@ -270,14 +263,23 @@ def _check_config(config: dict[str, Any], path: Path) -> None:
             raise CseError(f"{path}: {key} is {said}, which is not valid in this version; fetch the checkpoint again")
 
 
+def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
+    """Build the module that a ``config()`` describes, without weights; load those with ``load_state_dict``."""
+    kind = config.get("kind")
+    if kind in LINEAR_KINDS:
+        return LinearMap(kind, config["width"], config["dimension"]).eval()
+    if kind == "flow":
+        flow = Flow(config["width"], levels=config["levels"], depth=config["depth"], hidden=config["hidden"])
+        return flow.requires_grad_(False).eval()
+    raise CseError(f"post.kind: {kind!r} is not one of {', '.join(POST_KINDS)}{nearest(str(kind), POST_KINDS)}")
+
+
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Three counts that papers mix up, and that of the backbone (each a number of weights).
+    """Three counts that papers mix up, and that of the backbone, each a number of weights.
 
-    Attributes:
-        prompts: weights of the prompt table, template vectors and ``[CLS]`` vector.
-        trained: weights of the encoder that the optimiser updates.
-        stored: weights beyond the backbone that a checkpoint keeps for inference.
+    ``prompts`` are those of the prompt table, template vectors and ``[CLS]`` vector; ``trained`` those that the
+    optimiser updates; ``stored`` those beyond the backbone that a checkpoint keeps for inference.
     """
 
     prompts: int
@@ -288,12 +290,12 @@ class ParameterCounts:
 
 def count_parameters(encoder: Encoder) -> ParameterCounts:
     """Count prompts, trained weights, stored weights and the backbone's weights."""
+    prompts = [encoder.template, encoder.cls, None if encoder.prompt is None else encoder.prompt.values()]
+    updates = [part for part in encoder.backbone.modules() if isinstance(part, LowRank)]
+    added = {weight for part in updates for weight in part.parameters()}
     return ParameterCounts(
-        prompts=sum(
-            0 if values is None else values.numel()
-            for values in (None if encoder.prompt is None else encoder.prompt.values(), encoder.template, encoder.cls)
-        ),
+        prompts=sum(values.numel() for values in prompts if values is not None),
         trained=sum(weight.numel() for weight in encoder.trainable().values()),
         stored=sum(weight.numel() for weight in stored_weights(encoder).values()),
-        backbone=sum(weight.numel() for weight in encoder.backbone.parameters()) - added_weights(encoder.backbone),
+        backbone=sum(weight.numel() for weight in encoder.backbone.parameters() if weight not in added),
     )

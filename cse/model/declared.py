@@ -1,4 +1,7 @@
-"""What a model's folder says of its use as an embedder, in the files of sentence-transformers."""
+"""What a name that a user gives means, and what a model's folder says of its use; no torch, which takes seconds.
+
+A folder declares its use as an embedder in the files of sentence-transformers.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,18 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from huggingface_hub import ModelCard
-
-from cse.errors import CseError, in_terms_of
+from cse.choices import PoolerKind
+from cse.errors import CseError, in_terms_of, nearest
+from cse.runtime.bank import domain_of, refuse_whole_bank
+from cse.runtime.bundle import MANIFEST
 from cse.runtime.seal import read_object, read_value, short
 
+MINILM = "sentence-transformers/all-MiniLM-L6-v2"
+CONFIG_FILE = "checkpoint.json"
+_WORD_FILES = (".txt", ".vec")
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 CARD = "README.md"
-_POOLINGS = {
+_POOLINGS: dict[str, PoolerKind] = {
     "mean": "mean",
     "pooling_mode_mean_tokens": "mean",
     "cls": "cls",
@@ -25,6 +32,53 @@ _POOLINGS = {
 KNOWN = ("Transformer", "Pooling", "Dense", "Normalize")  # in this order
 _TYPE = re.compile(rf"sentence_transformers\.(?:\w+\.)*({'|'.join(KNOWN)})")
 _AGAIN = "fetch it again"
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Return whether a folder claims to be a checkpoint of this project."""
+    return (folder / CONFIG_FILE).is_file()
+
+
+def check_checkpoint(folder: Path) -> None:
+    """Raise a CseError if a folder has no checkpoint."""
+    if not is_checkpoint(folder):
+        raise CseError(f"{folder}: no checkpoint here ({CONFIG_FILE} is missing); `cse train` writes one")
+
+
+def is_word_file(path: Path) -> bool:
+    """Return whether a path is a file whose suffix can only mean word vectors."""
+    return path.suffix in _WORD_FILES and path.is_file()
+
+
+def is_gguf(path: Path) -> bool:
+    """Return whether a path is a GGUF file: a language model, its weights mostly quantised."""
+    return path.suffix == ".gguf" and path.is_file()
+
+
+def means_folder(name: str) -> bool:
+    """Return whether a name that does not exist can only mean a folder; a hub id is ``name`` or ``owner/name``.
+
+    ``data/bundel`` also means a folder if there is a local folder ``data``.
+    """
+    parts = Path(name).parts
+    local_owner = len(parts) == 2 and Path(parts[0]).is_dir() and name != MINILM
+    return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
+
+
+def check_model(path_or_name: str) -> None:
+    """Refuse paths that cannot be a model."""
+    folder = Path(path_or_name)
+    if domain_of(path_or_name) is not None:
+        return
+    refuse_whole_bank(folder)
+    if folder.is_file() and not is_word_file(folder):
+        raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
+    if not folder.exists() and means_folder(path_or_name):
+        raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
+    if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, CONFIG_FILE, "config.json")):
+        inside = [found.parent for name in (MANIFEST, CONFIG_FILE) for found in sorted(folder.glob(f"*/{name}"))[:1]]
+        hint = f"; did you mean {inside[0]}?" if inside else "; is it a model folder?"
+        raise CseError(f"{folder}: contains no {CONFIG_FILE}, {MANIFEST} or config.json{hint}")
 
 
 @dataclass(frozen=True)
@@ -39,7 +93,7 @@ class Declared:
         dense: folders of the linear layers behind its pooling, in order.
     """
 
-    pooling: str | None = None
+    pooling: PoolerKind | None = None
     max_length: int | None = None
     texts: dict[str, str] = field(default_factory=dict)
     widths: tuple[int, ...] = ()
@@ -48,6 +102,8 @@ class Declared:
 
 def languages_of(folder: Path) -> list[str]:
     """Return the language codes that a model's card names; none if it names none, or says ``multilingual``."""
+    from huggingface_hub import ModelCard
+
     card = folder / CARD
     if not card.is_file():
         return []
@@ -59,7 +115,7 @@ def languages_of(folder: Path) -> list[str]:
     return [] if "multilingual" in codes else codes
 
 
-def declared_by(folder: Path, pooling: str | None = None) -> Declared:
+def declared_by(folder: Path, pooling: PoolerKind | None = None) -> Declared:
     """Read what a folder declares.
 
     Args:
@@ -131,7 +187,7 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
-def _pooling_of(folder: Path) -> str | None:
+def _pooling_of(folder: Path) -> PoolerKind | None:
     for path in sorted(folder.glob("*_Pooling/config.json")):
         modes = read_json(path)
         named = modes.get("pooling_mode") or [k for k, on in modes.items() if k.startswith("pooling_mode_") and on]

@@ -14,9 +14,8 @@ from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone
-from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
-from cse.model.on_device import pinned
-from cse.model.quiet import quietly
+from cse.model.backbone_files import BackboneFiles, find_backbone, quietly, read_tokenizer
+from cse.model.passes import pinned
 
 WITH_HEAD = (
     "google-bert/bert-base-uncased, google-bert/bert-large-uncased, FacebookAI/roberta-base, FacebookAI/roberta-large"

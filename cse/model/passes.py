@@ -1,7 +1,8 @@
-"""What enters and leaves a pass through the encoder, and rows packed for it one behind the other, without padding."""
+"""What enters and leaves a pass through the encoder: arrays moved to the device, rows packed one behind the other."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -117,3 +118,32 @@ def has_kernel() -> bool:
     """Return whether Triton is there and can compile, which takes a C compiler and Python's headers."""
     headers = Path(get_path("include"), "Python.h").is_file()
     return find_spec("triton") is not None and headers and any(which(name) for name in ("cc", "gcc", "clang"))
+
+
+def on_device(arrays: Sequence[np.ndarray], device: torch.device) -> list[torch.Tensor]:
+    """Return int64 arrays as tensors on a device: one copy from pinned memory, which nobody waits for.
+
+    On the CPU, the tensors share the arrays' memory.
+    """
+    if device.type == "cpu":
+        return [torch.from_numpy(array) for array in arrays]
+    return as_parts(in_one(arrays).to(device, non_blocking=True), arrays)
+
+
+def in_one(arrays: Sequence[np.ndarray]) -> torch.Tensor:
+    """Return the numbers of int64 arrays, one array behind the other, in pinned memory."""
+    flat = torch.empty(sum(array.size for array in arrays), dtype=torch.int64, pin_memory=True)
+    np.concatenate([array.ravel() for array in arrays], out=flat.numpy())
+    return flat
+
+
+def as_parts(flat: torch.Tensor, arrays: Sequence[np.ndarray]) -> list[torch.Tensor]:
+    """Return the parts of what ``in_one`` made, shaped as the arrays were."""
+    parts = flat.split([array.size for array in arrays])
+    return [part.view(array.shape) for part, array in zip(parts, arrays, strict=True)]
+
+
+def pinned(array: np.ndarray, device: torch.device) -> torch.Tensor:
+    """Return an array of any kind and shape as a tensor on a device, likewise."""
+    tensor = torch.from_numpy(array)
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)

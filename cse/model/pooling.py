@@ -24,8 +24,7 @@ def pool(kind: str, states: Sequence[torch.Tensor], counted_BL: torch.Tensor, fi
     """Pool token outputs to ``(B, D)``; means are over real tokens, including ``[CLS]`` and ``[SEP]``.
 
     Args:
-        kind: ``cls``, ``last`` (the last real token), ``mean``, ``mean_top2`` (average of the last two layers) or
-            ``mean_first_last``.
+        kind: one of ``OVER_TOKENS``; ``last`` is the last real token, ``mean_top2`` averages the last two layers.
         states: the last layer's output ``(B, L, D)``; for the kinds in ``NEEDS_ALL_LAYERS`` preceded by the embedding
             output and all other layers' outputs.
         counted_BL: 1 for tokens that count; it has no prompt columns, since prompts have no outputs. A row without
@@ -86,13 +85,12 @@ class TokenCnn(nn.Module):
 
 
 class TanhMlp(nn.Module):
-    """SimCSE's layer on top of the pooled vector: Linear(D, D) and tanh, initialised with normal 0.02 and bias 0."""
+    """SimCSE's layer on top of the pooled vector: Linear(D, D) and tanh."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
         self.dense = nn.Linear(hidden_size, hidden_size)
-        nn.init.normal_(self.dense.weight, std=0.02)
-        nn.init.zeros_(self.dense.bias)
+        start_normal(self)
 
     def forward(self, pooled_BD: torch.Tensor) -> torch.Tensor:
         """Map ``(B, D)`` to ``(B, D)``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -62,6 +62,7 @@ class Prompt(nn.Module):
 
     Args:
         dropout: probability of dropping an entry of a key, value or input vector, drawn per row.
+        position_shift: whether the tokens' positions start after the prompt's.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class Prompt(nn.Module):
         dropout: float = 0.0,
         init_std: float = 0.0,
         shared: bool = False,
+        position_shift: bool = True,
         reparametrize: str = "none",
         reparametrize_width: int = 512,
         new_layers: str = "normal",
@@ -83,10 +85,8 @@ class Prompt(nn.Module):
                 f"prompt.kind: an 'input' prompt needs learned positions alone, and {backbone.files.name} is of family "
                 f"{backbone.family.name}; use key_value or hidden_state"
             )
-        self.kind = kind
-        self.length = length
+        self.kind, self.length, self.shared, self.position_shift = kind, length, shared, position_shift
         self.dropout = dropout
-        self.shared = shared
         shape = (length, backbone.word_size) if kind == INPUT else DEEP_KINDS[kind].shape(backbone, length, shared)
         self.table: nn.Parameter | None = None
         self.network: Reparametrized | None = None
@@ -96,6 +96,11 @@ class Prompt(nn.Module):
             self.network = Reparametrized(
                 reparametrize, shape, length, backbone.hidden_size, reparametrize_width, new_layers
             )
+
+    def config(self) -> dict[str, Any]:
+        """Return what the constructor needs beside the backbone, as JSON values."""
+        shift = self.position_shift
+        return {"kind": self.kind, "length": self.length, "shared": self.shared, "position_shift": shift}
 
     @property
     def deep(self) -> bool:

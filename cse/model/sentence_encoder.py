@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,17 +14,22 @@ import torch
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.checkpoint import WEIGHTS_FILE, WORDS, find_recorded_backbone, load_weights, read_config, read_weights
-from cse.model.declared import Declared
-from cse.model.encoder import Encoder
-from cse.model.named import CONFIG_FILE, is_checkpoint, is_word_file
-from cse.model.post import build_post
+from cse.model.checkpoint import (
+    WEIGHTS_FILE,
+    WORDS,
+    build_post,
+    find_recorded_backbone,
+    load_weights,
+    read_config,
+    read_weights,
+)
+from cse.model.declared import CONFIG_FILE, Declared, is_checkpoint, is_word_file
+from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
-from cse.model.side import check_side
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
-from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
-from cse.runtime.encode import GPU_BATCH_TOKENS, cosine_similarity, encode_sentences, is_text
+from cse.runtime.compatible import Compatible
+from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_sentences
 from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
@@ -35,7 +39,7 @@ if TYPE_CHECKING:
 
 
 class SentenceEncoder(Compatible, Encoder):
-    """Encodes sentences; takes the arguments of ``Encoder``, and ``encode`` those of sentence-transformers too.
+    """Encodes sentences; takes the arguments of ``Encoder``.
 
     Attributes:
         precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
@@ -65,73 +69,52 @@ class SentenceEncoder(Compatible, Encoder):
             return cls(load_words(find_words(str(path_or_name)), None))
         return cls(load_backbone(find_backbone(str(path_or_name))))
 
-    @in_their_words
-    def encode(
+    def encode_counting(
         self,
         sentences: str | Sequence[str],
         batch_size: int | None = None,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
         *,
+        normalize: bool | None = None,
+        show_progress_bar: bool = False,
         domain: Chosen = None,
         role: str | None = None,
         dimensions: int | None = None,
-    ) -> np.ndarray:
-        """Encode sentences in float32 without dropout, truncating at ``max_length``.
-
-        Args:
-            sentences: ``n`` sentences, or one.
-            batch_size: sentences per forward pass; None: 64, or on a GPU as many as hold 16,384 tokens.
-            normalize: whether to scale each embedding to unit length.
-            show_progress_bar: whether to show a progress bar on stderr.
-            domain: refused; only a bank has domains.
-            role: whose task text goes before each sentence, for instance ``query``; None: no text. Of an encoder with
-                a query side, role ``query`` takes it, and all others take the bare backbone.
-            dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
-
-        Returns:
-            float32 ``(n, D)``, or ``(D,)`` for one sentence; ``D`` is ``dimensions`` where it is given.
-
-        Raises:
-            CseError: an item is not a string, an embedding is not finite (names the sentence), the role or the number
-                of dimensions is not the model's, or a domain is given.
-        """
+        max_length: int | None = None,
+    ) -> Encoded:
+        """Encode like ``encode``, in float32 without dropout, and count the sentences that were cut."""
         if domain is not None:
             raise CseError("domain: this is one model; load a bank (cse bank create) to choose prompts by domain")
         side = self.side_of(role)
-        return side.encode_cut(
-            sentences, side.max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
-        )
-
-    def encode_cut(
-        self,
-        sentences: str | Sequence[str],
-        max_length: int,
-        batch_size: int | None = None,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
-        *,
-        role: str | None = None,
-        dimensions: int | None = None,
-    ) -> np.ndarray:
-        """Encode like ``encode``, but truncate sentences to ``max_length`` tokens, including special tokens."""
-        side = self.side_of(role)
-        if side is not self:
-            return side.encode_cut(
-                sentences, max_length, batch_size, normalize, show_progress_bar, role=role, dimensions=dimensions
+        check_dimensions(dimensions, side.widths, side.dimension)
+        device = next(side.parameters()).device
+        by_tokens = batch_size is None and device.type != "cpu"
+        was_training = side.training
+        side.eval()
+        try:
+            return encode_sentences(
+                sentences,
+                tokenizers=side.text_tokenizers,
+                embed=side._embed_arrays(device),
+                dimension=side.dimension,
+                max_length=side.max_length if max_length is None else max_length,
+                pad_id=side.backbone.pad_id,
+                batch_size=GPU_BATCH_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
+                batch_tokens=GPU_BATCH_TOKENS if by_tokens else None,
+                normalize=True if normalize is None else normalize,
+                show_progress_bar=show_progress_bar,
+                before=text_of(role, side.texts),
+                keep=dimensions,
             )
-        check_dimensions(dimensions, self.widths, self.dimension)
-        device = next(self.parameters()).device
-        was_training = self.training
-        self.eval()
+        finally:
+            side.train(was_training)
 
+    def _embed_arrays(self, device: torch.device) -> Callable[[np.ndarray, np.ndarray, object], np.ndarray]:
+        """Return what embeds a batch ``(B, L)``; vectors of a backbone that nothing trains are kept."""
         with torch.no_grad(), self._products(device):
             constants = self.constants()
-        by_tokens = batch_size is None and device.type != "cpu"
 
         def compute(ids_BL: np.ndarray, mask_BL: np.ndarray) -> np.ndarray:
-            ids = torch.from_numpy(ids_BL).to(device)
-            mask = torch.from_numpy(mask_BL).to(device)
+            ids, mask = torch.from_numpy(ids_BL).to(device), torch.from_numpy(mask_BL).to(device)
             exact = nullcontext() if self.cnn is None else _exact_convolutions()
             with torch.no_grad(), self._products(device), exact:
                 return self.embed(ids, mask, constants).float().cpu().numpy()
@@ -144,23 +127,7 @@ class SentenceEncoder(Compatible, Encoder):
                 return compute(ids_BL, mask_BL)
             return keeping.embed(of, self.dimension, ids_BL, mask_BL, compute)
 
-        try:
-            return encode_sentences(
-                sentences,
-                tokenizers=self.text_tokenizers,
-                embed=embed_rows,
-                dimension=self.dimension,
-                max_length=max_length,
-                pad_id=self.backbone.pad_id,
-                batch_size=GPU_BATCH_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
-                batch_tokens=GPU_BATCH_TOKENS if by_tokens else None,
-                normalize=normalize,
-                show_progress_bar=show_progress_bar,
-                before=text_of(role, self.texts),
-                keep=dimensions,
-            ).warned()
-        finally:
-            self.train(was_training)
+        return embed_rows
 
     def side_of(self, role: str | None) -> SentenceEncoder:
         """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""
@@ -188,11 +155,6 @@ class SentenceEncoder(Compatible, Encoder):
             yield
         finally:
             self.pooler, self.denoise, self.text_tokenizers = kept
-
-    @of_the_same_kind
-    def similarity(self, a: Sequence[str] | np.ndarray, b: Sequence[str] | np.ndarray) -> np.ndarray:
-        """Return cosines ``(n, m)`` between sentences or embeddings ``a`` and ``b``."""
-        return cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]
 
 
 def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
@@ -224,31 +186,21 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
 
 def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> SentenceEncoder:
     """Build an encoder from the output of ``describe``, without loading its trained weights."""
-    prompt, pooler, template = config["prompt"], config["pooler"], config["template"]
-    kept: Prompt | None = None
-    if prompt is not None and isinstance(backbone, Backbone):
-        kept = Prompt(
-            prompt["kind"],
-            backbone,
-            length=prompt["length"],
-            shared=prompt["shared"],
-        )
-    templates = []
-    if template is not None and isinstance(backbone, Backbone):
-        options = {name: template[name] for name in ("trained", "end_with_period")}
-        templates = [make_template(template["text"], backbone, **options)]
+    prompt, template, read_out = config["prompt"], config["template"], config["pooler"]
+    if read_out["mlp"] != "always":  # a layer used only by the loss is neither stored nor rebuilt
+        read_out = read_out | {"mlp": "none"}
+    made, templates = None, []
+    if isinstance(backbone, Backbone):
+        made = None if prompt is None else Prompt(backbone=backbone, **prompt)
+        if template is not None:
+            options = {name: template[name] for name in ("trained", "end_with_period")}
+            templates = [make_template(template["text"], backbone, **options)]
     encoder = SentenceEncoder(
         backbone,
-        kept,
-        pooler=pooler["kind"],
-        # a layer used only by the loss is neither stored nor rebuilt
-        mlp=pooler["mlp"] if pooler["mlp"] == "always" else "none",
-        projector=pooler["projector"],
-        first_layer=pooler["first_layer"],
-        position_shift=True if prompt is None else prompt["position_shift"],
+        made,
+        ReadOut(**read_out, denoise="always" if template is not None and template["denoise"] else "none"),
         cls=config["cls"],
         templates=templates,
-        denoise="always" if template is not None and template["denoise"] else "none",
         trained=config["parameters"],
         lora_rank=config["lora_rank"],
         # the recorded length is what its parts gave in training; load_checkpoint compares the two
@@ -257,7 +209,7 @@ def rebuild(backbone: Backbone | StaticWords, config: dict[str, Any]) -> Sentenc
     )
     if config["post"] is not None:
         encoder.post = build_post(config["post"]).eval()
-        check_side(encoder)
+        encoder.check_side()
     return encoder
 
 
@@ -268,28 +220,16 @@ def _exact_convolutions() -> AbstractContextManager[None]:
     return flags(**unchanged | {"allow_tf32": False})
 
 
-@dataclass(frozen=True)
-class BareBackbone:
-    """A backbone by name, and how a model uses it; the pooling is the backbone's own.
-
-    Attributes:
-        max_length: maximum tokens per text; None: as its folder declares.
-        texts: task texts by role; None: as its folder declares.
-    """
-
-    name: str
-    revision: str = "main"
-    max_length: int | None = None
-    texts: dict[str, str] | None = None
-
-    def load(self) -> SentenceEncoder:
-        """Load it."""
-        if is_word_file(Path(self.name)):
-            return SentenceEncoder(load_words(find_words(self.name), None))
-        backbone = load_backbone(find_backbone(self.name, self.revision))
-        encoder = SentenceEncoder(backbone.use_as(max_length=self.max_length, texts=self.texts))
-        encoder.bare = True
-        return encoder
+def load_bare(
+    name: str, revision: str = "main", max_length: int | None = None, texts: dict[str, str] | None = None
+) -> SentenceEncoder:
+    """Load a backbone as group ``backbone`` of the settings says; its vectors are kept, see ``Encoder.bare``."""
+    if is_word_file(Path(name)):
+        return SentenceEncoder(load_words(find_words(name), None))
+    backbone = load_backbone(find_backbone(name, revision))
+    encoder = SentenceEncoder(backbone.use_as(max_length=max_length, texts=texts))
+    encoder.bare = True
+    return encoder
 
 
 def load_bare_backbone(folder: Path) -> SentenceEncoder:

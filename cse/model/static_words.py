@@ -16,10 +16,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
 from tqdm import tqdm
 
+from cse.choices import PoolerKind
 from cse.errors import CseError
 from cse.model.attention import Prefix
 from cse.model.backbone_files import BackboneFiles
 from cse.model.declared import Declared
+from cse.model.passes import Packed
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
@@ -34,7 +36,7 @@ class StaticWords(nn.Module):
         model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
     """
 
-    pooling = "mean"
+    pooling: PoolerKind = "mean"
     declared = Declared()
     dense = None
     layers = heads = head_size = 0
@@ -42,10 +44,12 @@ class StaticWords(nn.Module):
     pad_id, unknown_id = 0, 1
     max_positions = LONGEST
 
-    def __init__(self, words: list[str], vectors: np.ndarray, files: BackboneFiles) -> None:
+    def __init__(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
         super().__init__()
-        table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors.astype(np.float32)])
-        self._fill(_tokenizer(words), torch.from_numpy(table), files)
+        self.tokenizer, self.files = tokenizer, files
+        self.model = nn.Embedding.from_pretrained(table, freeze=True)
+        self.vocabulary, self.hidden_size = table.shape
+        self.dimension = self.hidden_size
 
     @classmethod
     def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
@@ -57,17 +61,7 @@ class StaticWords(nn.Module):
             raise CseError(f"{path}: unreadable ({error}); train or fetch the checkpoint again") from None
         if tokenizer.get_vocab_size() != count:
             raise CseError(f"{path}: has {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
-        words = cls.__new__(cls)
-        nn.Module.__init__(words)
-        words._fill(tokenizer, torch.zeros(count, dimension), files)
-        return words
-
-    def _fill(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
-        self.tokenizer = tokenizer
-        self.model = nn.Embedding.from_pretrained(table, freeze=True)
-        self.files = files
-        self.vocabulary, self.hidden_size = table.shape
-        self.dimension = self.hidden_size
+        return cls(tokenizer, torch.zeros(count, dimension), files)
 
     def save(self, folder: Path) -> None:
         """Write the tokenizer into a folder; the vectors are stored with the checkpoint's weights."""
@@ -90,6 +84,7 @@ class StaticWords(nn.Module):
         prefix: Prefix | None,
         *,
         every: bool = True,
+        packed: Packed | None = None,
     ) -> list[torch.Tensor]:
         """Return the word vectors as the only state: there are no layers."""
         return [embedded_BLD]
@@ -113,9 +108,10 @@ def find_words(name: str) -> BackboneFiles:
 
 
 def load_words(files: BackboneFiles, wanted: Collection[str] | None, *, progress: bool = False) -> StaticWords:
-    """Load word vectors, with the arguments and errors of ``read_words``."""
+    """Load the vectors of the wanted words, None: of all, see ``read_words``."""
     words, vectors = read_words(files.folder, wanted, progress=progress)
-    return StaticWords(words, vectors, files)
+    table = np.concatenate([np.zeros((2, vectors.shape[1]), np.float32), vectors])
+    return StaticWords(_tokenizer(words), torch.from_numpy(table), files)
 
 
 def words_of(texts: Iterable[str]) -> set[str]:
@@ -150,11 +146,12 @@ def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = F
             blanks = line.rstrip().count(b" ")
             if width is None:
                 width = blanks
-            if blanks < width:
-                raise CseError(_ragged(path, number, blanks, width))
             word, *fields = line.rstrip().rsplit(b" ", width)
-            if blanks > width and _are_numbers(word.split(b" ")[1:]):
-                raise CseError(_ragged(path, number, blanks, width))
+            if blanks < width or (blanks > width and _are_numbers(word.split(b" ")[1:])):
+                raise CseError(
+                    f"{path}:{number}: ragged row, found {blanks} numbers, the first line has {width}; "
+                    "fetch the file again"
+                )
             if keys is not None and word not in keys:
                 continue
             text = word.decode("utf-8", "replace")
@@ -166,10 +163,6 @@ def read_words(path: Path, wanted: Collection[str] | None, *, progress: bool = F
         which = "no word of the data" if keys else "no word vectors"
         raise CseError(f"backbone.name: {path} holds {which}; is it a GloVe text file of the data's language?")
     return list(words), np.stack(list(words.values()))
-
-
-def _ragged(path: Path, number: int, found: int, width: int) -> str:
-    return f"{path}:{number}: ragged row, found {found} numbers, the first line has {width}; fetch the file again"
 
 
 def _are_numbers(fields: list[bytes]) -> bool:

@@ -1,4 +1,7 @@
-"""Arguments and methods of ``SentenceTransformer``, so that its evaluators take our encoders as they are."""
+"""``encode`` and ``similarity`` of every encoder, which also take the arguments of ``SentenceTransformer``.
+
+With its other methods here, the library's evaluators take our encoders as they are.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 
 from cse.errors import CseError
+from cse.runtime.bank import Bank, Chosen
+from cse.runtime.encode import Encoded, cosine_similarity, is_text
 from cse.runtime.seal import short
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -23,7 +29,7 @@ _ONLY = {"device": None, "output_value": "sentence_embedding", "precision": "flo
 _DOCUMENT = ("document", "passage", "corpus")  # the library's names of that role, in its order
 
 
-def in_their_words(encode: Method) -> Method:
+def _in_their_words(encode: Method) -> Method:
     """Let an ``encode`` also take the library's arguments.
 
     ``prompt_name`` is our ``role``, ``truncate_dim`` our ``dimensions``, ``normalize_embeddings`` our ``normalize``;
@@ -50,17 +56,6 @@ def in_their_words(encode: Method) -> Method:
     return either  # type: ignore[return-value]
 
 
-def of_the_same_kind(similarity: Method) -> Method:
-    """Let a ``similarity`` of torch tensors return a torch tensor."""
-
-    @functools.wraps(similarity)
-    def either(self: Any, a: Any, b: Any) -> Any:
-        tensors = any(type(value).__module__ == "torch" for value in (a, b))
-        return _tensor(similarity(self, a, b)) if tensors else similarity(self, a, b)
-
-    return either  # type: ignore[return-value]
-
-
 class _NoCard:
     """Where the library would keep scores for a model card; ours are in ``data/metrics``."""
 
@@ -69,12 +64,60 @@ class _NoCard:
 
 
 class Compatible:
-    """Methods of ``SentenceTransformer`` that its evaluators call."""
+    """What all encoders share; each has its own ``encode_counting``, which says how many sentences were cut."""
 
     similarity_fn_name = "cosine"
     model_card_data = _NoCard()
+    bank: Bank | None = None
     texts: dict[str, str]
-    encode: Callable[..., Any]
+    encode_counting: Callable[..., Encoded]
+
+    @_in_their_words
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        batch_size: int | None = None,
+        normalize: bool | None = None,
+        show_progress_bar: bool = False,
+        *,
+        domain: Chosen = None,
+        role: str | None = None,
+        dimensions: int | None = None,
+    ) -> NDArray[np.float32]:
+        """Return embeddings ``(n, D)`` float32 in the order of the sentences; ``(D,)`` for a single ``str``.
+
+        Sentences are cut at ``max_length`` tokens. The arguments of ``SentenceTransformer.encode`` are understood too.
+
+        Args:
+            sentences: texts, possibly none.
+            batch_size: maximum rows per batch; None: 64, or on a GPU as many as hold 16,384 tokens.
+            normalize: whether embeddings have unit length; None: they have, unless the bundle or domain was exported
+                otherwise.
+            show_progress_bar: whether to show a progress bar on stderr.
+            domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
+                domain whose text is nearest.
+            role: whose task text goes before each sentence, for instance ``query``; None: no text. With a query side,
+                role ``query`` takes it, and all others take the bare backbone.
+            dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
+
+        Raises:
+            CseError: an item is not text, an embedding is not finite (names the sentence), the role or the number of
+                dimensions is not the model's, or the domain is missing, unknown, damaged, or given to a single model.
+        """
+        return self.encode_counting(
+            sentences,
+            batch_size,
+            normalize=normalize,
+            show_progress_bar=show_progress_bar,
+            domain=domain,
+            role=role,
+            dimensions=dimensions,
+        ).warned()
+
+    def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
+        """Return the cosines ``(n, m)`` between ``a`` and ``b``, each sentences or embeddings; of tensors, a tensor."""
+        found = cosine_similarity(*(self.encode(x) if is_text(x) else x for x in (a, b)))  # type: ignore[arg-type]
+        return _tensor(found) if any(type(x).__module__ == "torch" for x in (a, b)) else found
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """Encode with the task text of role ``query``, if the model has one."""
@@ -86,8 +129,7 @@ class Compatible:
 
     def texts_of(self, domain: Any) -> Mapping[str, str]:
         """Return the task texts by role; in a bank, those of a domain."""
-        bank = getattr(self, "bank", None)
-        return self.texts if bank is None else bank.texts_of(domain)
+        return self.texts if self.bank is None else self.bank.texts_of(domain)
 
     def _in_role(self, roles: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]) -> Any:
         chosen = options.get("prompt_name") or options.get("prompt")

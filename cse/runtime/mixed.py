@@ -30,16 +30,8 @@ class _Mixing(Protocol):
     @property
     def bank(self) -> Bank | None: ...
 
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = ...,
-        normalize: bool = ...,
-        show_progress_bar: bool = ...,
-        *,
-        domain: Chosen,
-        role: str | None,
-    ) -> NDArray[np.float32]: ...
+    @property
+    def encode(self) -> Callable[..., NDArray[np.float32]]: ...
 
 
 @dataclass(frozen=True)

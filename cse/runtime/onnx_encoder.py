@@ -9,22 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
 from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, kept_as, read_query_side, verify
-from cse.runtime.compatible import Compatible, in_their_words, of_the_same_kind
+from cse.runtime.compatible import Compatible
 from cse.runtime.domain import Domain
 from cse.runtime.encode import (
     GPU_BATCH_TOKENS,
     Encoded,
     Prepared,
     as_texts,
-    cosine_similarity,
     encode_prepared,
-    is_text,
     prepare_sentences,
 )
 from cse.runtime.file_cache import KEPT_BYTES
@@ -44,8 +42,6 @@ _log = logging.getLogger("cse")
 
 class OnnxEncoder(Compatible):
     """Encoder that runs an ONNX bundle, or a bank with the prompts of many domains.
-
-    It also takes the arguments of sentence-transformers, see ``cse.runtime.compatible``.
 
     On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
     barriers inside operators, this is faster than running one batch on all cores. A few sentences run one after
@@ -124,46 +120,6 @@ class OnnxEncoder(Compatible):
         self._opening = threading.Lock()
         self.beyond_ranges = 0
         self.on_beyond: Callable[[int], None] = lambda count: None
-
-    @in_their_words
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int | None = None,
-        normalize: bool | None = None,
-        show_progress_bar: bool = False,
-        *,
-        domain: Chosen = None,
-        role: str | None = None,
-        dimensions: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Return embeddings (n, d) float32 in the order of the sentences; (d,) for a single ``str``.
-
-        Args:
-            sentences: texts, possibly empty.
-            batch_size: maximum rows per batch; None: 64, or on a GPU as many as hold 16,384 tokens. Long sentences run
-                in smaller batches.
-            normalize: whether embeddings have unit length; None: the default of the bundle, or of each domain.
-            show_progress_bar: whether to show a progress bar.
-            domain: whose prompts to use, for a bank: a name for all sentences or one per sentence; ``auto`` chooses the
-                domain whose text is nearest.
-            role: whose task text goes before each sentence, for instance ``query``; None: no text. With a query side,
-                role ``query`` takes it, and all others take the bare backbone.
-            dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
-
-        Raises:
-            CseError: an item is not text, an embedding is not finite, the role or the number of dimensions is not the
-                model's, or the domain is missing, unknown or damaged.
-        """
-        return self.encode_counting(
-            sentences,
-            batch_size,
-            normalize=normalize,
-            show_progress_bar=show_progress_bar,
-            domain=domain,
-            role=role,
-            dimensions=dimensions,
-        ).warned()
 
     def encode_counting(
         self,
@@ -291,11 +247,6 @@ class OnnxEncoder(Compatible):
             domains = [self.bare] * len(rows)
         return self._embed(graph, ids, mask, domains)
 
-    @of_the_same_kind
-    def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
-        """Return the cosines (n, m) between ``a`` and ``b``, each a list of sentences or embeddings (n, d)."""
-        return cosine_similarity(self._vectors(a), self._vectors(b))
-
     def graph_inputs(self, text: str, role: str | None = None) -> dict[str, NDArray[Any]]:
         """Return what the graph of a bundle is given for one text alone, by the names of its inputs."""
         side = self.side_of(role)
@@ -383,6 +334,3 @@ class OnnxEncoder(Compatible):
             if self._one_core is None:
                 self._one_core = open_graph(self.path / MODEL, self.provider, self.threads, at_once=self.threads).graph
             return self._one_core
-
-    def _vectors(self, values: Sequence[str] | ArrayLike) -> ArrayLike:
-        return self.encode(values) if is_text(values) else values  # type: ignore[arg-type]

@@ -19,7 +19,7 @@ from cse.export.bank import SENTENCES, create_bank, make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.checkpoint import identity_of, read_config
-from cse.model.named import is_checkpoint
+from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
 from cse.runtime.domain import Domain, check_fit
@@ -89,7 +89,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     are.
     """
     if not is_bank(bank):
-        click.echo(_create(bare_of(settings.backbone).load(), bank, settings), err=True)
+        click.echo(_create(bare_of(settings.backbone), bank, settings), err=True)
     onnx = _open(bank, settings)
     for name in names:
         folder = place / name

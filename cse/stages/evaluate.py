@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,14 @@ from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint import identity_of, read_config
-from cse.model.named import check_model, is_checkpoint
-from cse.model.sentence_encoder import BareBackbone
+from cse.model.declared import check_model, is_checkpoint
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, domain_of
 from cse.runtime.bundle import MANIFEST, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
+from cse.settings.model import BackboneSettings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
 from cse.stages.open_model import BackboneOf, open_model
 from cse.training.encoder import choose_device, environment
@@ -130,8 +129,8 @@ _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below t
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     """Return the known facts of a model: kind, backbone, prompt and, for a checkpoint, how it was trained."""
     if isinstance(model, BackboneOf):
-        if isinstance(model.model, BareBackbone):
-            said = asdict(model.model)
+        if isinstance(model.model, BackboneSettings):
+            said = model.model.model_dump()
             named = {key: said.pop(key) for key in ("name", "revision")}
             return {"kind": "backbone", "backbone": named, "prompt": None, **said}
         recorded = read_config(model.model)["backbone"]

@@ -25,7 +25,7 @@ from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.files import write_json
 from cse.model.checkpoint import identity_of
-from cse.model.named import is_checkpoint
+from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.bundle import CLASSES

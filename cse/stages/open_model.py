@@ -11,12 +11,13 @@ import click
 
 from cse.errors import CseError
 from cse.model.checkpoint import training_notes
-from cse.model.named import check_model
-from cse.model.sentence_encoder import BareBackbone, SentenceEncoder, load_bare_backbone
+from cse.model.declared import check_model
+from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
-from cse.training.encoder import choose_device
+from cse.settings.model import BackboneSettings
+from cse.training.encoder import bare_of, choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.vectors import TextEncoder
@@ -30,7 +31,7 @@ class BackboneOf:
         model: a checkpoint, whose weights it must have; or what its settings say of it.
     """
 
-    model: Path | BareBackbone
+    model: Path | BackboneSettings
 
 
 def open_model(
@@ -44,7 +45,7 @@ def open_model(
     """
     if isinstance(model, BackboneOf):
         of = model.model
-        return (of.load() if isinstance(of, BareBackbone) else load_bare_backbone(of)).to(choose_device(device))
+        return (bare_of(of) if isinstance(of, BackboneSettings) else load_bare_backbone(of)).to(choose_device(device))
     check_model(model)
     onnx = open_onnx(model, device=device, banks=banks)
     if onnx is not None:

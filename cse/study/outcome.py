@@ -42,7 +42,7 @@ def measure_model(
         models: folder to write a record into and the checkpoint, or the backbone of the settings, by name.
     """
     folder, model = models[name]
-    loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone).load()
+    loaded = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone)
     encoder, device = ready(loaded, settings)
     found = evaluate_suite(
         encoder,
@@ -70,7 +70,7 @@ def measure_chosen(folders: Folders, settings: Settings, *, at_once: int | None 
     chosen = made[-1]
     lines = {line.setting: line for line in lines_of(read_rows(folders.folder, chosen.round))}
     models: dict[str, tuple[Path, str | BackboneOf]] = {
-        BARE: (folders.run("", BARE).folder, BackboneOf(bare_of(settings.backbone)))
+        BARE: (folders.run("", BARE).folder, BackboneOf(settings.backbone))
     }
     for name in chosen.settings:
         for row in lines[name].rows:

@@ -166,7 +166,7 @@ class RoundRuns:
         }
 
     def _bare(self, run: Run) -> dict[str, Any]:
-        encoder, data = bare_of(run.settings.backbone).load(), prepare_once(self.folders, run.settings)
+        encoder, data = bare_of(run.settings.backbone), prepare_once(self.folders, run.settings)
         return {"dev": self._measure(encoder, data, run.settings)}
 
     def _measure(self, encoder: SentenceEncoder, data: DataFolders, settings: Settings) -> dict[str, float]:

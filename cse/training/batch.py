@@ -21,8 +21,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from cse.model.attention import Prefix
-from cse.model.on_device import on_device
-from cse.model.passes import Constants, Packed, TokenBatch, pack_rows
+from cse.model.passes import Constants, Packed, TokenBatch, on_device, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import alteration, change_ids

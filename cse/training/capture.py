@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
-from cse.model.on_device import as_parts, in_one, on_device
+from cse.model.passes import as_parts, in_one, on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import Staged

@@ -22,7 +22,7 @@ from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import Rows, Source
 from cse.model.backbone import Backbone
 from cse.model.mlm_head import Generator, UnigramGenerator, load_generator
-from cse.model.on_device import on_device, pinned
+from cse.model.passes import on_device, pinned
 from cse.settings.objective import ReplacedTokensSettings
 from cse.settings.train import TrainSettings
 from cse.training import CORRUPTION_FILE

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from cse.choices import ReadOut
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
@@ -20,9 +21,9 @@ from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone, load_backbone, plain_copy
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import read_config, read_weights
-from cse.model.named import is_word_file
+from cse.model.declared import is_word_file
 from cse.model.prompts import INPUT, Prompt
-from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
 from cse.settings import Settings
@@ -35,7 +36,7 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     """Build the encoder to train, initialised from ``train.seed``."""
     prompt, pooler, augment, train = settings.prompt, settings.pooler, settings.augment, settings.train
     torch.manual_seed(train.seed)
-    made, templates, learned = None, [], True
+    made, templates = None, []
     if isinstance(backbone, Backbone):
         if not augment.dropout:
             backbone.switch_dropout_off()
@@ -44,7 +45,6 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
         if prompt.kind != "none":
             made = _prompt_from(prompt, backbone, train.new_layers)
         templates = _templates_from(settings.template, backbone, train.max_length)
-        learned = backbone.family.positions != "rotary"
     elif train.parameters != "none":
         raise CseError(
             f"train.parameters: {backbone.files.name} holds word vectors, which cannot be trained; set it to none "
@@ -53,18 +53,11 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     encoder = SentenceEncoder(
         backbone,
         made,
-        pooler=pooler.kind,
-        loss_pooler=pooler.kind_in_loss,
-        mlp=pooler.mlp,
-        projector=pooler.projector,
-        first_layer=pooler.first_layer,
-        position_shift=learned if prompt.position_shift is None else prompt.position_shift,
+        ReadOut(**pooler.model_dump(), denoise=settings.template.denoise, start=train.new_layers),
         cls=prompt.cls,
         templates=templates,
-        denoise=settings.template.denoise,
         trained="prompts" if train.parameters == "none" else train.parameters,
         lora_rank=train.lora_rank if train.parameters == "lora" else 0,
-        new_layers=train.new_layers,
         side=prompt.side,
     )
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
@@ -87,6 +80,7 @@ def check_copies(encoder: SentenceEncoder, settings: Settings, views: Sequence[s
 
 
 def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) -> Prompt:
+    learned = backbone.family.positions != "rotary"
     made = Prompt(
         prompt.kind,
         backbone,
@@ -94,6 +88,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) ->
         dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
         init_std=_INIT_STD,
         shared=prompt.layers == "shared",
+        position_shift=learned if prompt.position_shift is None else prompt.position_shift,
         reparametrize=prompt.init if prompt.init in ("mlp", "lstm") else "none",
         new_layers=new_layers,
     )
@@ -153,9 +148,9 @@ def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler
     return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
-def bare_of(backbone: BackboneSettings) -> BareBackbone:
-    """Return what a model of these settings is compared with: its backbone, revision, length and task texts."""
-    return BareBackbone(**backbone.model_dump())
+def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
+    """Load what a model of these settings is compared with: its backbone of that revision, length and task texts."""
+    return load_bare(backbone.name, backbone.revision, backbone.max_length, backbone.texts)
 
 
 def _every_text(data: PreparedData) -> Iterator[str]:

@@ -28,11 +28,21 @@ from cse.evaluation.tasks.score import score_dev
 from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.losses.supervised_contrastive import supervised_contrastive
 from cse.model.checkpoint import read_config, save_checkpoint
-from cse.model.named import is_checkpoint
-from cse.model.post import LABELLED_KINDS, LINEAR_KINDS, QUERY_MAP, Flow, fit_flow, fit_whitening, kept_dimension
-from cse.model.post.linear import LinearMap, Scatter, fit_discriminant, numbered, scatter_of
+from cse.model.declared import is_checkpoint
+from cse.model.flow import Flow, fit_flow
+from cse.model.post import (
+    LABELLED_KINDS,
+    LINEAR_KINDS,
+    QUERY_MAP,
+    LinearMap,
+    Scatter,
+    fit_discriminant,
+    fit_whitening,
+    kept_dimension,
+    numbered,
+    scatter_of,
+)
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.side import check_side
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings.model import PostSettings
@@ -84,7 +94,9 @@ def fit_post(
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
     longest = min(_FIT_LENGTH, encoder.max_length)
-    vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
+    vectors = encoder.encode_counting(
+        sentences, FIT_BATCH, normalize=False, show_progress_bar=bar, max_length=longest
+    ).warned()
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
         shrinkage = decide_shrinkage(vectors, labels, post.dimension)
@@ -114,7 +126,7 @@ def _fit_query_map(
         seed=SEED,
         times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
     ).to(next(encoder.parameters()).device)
-    check_side(encoder)
+    encoder.check_side()
 
 
 def put_behind(

@@ -14,7 +14,7 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.model.on_device import on_device
+from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.settings.train import AugmentSettings, TrainSettings

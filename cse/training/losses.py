@@ -32,8 +32,8 @@ from cse.losses.shared import Batch, Loss
 from cse.losses.supervised_contrastive import SupervisedContrastive
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import identity_of
+from cse.model.declared import is_checkpoint
 from cse.model.mlm_head import MlmHead
-from cse.model.named import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings

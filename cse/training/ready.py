@@ -21,8 +21,8 @@ from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.declared import is_word_file
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
-from cse.model.named import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words
 from cse.runtime.seal import sha256

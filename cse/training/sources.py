@@ -197,6 +197,6 @@ def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: Tr
         return
     if max(term.widths) >= encoder.dimension:
         raise CseError(f"{key}: {max(term.widths)} is not below the {encoder.dimension} dimensions of the embedding")
-    if encoder.mlp_use == "train_only":
+    if encoder.read_out.mlp == "train_only":
         raise CseError(f"{key}: the loss sees the projector's output; set pooler.mlp to none or always")
     encoder.widths = tuple(sorted(set(term.widths)))

@@ -27,7 +27,7 @@ from cse.evaluation.comparison import Comparison
 from cse.evaluation.record import ITEMS_FILE
 from cse.evaluation.tasks.items import read_items
 from cse.model.checkpoint import identity_of
-from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.output import open_vectors
@@ -93,7 +93,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert any(line.startswith(f"in the bundle: {shipped}") for line in lines)
     texts = [text for _, text in drawn()]
     bare = SentenceEncoder.load(tiny_folders["bert"])
-    bare_backbone = BareBackbone(str(tiny_folders["bert"])).load()
+    bare_backbone = load_bare(str(tiny_folders["bert"]))
     adapted = SentenceEncoder.load(place / "out/runs/query_map/checkpoint")
     assert np.array_equal(adapted.encode(texts, role="passage"), bare.encode(texts)), "to the bit"
     assert not np.allclose(adapted.encode(texts, role="query"), bare.encode(texts), atol=1e-3)

@@ -7,7 +7,7 @@ from transformers import AutoModel, BertConfig
 
 from benchmarks import floor
 from cse.model.backbone_files import find_backbone
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 
 ROWS, TOKENS = 2, 24
 

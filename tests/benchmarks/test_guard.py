@@ -16,7 +16,7 @@ from benchmarks.peers.training import full_model, train
 from benchmarks.train import default_encoder, seconds_per_step
 from cse import OnnxEncoder
 from cse.export.bundle import write_bundle
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 from cse.settings import Settings
 
 CPU = torch.device("cpu")

@@ -9,7 +9,7 @@ from benchmarks.inputs import SHAPES, backbone_folder, lengths_of, rows_of, sent
 from benchmarks.train import seconds_per_step
 from cse import SentenceEncoder
 from cse.errors import CseError
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 
 
 def test_random_backbone_has_its_shape_and_mean_pooling():

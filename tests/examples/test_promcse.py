@@ -15,7 +15,7 @@ import pytest
 from cse.data.store import TRAIN_FILE, VIEW_COLUMNS, PreparedData, open_rows
 from cse.data.tasks.store import TEST, open_tasks
 from cse.model.backbone_files import find_backbone
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 from cse.training.state import copy_into
 from tests.systems.test_every_preset import score
 from tests.systems.tiny import Watch, make_data, make_models, run_training, tiny

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cse.model.post import fit_whitening
-from cse.model.post.linear import LinearMap, fit_discriminant
+from cse.model.post import LinearMap, fit_discriminant, fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 

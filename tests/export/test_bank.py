@@ -120,9 +120,8 @@ def test_a_prompt_shortens_texts_only_where_positions_end(bert, empty_banks, tmp
     counted = onnx.encode_counting([_LONG], domain="it")
     assert (counted.max_length, counted.truncated) == (expected, 1)
     np.testing.assert_allclose(counted.embeddings, encoder.encode([_LONG]), atol=1e-5)
-    assert not np.allclose(counted.embeddings, encoder.encode_cut([_LONG], expected - 1), atol=1e-4), (
-        "each token counts"
-    )
+    shorter = encoder.encode_counting([_LONG], max_length=expected - 1).embeddings
+    assert not np.allclose(counted.embeddings, shorter, atol=1e-4), "each token counts"
     assert onnx.max_length == DECLARED, "what the backbone declares"
 
 

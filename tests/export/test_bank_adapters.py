@@ -15,10 +15,9 @@ from cse.errors import CseError
 from cse.export.bank import create_bank, make_domain
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
+from cse.model.backbone import linear_layers, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import linear_layers
 from cse.runtime.bank import BANK, Bank
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -63,7 +63,7 @@ def test_openvino_gives_the_same(either):
 
 def test_layer_of_the_loss_is_not_in_the_graph(exported):
     kept = "Tanh" in operators(exported)
-    assert kept == (exported.encoder.mlp_use == "always")
+    assert kept == (exported.encoder.read_out.mlp == "always")
 
 
 # ---- the graph ----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.post.linear import fit_discriminant
+from cse.model.post import fit_discriminant
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.parts import new_prompt, sentence_encoder

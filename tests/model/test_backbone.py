@@ -14,7 +14,7 @@ from cse.errors import CseError, OfflineError
 from cse.model import backbone_files
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import MINILM_SHA256, find_backbone
-from cse.model.named import MINILM
+from cse.model.declared import MINILM
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings

@@ -15,11 +15,12 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE, count_parameters, identity_of, save_checkpoint, write_config
+from cse.model.declared import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.mlm_head import load_mlm_head
-from cse.model.named import CONFIG_FILE, MINILM, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.seal import describe_files
 from tests.export.systems import POST
+from tests.model.families import make_family_folder
 from tests.parts import new_prompt, new_template, sentence_encoder
 from tests.tiny import make_backbone_folder
 
@@ -100,6 +101,13 @@ def test_encodes_the_same_after_saving_and_loading(backbone, tmp_path, row):
     bare = SentenceEncoder.load(backbone.files.folder).encode(SENTENCES)
     assert np.abs(bare - loaded.encode(SENTENCES)).max() > 1e-3, "the checkpoint is the bare backbone"
     assert not loaded.training
+
+
+def test_an_input_prompt_comes_back_whose_words_are_narrower_than_the_layers(tmp_path):
+    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path / "electra", "electra"))))
+    encoder = make_encoder(backbone, "input")
+    loaded = SentenceEncoder.load(save(encoder, tmp_path / "checkpoint"))
+    np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
 
 
 def test_projectors_of_every_kind_come_back(tmp_path):

@@ -9,8 +9,8 @@ from transformers import AutoModelForMaskedLM
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.declared import MINILM
 from cse.model.mlm_head import load_mlm_head
-from cse.model.named import MINILM
 from tests.parts import sentence_encoder
 from tests.tiny import make_backbone_folder
 

@@ -13,8 +13,17 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cse.errors import CseError
-from cse.model.post import POST_KINDS, QUERY_MAP, Flow, LinearMap, build_post, fit_whitening
-from cse.model.post.linear import Scatter, fit_discriminant, numbered, scatter_of
+from cse.model.checkpoint import POST_KINDS, build_post
+from cse.model.flow import Flow
+from cse.model.post import (
+    QUERY_MAP,
+    LinearMap,
+    Scatter,
+    fit_discriminant,
+    fit_whitening,
+    numbered,
+    scatter_of,
+)
 from cse.training.fit_post import fit_linear
 from tests.parts import new_flow
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 from transformers.cache_utils import DynamicCache
 
+from cse.model.backbone import merged
 from cse.model.checkpoint import count_parameters, save_checkpoint, stored_weights
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.trained import merged
 from tests.model import reference
 from tests.parts import embed, new_prompt, sentence_encoder
 

@@ -15,7 +15,7 @@ from cse.model.checkpoint import describe, identity_of, save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
-from tests.parts import new_flow, new_prompt, new_template
+from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
@@ -48,7 +48,7 @@ def test_queries_are_those_of_the_same_parts_on_both_sides(tiny_folders):
     """Beside a model of both sides with the same weights, and a product in numpy for the map."""
     one = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
     matrix = one.post.matrix.numpy().astype(np.float64)
-    both = SentenceEncoder(one.backbone, one.prompt, cls=True, mlp="always")
+    both = sentence_encoder(one.backbone, one.prompt, cls=True, mlp="always")
     both.load_state_dict({name: value for name, value in one.state_dict().items() if name in both.state_dict()})
     expected = both.encode(SENTENCES, normalize=False) @ matrix
     np.testing.assert_allclose(one.encode(SENTENCES, normalize=False, role="query"), expected, atol=1e-5)
@@ -88,7 +88,7 @@ def test_the_side_is_part_of_the_identity(tiny_folders, tmp_path):
 
 def make_templated(backbone):
     templates = [new_template("the man reads {sentence} near {mask} .", backbone)]
-    return SentenceEncoder(backbone, pooler="mask", templates=templates, side="query")
+    return sentence_encoder(backbone, pooler="mask", templates=templates, side="query")
 
 
 def mapped(backbone, post, side="query"):
@@ -116,11 +116,11 @@ REFUSED: dict[str, Any] = {
         "prompt.side: query takes a deep prompt, and prompt.kind is input; choose key_value",
     ),
     "projector": (
-        lambda backbone: SentenceEncoder(backbone, mlp="always", projector="batch_norm", side="query"),
+        lambda backbone: sentence_encoder(backbone, mlp="always", projector="batch_norm", side="query"),
         "prompt.side: query takes projector tanh, and pooler.projector is batch_norm",
     ),
     "pooler": (
-        lambda backbone: SentenceEncoder(backbone, pooler="mean", side="query"),
+        lambda backbone: sentence_encoder(backbone, pooler="mean", side="query"),
         "prompt.side: query pools as its documents do, by cls, and pooler.kind is mean",
     ),
     "whitening": (

@@ -7,7 +7,7 @@ import torch
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.checkpoint import count_parameters, save_checkpoint
-from cse.model.named import is_word_file
+from cse.model.declared import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import find_words, load_words, read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -9,7 +9,7 @@ from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.sentence_encoder import BareBackbone, SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors, kept
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.sides import query_side
@@ -33,7 +33,7 @@ def counted(monkeypatch):
 
 def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_path, counted):
     folder, path = tiny_folders["bert"], tmp_path / "vectors"
-    bare = BareBackbone(str(folder)).load()
+    bare = load_bare(str(folder))
     side = query_side(load_backbone(find_backbone(str(folder))), length=3, mapped=True)
     plain = bare.encode(TEXTS)
     queries = side.encode(TEXTS, role="query")
@@ -59,7 +59,7 @@ def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_pat
 
 
 def test_another_backbone_has_vectors_of_its_own(tiny_folders, tmp_path):
-    bert, roberta = (BareBackbone(str(tiny_folders[name])).load() for name in ("bert", "roberta"))
+    bert, roberta = (load_bare(str(tiny_folders[name])) for name in ("bert", "roberta"))
     alone = roberta.encode(TEXTS)
     with keep_vectors(tmp_path / "vectors"):
         bert.encode(TEXTS)

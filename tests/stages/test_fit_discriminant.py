@@ -13,7 +13,7 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.evaluation.tasks.labels import same_label_precisions
 from cse.model.checkpoint import read_config
-from cse.model.post.linear import fit_discriminant, numbered
+from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
 from cse.stages.train import train_stage
@@ -70,7 +70,7 @@ def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
 @pytest.mark.parametrize("view", ["sentences", "triplets", "labelled"])
 def test_rows_without_labels_are_refused_before_encoding(data, models, settings, tmp_path, monkeypatch, view):
     """The labels of NLI pairs are of pairs, not of texts."""
-    monkeypatch.setattr(SentenceEncoder, "encode_cut", lambda *_, **__: pytest.fail("encoded"))
+    monkeypatch.setattr(SentenceEncoder, "encode_counting", lambda *_, **__: pytest.fail("encoded"))
     post = settings({"post.kind": "discriminant"}).post
     with pytest.raises(
         CseError, match=r"its texts have no labels; prepare texts with labels \(data.view: categories\)"
@@ -133,7 +133,8 @@ def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(models, settings
     loaded = SentenceEncoder.load(tmp_path / "out")
     assert loaded.encode("the cat").shape == (3,)
     fitted = labelled_texts(PreparedData(prepared))
-    vectors = SentenceEncoder.load(models["bert"]).encode_cut(list(fitted), 64, normalize=False)
+    encoder = SentenceEncoder.load(models["bert"])
+    vectors = encoder.encode_counting(list(fitted), max_length=64, normalize=False).embeddings
     expected = fit_discriminant(vectors, list(fitted.values()), float(chosen.group(1)))
     torch.testing.assert_close(loaded.post.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cse.evaluation.tasks.labels import same_label_precisions
-from cse.model.post.linear import fit_discriminant, numbered
+from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.fit_post import PASSES, choose_passes, fit_linear, put_behind
 from tests.stages.test_fit_discriminant import ROWS, noisy, prepared_from

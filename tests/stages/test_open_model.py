@@ -14,13 +14,12 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import identity_of, save_checkpoint, write_config
-from cse.model.named import CONFIG_FILE
+from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
 from cse.settings.model import BackboneSettings
 from cse.stages.evaluate import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_model import BackboneOf, open_model
-from cse.training.encoder import bare_of
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
@@ -69,7 +68,7 @@ def test_the_bare_backbone_reads_texts_as_the_model_does(backbone, tmp_path):
     loaded = load_backbone(find_backbone(str(backbone))).use_as(max_length=9, texts={"query": "find: "})
     save_checkpoint(sentence_encoder(loaded, new_prompt("key_value", loaded, length=3)), tmp_path)
     settings = BackboneSettings(name=str(backbone), max_length=9, texts={"query": "find: "})
-    for model in (BackboneOf(tmp_path), BackboneOf(bare_of(settings))):
+    for model in (BackboneOf(tmp_path), BackboneOf(settings)):
         bare = open_model(model, device="cpu")
         assert (bare.max_length, bare.texts) == (9, {"query": "find: "})
         plain = SentenceEncoder.load(str(backbone))

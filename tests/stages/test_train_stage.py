@@ -190,7 +190,7 @@ def test_post_processing_is_fitted_stored_and_evaluated(run, settings, data, tmp
     )
     if chosen.post.kind == "whitening":
         sentences = list(dict.fromkeys(stage.PreparedData(data["sentences"]).train["sent0"].to_pylist()))
-        white = loaded.encode_cut(sentences, 64, normalize=False).astype(np.float64)
+        white = loaded.encode_counting(sentences, max_length=64, normalize=False).embeddings.astype(np.float64)
         np.testing.assert_allclose(np.cov(white.T), np.eye(8), atol=1e-3)
     evaluate_stage(
         chosen,

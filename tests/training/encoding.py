@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from cse.model.on_device import on_device
+from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import Batch, encode_staged, stage_batch

@@ -25,7 +25,7 @@ from cse.losses.supervised_contrastive import SupervisedContrastive
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.model.on_device import pinned
+from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.training.group import ALONE, Group

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse.model.encoder import Encoder
-from cse.model.on_device import on_device
+from cse.model.passes import on_device
 from cse.training.capture import why_not
 from cse.training.group import ALONE
 from tests.gpu.base import fit

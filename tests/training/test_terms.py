@@ -161,7 +161,7 @@ def expected_embeddings(encoder, batch):
     for piece in batch.slices:
         ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
         h[piece.places.numpy()] = reference_states(encoder.backbone, ids, mask, prefix_of(encoder), LENGTH)[-1][:, 0]
-    if encoder.projector == "batch_norm":
+    if encoder.read_out.projector == "batch_norm":
         return batch_norm_projector(h, encoder.mlp.state_dict())
     dense = {name: value.double().numpy() for name, value in encoder.mlp.state_dict().items()}
     return np.tanh(reference.linear(h, dense, "dense"))

@@ -19,7 +19,7 @@ from torch import nn
 from tqdm import tqdm
 
 from cse.errors import CseError
-from cse.model.post.linear import NO_VARIANCE, blocks, check_finite, mean_vector
+from cse.model.post import NO_VARIANCE, blocks, check_finite, mean_vector
 
 _LOG_SCALE_FACTOR = 3.0  # from Glow: stored log-scales are divided by it, so they learn three times as fast
 _WEIGHT_STD = 0.05
@@ -83,8 +83,7 @@ class Flow(nn.Module):
                 f"{width} is not divisible by {2**levels}; use fewer levels or post.kind: whitening"
             )
         self.width = self.dimension = width
-        self.depth = depth
-        self.hidden = hidden
+        self.depth, self.hidden = depth, hidden
         self.levels = nn.ModuleList(
             nn.Sequential(*(_Step(width >> level, hidden) for _ in range(depth))) for level in range(levels)
         )
@@ -149,7 +148,6 @@ def fit_flow(
     seed: int,
     progress: bool = False,
     weight_decay: float = 0.01,
-    clip_norm: float = 1.0,
     **shape: int,
 ) -> Flow:
     """Fit a flow to sentence vectors by maximum likelihood, on the CPU.
@@ -163,8 +161,6 @@ def fit_flow(
 
     Args:
         batch_size: rows per step, and rows that initialise the actnorms.
-        weight_decay: weight decay of AdamW; by default as published.
-        clip_norm: largest norm of the gradient; by default as published.
         shape: ``levels``, ``depth`` and ``hidden``, see ``Flow``.
     """
     flow = Flow(vectors.shape[1], **shape)
@@ -173,7 +169,11 @@ def fit_flow(
     orders = [torch.randperm(len(vectors), generator=generator).numpy() for _ in range(epochs)]
     constant_D, spread = _constant_channels(vectors)
     first_BD = torch.from_numpy(vectors[orders[0][:batch_size]])
-    _check_varied(first_BD)
+    if torch.equal(first_BD, first_BD[:1].expand_as(first_BD)):
+        raise CseError(
+            f"post.kind: a flow starts from the spread of its first batch, and the {len(first_BD)} sentence(s) in it "
+            "have the same vector; prepare more distinct rows or raise the batch size"
+        )
     _add_noise(first_BD, constant_D, spread, generator)
     flow.initialise(first_BD, generator)
     optimizer = torch.optim.AdamW(flow.parameters(), lr=learning_rate, weight_decay=weight_decay, eps=1e-6, fused=True)
@@ -186,7 +186,7 @@ def fit_flow(
             loss = -flow.log_likelihood(x_BD).mean() / (flow.width * math.log(2))
             optimizer.zero_grad()
             loss.backward()
-            norm = nn.utils.clip_grad_norm_(flow.parameters(), clip_norm)
+            norm = nn.utils.clip_grad_norm_(flow.parameters(), 1.0)  # as published
             bits = loss.item()
             if not (math.isfinite(bits) and math.isfinite(norm)):
                 raise CseError(
@@ -214,12 +214,3 @@ def _add_noise(x_BD: torch.Tensor, channels: torch.Tensor, std: float, generator
     """Add normal noise to some channels of ``(B, D)``, in place."""
     if len(channels):
         x_BD[:, channels] += std * torch.randn((len(x_BD), len(channels)), generator=generator)
-
-
-def _check_varied(x_BD: torch.Tensor) -> None:
-    """Raise a CseError if the first batch holds one sentence or copies of one."""
-    if torch.equal(x_BD, x_BD[:1].expand_as(x_BD)):
-        raise CseError(
-            f"post.kind: a flow starts from the spread of its first batch, and the {len(x_BD)} sentence(s) in it have "
-            "the same vector; prepare more distinct rows or raise the batch size"
-        )

@@ -1,6 +1,18 @@
-"""A linear map of sentence vectors, and two fits of one, in blocks: a million vectors are never copied at once.
+"""Post-processing of sentence vectors, fitted on an encoder's vectors and applied to its output.
 
-BERT-whitening (Su et al. 2021, equations 3 to 5): ``y = (x - mu) W`` with ``W = U S^(-1/2)``.
+============ ============================================ ======================================
+kind         what it does                                 source
+============ ============================================ ======================================
+whitening    linear: zero mean, identity covariance       Su et al. 2021, "BERT-whitening"
+discriminant linear: identity covariance within labels    Fisher 1936; Friedman 1989
+linear       a discriminant trained on by a loss          Khosla et al. 2020, "SupCon"
+query_map    linear, D to D, of queries alone             the loss it is trained by
+flow         invertible network towards ``N(0, I)``       Li et al. 2020; see ``cse.model.flow``
+============ ============================================ ======================================
+
+Here are the linear map and its two fits in closed form, in blocks: a million vectors are never copied at once.
+
+BERT-whitening (equations 3 to 5): ``y = (x - mu) W`` with ``W = U S^(-1/2)``.
 
 Linear discriminant analysis (Fisher 1936; Rao 1948), the directions in which labels differ most: ``S_b v = lambda S_w
 v``, with the covariance ``S_b`` of the labels' means and the pooled covariance ``S_w`` within labels, shrunk towards a
@@ -23,6 +35,8 @@ from torch import nn
 from cse.errors import CseError
 
 QUERY_MAP = "query_map"
+LABELLED_KINDS = ("discriminant", "linear")  # fitted on labelled texts
+LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
 
 
 class LinearMap(nn.Module):
@@ -34,9 +48,7 @@ class LinearMap(nn.Module):
 
     def __init__(self, kind: str, width: int, dimension: int) -> None:
         super().__init__()
-        self.kind = kind
-        self.width = width
-        self.dimension = dimension
+        self.kind, self.width, self.dimension = kind, width, dimension
         self.mean = nn.Parameter(torch.zeros(width), requires_grad=False)
         self.matrix = nn.Parameter(torch.zeros(width, dimension), requires_grad=False)
 
@@ -91,15 +103,13 @@ def blocks(vectors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
 
 def check_finite(vectors: NDArray[np.float32]) -> None:
     """Raise a CseError for the first row of ``(n, D)`` with a non-finite value."""
-    start = 0
-    for block in blocks(vectors):
+    for number, block in enumerate(blocks(vectors)):
         bad = np.flatnonzero(~np.isfinite(block).all(axis=1))
         if len(bad):
             raise CseError(
-                f"post.kind: the encoder's vector of sentence {start + bad[0]} (counted from 0) is not finite; "
-                "check the encoder, or encode in float32"
+                f"post.kind: the encoder's vector of sentence {number * _BLOCK + bad[0]} (counted from 0) is not "
+                "finite; check the encoder, or encode in float32"
             )
-        start += len(block)
 
 
 def mean_vector(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -108,17 +118,6 @@ def mean_vector(vectors: NDArray[np.float32]) -> NDArray[np.float64]:
     for block in blocks(vectors):
         sum_D += block.sum(axis=0, dtype=np.float64)
     return sum_D / max(len(vectors), 1)
-
-
-def count_distinct(vectors: NDArray[np.float32], enough: int) -> int:
-    """Count distinct rows of ``(n, D)``, stopping at ``enough``."""
-    seen: set[bytes] = set()
-    for block in blocks(vectors):
-        for row in block:
-            seen.add(row.tobytes())
-            if len(seen) == enough:
-                return enough
-    return len(seen)
 
 
 def fit_whitening(vectors: NDArray[np.float32], dimension: int | None = None) -> LinearMap:
@@ -157,13 +156,16 @@ def _moments(vectors: NDArray[np.float32]) -> tuple[NDArray[np.float64], NDArray
 
 def _check_enough(vectors: NDArray[np.float32], kept: int, rank: int) -> None:
     """Raise a CseError if too few distinct sentences are the reason why fewer than ``kept`` directions vary."""
-    found = count_distinct(vectors, kept + 1)
-    if found <= kept:
-        lower = f" or set post.dimension to {rank} or less" if rank else ""
-        raise CseError(
-            f"post.kind: whitening to {kept} dimensions needs more than {kept} distinct sentences, found {found}; "
-            f"prepare more rows{lower}"
-        )
+    seen: set[bytes] = set()
+    for row in vectors:
+        seen.add(row.tobytes())
+        if len(seen) > kept:
+            return
+    lower = f" or set post.dimension to {rank} or less" if rank else ""
+    raise CseError(
+        f"post.kind: whitening to {kept} dimensions needs more than {kept} distinct sentences, found {len(seen)}; "
+        f"prepare more rows{lower}"
+    )
 
 
 # Not scikit-learn's, which scores the same on banking77: it keeps no sums to take a fold's rows from.
@@ -258,7 +260,7 @@ def fit_discriminant(
 
     Args:
         shrinkage: s, from 0 (for a regular ``S_w`` only) to 1.
-        dimension: number of leading directions to keep, at most D; None: all, one fewer than labels and at most D.
+        dimension: leading directions to keep; None: all, one fewer than labels and at most D.
     """
     kept_dimension(dimension, vectors.shape[1])
     return scatter_of(vectors, numbered(labels)).fit(shrinkage, dimension)
