@@ -35,10 +35,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for
 from cse.settings.data import DataSettings
-from cse.settings.group import LARGEST
 from cse.settings.model import BackboneSettings
-from cse.settings.objective import CollectionSettings
-from cse.training.collection import QueryPairs, pairs_of, teach
+from cse.training.collection import WORDS, QueryPairs, pairs_of, teach
 from cse.training.heads import fit_query_map
 
 BARE = "the bare backbone"
@@ -108,7 +106,7 @@ def _normal(text: str) -> str:
 def stand_ins(folder: Path, most: int) -> QueryPairs:
     """Return titles and sentences of the documents, each with its document."""
     settings = DataSettings(
-        source="files", view="documents", pairs=["stand_ins"], stand_ins=most, stsb_dev=False,
+        source="files", view="documents", pairs=["stand_ins"], stand_ins=most, dev="own",
         train_path=str(folder / "corpus.jsonl"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="queries-") as name:
@@ -129,12 +127,10 @@ def with_judged(pairs: QueryPairs, queries: list[str], documents: list[str]) -> 
     )
 
 
-def trained_map(
-    bare: Remembering, pairs: QueryPairs, settings: CollectionSettings
-) -> Callable[[Vectors, int], Vectors]:
+def trained_map(bare: Remembering, pairs: QueryPairs, words: float = WORDS) -> Callable[[Vectors, int], Vectors]:
     """Return what maps queries by a matrix trained with a seed."""
     own, documents = bare.encode(pairs.queries, "query"), bare.encode(pairs.documents, "document")
-    targets, times = teach(pairs, own, documents, settings), pairs.times([_WEIGHT] * int(pairs.source.max()))
+    targets, times = teach(pairs, own, documents, words), pairs.times([_WEIGHT] * int(pairs.source.max()))
 
     def mapped(queries: Vectors, seed: int) -> Vectors:
         fitted = fit_query_map(own, documents, targets, seed=seed, times=times)
@@ -145,31 +141,31 @@ def trained_map(
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Run everything and return the figures."""
-    bare, usual = Remembering(options.backbone), CollectionSettings(most_documents=LARGEST)  # a step ranks all
+    bare = Remembering(options.backbone)
     found: dict[str, dict[str, list[Scores]]] = {}
     for folder in options.folders:
         searched = Searched(folder, read_beir(folder, folder.name), bare)
         of = found[folder.name] = {BARE: [searched.scores(searched.queries, searched.judged)]}
         few, usual_pairs, all_pairs = (stand_ins(folder, most) for most in (1, 5, 1000))
         works = {
-            "map, one stand-in of a document": (few, usual),
-            "map": (usual_pairs, usual),
-            "map, all stand-ins": (all_pairs, usual),
-            "map, no words": (usual_pairs, usual.model_copy(update={"words": 0.0})),
+            "map, one stand-in of a document": (few, WORDS),
+            "map": (usual_pairs, WORDS),
+            "map, all stand-ins": (all_pairs, WORDS),
+            "map, no words": (usual_pairs, 0.0),
         }
-        for name, (pairs, settings) in works.items():
+        for name, (pairs, words) in works.items():
             start = time.monotonic()
-            mapped = trained_map(bare, pairs, settings)
+            mapped = trained_map(bare, pairs, words)
             seeds = range(options.seeds)
             of[name] = [searched.scores(mapped(searched.queries, seed), searched.judged) for seed in seeds]
             mean = 100 * np.mean([each[NDCG] for each in of[name]])
             say(f"{folder.name}: {name}: {mean:.2f}, {time.monotonic() - start:.0f} s")
         halves: dict[str, list[Scores]] = {"half, bare": [], "half, map": [], "half, map with judged queries": []}
-        unlabelled = trained_map(bare, usual_pairs, usual)
+        unlabelled = trained_map(bare, usual_pairs)
         for split in range(options.splits):
             order = np.random.default_rng(split).permutation(searched.judged)
             trained, kept = order[: len(order) // 2], np.sort(order[len(order) // 2 :])
-            labelled = trained_map(bare, with_judged(usual_pairs, *searched.rows_of(trained)), usual)
+            labelled = trained_map(bare, with_judged(usual_pairs, *searched.rows_of(trained)))
             each = (lambda vectors, _: vectors, unlabelled, labelled)
             for name, mapped in zip(halves, each, strict=True):
                 halves[name].append(searched.scores(mapped(searched.queries, split), kept))

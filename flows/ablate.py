@@ -24,8 +24,8 @@ from cse.evaluation.dev_facts import dev_of
 from cse.files import fingerprint, write_sealed
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings, load_settings
-from cse.settings.ablations import Grid, GridCell, ablation_names, load_ablation
 from cse.settings.load import PARAMS_FILE, flatten
+from cse.settings.spaces import Grid, GridCell, ablation_names, load_ablation
 from cse.stages.common import ABLATIONS, SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, run_dvc
 from flows.repository import experiment, git, json_at, paths_left_behind, project_folder

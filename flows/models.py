@@ -12,6 +12,7 @@ from cse.errors import CseError
 from cse.settings import load_settings
 from cse.settings.load import PARAMS_FILE
 from flows.registry import (
+    PRODUCTION,
     ModelVersion,
     assign,
     domain_scores_at,
@@ -20,6 +21,7 @@ from flows.registry import (
     judge_model,
     models,
     name_of_domain,
+    name_of_model,
     push_tags,
     register,
     scores_at,
@@ -42,9 +44,8 @@ def list_models(as_json: bool) -> None:
 
     root = find_root()
     settings = load_settings(root / PARAMS_FILE, any_view=True)
-    name = settings.promotion.name
-    found = models(root, name)
-    domains = {one: models(root, name_of_domain(name, one)) for one in settings.bank.domains}
+    found = models(root, name_of_model(root))
+    domains = {one: models(root, name_of_domain(root, one)) for one in settings.bank.domains}
     if as_json:
         trees = [_facts(root, model, scores_at(root, model.revision)) for model in found]
         for domain, versions in domains.items():
@@ -58,7 +59,7 @@ def list_models(as_json: bool) -> None:
             rows.append([*_cells(model, scores_at(root, model.revision)), trained_on])
         click.echo(format_rows(rows, "text").rstrip())
     else:
-        click.echo(f"{name}: no version registered yet; create one with `cse models promote`")
+        click.echo(f"{name_of_model(root)}: no version registered yet; create one with `cse models promote`")
     rows = [["domain", "version", "stage", "dev", "STS", "registered", "commit"]]
     for domain, versions in domains.items():
         scores = {one.version: domain_scores_at(root, one.revision, domain) for one in versions}
@@ -86,7 +87,7 @@ def _cells(model: ModelVersion, scores: dict[str, Any]) -> list[str]:
 def show(version: str | None, as_json: bool) -> None:
     """Show one version, named by number or stage (default: newest)."""
     root = find_root()
-    model = find(root, load_settings(root / PARAMS_FILE).promotion.name, version)
+    model = find(root, name_of_model(root), version)
     facts = _facts(root, model, scores_at(root, model.revision))
     if as_json:
         click.echo(json.dumps(facts, indent=2))
@@ -107,14 +108,14 @@ def show(version: str | None, as_json: bool) -> None:
 @click.option("--force", is_flag=True, help="Promote even if the gate refuses; still prints the reasons.")
 @click.option("--push", is_flag=True, help="Push the tags to origin.")
 def promote(version: str | None, force: bool, push: bool) -> None:
-    """Promote a version to the stage `promotion.stage`.
+    """Promote a version to the stage `production`.
 
     Without VERSION, registers the pipeline's result and promotes it. The gate refuses a model that scores more than
     `promotion.dev_tolerance` below the one in the stage on the dev pairs, or whose ONNX bundle differs from torch.
     """
     root = find_root()
     settings = load_settings(root / PARAMS_FILE)
-    name = settings.promotion.name
+    name = name_of_model(root)
     if push:
         fetch_tags(root)
     if version is None:
@@ -130,14 +131,14 @@ def promote(version: str | None, force: bool, push: bool) -> None:
         tags = [model.tag] if push and version is None else []
         if tags:
             push_tags(root, *tags)
-        raise CseError(f"{model.tag}: not promoted to {settings.promotion.stage}; use `--force` to promote it anyway")
-    tag = assign(root, model, settings.promotion.stage)
+        raise CseError(f"{model.tag}: not promoted to {PRODUCTION}; use `--force` to promote it anyway")
+    tag = assign(root, model, PRODUCTION)
     if push:
         push_tags(root, model.tag, tag)
     against = (
         "" if verdict.promoted_dev is None else f", {verdict.dev or 0:.2f} against {verdict.promoted_dev:.2f} on dev"
     )
-    click.echo(f"{model.tag} is in {settings.promotion.stage} ({tag}){against}")
+    click.echo(f"{model.tag} is in {PRODUCTION} ({tag}){against}")
 
 
 def _check_finished() -> None:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, TypeAdapter, WithJsonSchema
+from pydantic import AfterValidator, WithJsonSchema
 
 from cse.errors import CseError, nearest
 from cse.settings import Settings, load_settings
 from cse.settings.data import DataSettings
-from cse.settings.document import yaml_value
+from cse.settings.document import json_schema, yaml_value
 from cse.settings.edit import write_values
 from cse.settings.load import PARAMS_FILE, walk_keys
 from cse.settings.presets import apply_preset, load_preset, preset_names
@@ -69,8 +69,7 @@ def _schema_of_keys(title: str, many: bool) -> dict[str, Any]:
     """Return the schema of a mapping from dotted keys to values, or to lists of values."""
     values = {}
     for key, field in walk_keys():
-        kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
-        schema = TypeAdapter(kind).json_schema()
+        schema = json_schema(field)
         if "$defs" in schema:  # groups (bank.domains, data.more); their references would point outside this schema
             schema = {"type": schema["type"]}
         values[f"^{key.replace('.', '[.]')}$"] = {"type": "array", "items": schema, "minItems": 1} if many else schema

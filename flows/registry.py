@@ -13,6 +13,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ruamel.yaml import YAML
+
 from cse.errors import CseError, error_line, nearest
 from cse.evaluation.dev_facts import dev_of
 from cse.settings import Settings
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from cse.stages.gate import Verdict
 
 _FIRST = "v1.0.0"
+PRODUCTION = "production"  # the stage of a promoted version
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,18 @@ class ModelVersion:
         return f"{self.name}@{self.version}"
 
 
-def name_of_domain(name: str, domain: str) -> str:
-    """Return the name in the registry of a domain of the bank; ``name`` is ``promotion.name``."""
-    return f"{name}-{domain}"
+def name_of_model(root: Path) -> str:
+    """Return the model's name in the registry: that of the bundle under ``artifacts`` in ``dvc.yaml``."""
+    named = YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8")).get("artifacts", {})
+    for name, artifact in named.items():
+        if artifact["path"] == str(BUNDLE):
+            return str(name)
+    raise CseError(f"{root / 'dvc.yaml'}: no artifact has the path {BUNDLE}; add one, its name is the model's")
+
+
+def name_of_domain(root: Path, domain: str) -> str:
+    """Return the name in the registry of a domain of the bank."""
+    return f"{name_of_model(root)}-{domain}"
 
 
 def models(root: Path, name: str) -> list[ModelVersion]:
@@ -133,7 +145,7 @@ def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
     """Compare a version with the one in its stage; files of both come from DVC's cache or remote."""
     from cse.stages.gate import judge
 
-    held = in_stage(root, model.name, settings.promotion.stage)
+    held = in_stage(root, model.name, PRODUCTION)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         get_files(root, model.revision, (BUNDLE, CHECKPOINT, PREPARED), place / "new")

@@ -25,10 +25,10 @@ from cse.errors import CseError, nearest
 from cse.evaluation.dev_facts import dev_of, value_of
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.domains import settings_of_domain
-from cse.stages.common import METRICS, run_safely
+from cse.stages.common import BANK, METRICS, run_safely
 from flows.cse_command import run_command
 from flows.processes import CommandError, explain, run_dvc, run_module
-from flows.registry import assign, fetch_tags, name_of_domain, push_tags, register
+from flows.registry import PRODUCTION, assign, fetch_tags, name_of_domain, push_tags, register
 from flows.repository import check_no_conflict, dvc_errors, find_root
 from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, message_of, pull_data, push_data, raise_for
 from flows.workspace import Workspace, in_place, snapshot
@@ -50,7 +50,7 @@ def train_bank(
         domains: names of domains; default: all.
         pull: pull data and earlier results from the DVC remote first.
         push: push the results to the DVC remote, and the versions to git's origin.
-        promote: put trained domains that pass the gate into the bank `bank.folder`, and register each as a version.
+        promote: put trained domains that pass the gate into the bank, and register each as a version.
     """
     try:
         root = find_root()
@@ -60,7 +60,7 @@ def train_bank(
         with in_place(root, flow_run.get_name() or "run", get_run_logger().warning) as place:
             if pull:
                 raise_for(pull_data(place, return_state=True))
-            message, complete = _work(place, settings, names, push, promote)
+            message, complete = _work(place, names, push, promote)
     except CseError as error:
         return Failed(message=str(error))
     return Completed(message=message) if complete else Failed(message=message)
@@ -78,7 +78,7 @@ def _named(settings: Settings, wanted: list[str] | None) -> list[str]:
     return list(dict.fromkeys(wanted or known))
 
 
-def _work(place: Workspace, settings: Settings, names: list[str], push: bool, promote: bool) -> tuple[str, bool]:
+def _work(place: Workspace, names: list[str], push: bool, promote: bool) -> tuple[str, bool]:
     """Train, commit, admit and register; return the last message, and whether all domains were trained."""
     stale = changed_domains(place.folder, names)
     state = train_changed.with_options(name="train")(place, stale, return_state=True)
@@ -94,11 +94,11 @@ def _work(place: Workspace, settings: Settings, names: list[str], push: bool, pr
             row |= outcomes[row["domain"]]
         entered = [row["domain"] for row in rows if row["bank"] in _ENTERED]
         refused = [f"{row['domain']} refused: {row.pop('reason')}" for row in rows if row["bank"] == "refused"]
-        versions = give_versions(place, settings, entered, push) if entered else {}
+        versions = give_versions(place, entered, push) if entered else {}
         for row in rows:
             row["version"] = versions.get(row["domain"], "-")
             row.pop("reason", None)
-        said += [f"{len(entered)} entered {settings.bank.folder}", *refused]
+        said += [f"{len(entered)} entered {BANK}", *refused]
     rows += [{"domain": name, "stage": "Failed"} for name in still]
     create_table_artifact(table=rows, key=TABLE, description="domains of the bank; scores are Spearman * 100")
     return "; ".join([*said, problem] if problem else said), not still
@@ -173,15 +173,15 @@ def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
-def give_versions(place: Workspace, settings: Settings, names: list[str], push: bool) -> dict[str, str]:
-    """Register each domain as the next version of its own name, in the stage `promotion.stage`."""
+def give_versions(place: Workspace, names: list[str], push: bool) -> dict[str, str]:
+    """Register each domain as the next version of its own name, in the stage `production`."""
     if push:
         fetch_tags(place.source)
     revision = snapshot(place.source, f"domains {', '.join(names)}")
     versions = {}
     for name in names:
-        model = register(place.source, name_of_domain(settings.promotion.name, name), revision, f"domain {name}")
-        tag = assign(place.source, model, settings.promotion.stage)
+        model = register(place.source, name_of_domain(place.source, name), revision, f"domain {name}")
+        tag = assign(place.source, model, PRODUCTION)
         if push:
             push_tags(place.source, model.tag, tag)
         versions[name] = model.version

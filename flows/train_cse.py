@@ -42,7 +42,7 @@ from flows.parameters import (
     sweep_options,
     write_settings,
 )
-from flows.registry import assign, fetch_tags, judge_model, push_tags, register
+from flows.registry import PRODUCTION, assign, fetch_tags, judge_model, name_of_model, push_tags, register
 from flows.repository import (
     check_no_conflict,
     commit_link,
@@ -276,11 +276,11 @@ def give_version(
     Returns:
         Completed; named ``Refused``, with the reason, if the gate refused; Failed if git or GTO refused.
     """
-    root, wanted = place.source, settings.promotion
+    root = place.source
     try:
         if push:
             fetch_tags(root)
-        model = register(root, wanted.name, revision or snapshot(root, message), message)
+        model = register(root, name_of_model(root), revision or snapshot(root, message), message)
         if push:
             push_tags(root, model.tag)
         if not promote:
@@ -288,14 +288,14 @@ def give_version(
         verdict = judge_model(root, model, settings)
         if not verdict.passed:
             reasons = "; ".join(verdict.reasons)
-            return Completed(name=REFUSED, message=f"{model.tag} not promoted to {wanted.stage}: {reasons}")
-        tag = assign(root, model, wanted.stage)
+            return Completed(name=REFUSED, message=f"{model.tag} not promoted to {PRODUCTION}: {reasons}")
+        tag = assign(root, model, PRODUCTION)
         if push:
             push_tags(root, tag)
     except CseError as error:
         return Failed(message=f"register: {error}")
     against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"
-    return Completed(message=f"promoted {model.tag} to {wanted.stage}{against}")
+    return Completed(message=f"promoted {model.tag} to {PRODUCTION}{against}")
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ _OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
 _OF_SEARCH: dict[str, Any] = {
     "data.pairs": ["stand_ins"],
-    "data.stsb_dev": False,
+    "data.dev": "own",
     "prompt.side": "query",
     "prompt.length": 8,
     "prompt.position_shift": False,
@@ -233,7 +233,7 @@ def _view_of_columns(source: Path, columns: Sequence[str | None], encoding: str)
 
 def _for_view(view: str, source: Path, encoding: str) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
-        return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.stsb_dev": False}
+        return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.dev": "own"}
     if view == "documents" and not _answers(source, encoding):
         return _for_search(source, encoding)
     if view == "documents":

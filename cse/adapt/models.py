@@ -44,7 +44,7 @@ RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
 _UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
 WITH_HEAD = {"post.kind": "linear"}
-ON_ALL_ROWS = {"data.train_on_dev_rows": True, "data.stsb_dev": False, "train.dev_measure": None}
+ON_ALL_ROWS = {"data.dev": "none", "train.dev_measure": None}
 _BOTH_SIDES = {"prompt.side": "both", "post.kind": "none"}  # the bare backbone beside adapted queries
 _OF = {
     BARE: _UNTRAINED,
@@ -245,7 +245,6 @@ class Models:
                 data,
                 measures=("sts", "tasks") if data.sts else ("tasks",),
                 device=options.device,
-                batch_size=options.batch_size,
                 progress=sys.stderr.isatty(),
             )
             with publish_folder(out, Kind.RECORD) as folder:

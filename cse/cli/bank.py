@@ -12,6 +12,7 @@ import click
 
 from cse.cli.options import check_given, settings_from, settings_options
 from cse.errors import CseError, nearest
+from cse.stages.common import BANK
 
 if TYPE_CHECKING:
     from cse.runtime.domain import Domain
@@ -86,10 +87,13 @@ def add_command(
     "update", epilog="\b\nExamples:\n  cse bank update\n  cse bank update tickets invoices --json admitted.json"
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
+@click.option("--bank", type=click.Path(path_type=Path), default=BANK, show_default=True, help="The bank.")
 @settings_options
 @click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write what became of each here.")
-def update_command(names: Sequence[str], params: Path, overrides: Sequence[str], json_path: Path | None) -> None:
-    """Put trained domains of params.yaml into the bank `bank.folder`.
+def update_command(
+    names: Sequence[str], bank: Path, params: Path, overrides: Sequence[str], json_path: Path | None
+) -> None:
+    """Put trained domains of params.yaml into the bank.
 
     Takes the domains NAME, or all in `bank.domains`, that were trained since (`dvc repro domain`). The gate refuses one
     whose vectors differ from torch's, or that scores more than `promotion.dev_tolerance` below the one in the bank on
@@ -110,7 +114,7 @@ def update_command(names: Sequence[str], params: Path, overrides: Sequence[str],
     if json_path is not None:
         check_file(json_path, is_json_with())
     found = {}
-    for one in update(settings, names or list(known), bank=Path(settings.bank.folder)):
+    for one in update(settings, names or list(known), bank=bank):
         click.echo(f"domain {one.name}: {one.outcome}{f': {one.reason}' if one.reason else ''}", err=True)
         found[one.name] = vars(one)
     rows = [["domain", "outcome", "dev", "before"]]

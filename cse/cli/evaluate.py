@@ -168,7 +168,6 @@ def _evaluate(
         data,
         measures=measures,
         device=settings.evaluation.device,
-        batch_size=settings.evaluation.batch_size,
         progress=sys.stderr.isatty(),
         fast=fast,
         details=out is not None,
@@ -198,7 +197,6 @@ def _evaluate_on_mteb(
         models,
         [name.strip() for name in tasks.split(",")],
         device=settings.evaluation.device,
-        batch_size=settings.evaluation.batch_size,
         progress=sys.stderr.isatty(),
     )
     columns = list(next(iter(scores.values())))

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import entry_points
+from itertools import islice
 from pathlib import Path
 
 import click
@@ -126,7 +127,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     settings = settings_from(params, overrides, any_view=True)
     metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
     prepare_stage(settings, prepared=out, metrics=metrics)
-    for problem in impossible_rows(settings)[:1]:
+    for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.mine.wanted:
         click.echo("note        run `cse mine` before `cse train`: the settings ask for mined rows (group mine)")

@@ -13,7 +13,7 @@ from cse.errors import CseError
 from cse.settings import PARAMS_FILE
 
 if TYPE_CHECKING:
-    from cse.settings.published import PaperRow, PublishedScore
+    from cse.settings.presets import PaperRow, PublishedScore
 
 _WIDTH = 120
 _ROW_WIDTH = 24
@@ -47,8 +47,7 @@ def show(name: str) -> None:
     """Show a preset: source, published scores, settings."""
     from cse.settings.document import yaml_value
     from cse.settings.load import walk_keys
-    from cse.settings.presets import load_preset
-    from cse.settings.published import rows_of
+    from cse.settings.presets import load_preset, rows_of
 
     chosen = load_preset(name)
     click.echo(f"{chosen.name}: {chosen.description}")
@@ -96,8 +95,7 @@ def use(name: str, params: Path, keep_data: bool) -> None:
 
 
 def _print_table(names: list[str]) -> None:
-    from cse.settings.presets import load_preset
-    from cse.settings.published import rows_of
+    from cse.settings.presets import load_preset, rows_of
 
     width = max(map(len, names))
     rest = _WIDTH - width - _ROW_WIDTH - _AVERAGE_WIDTH - 6
@@ -132,7 +130,7 @@ def _where(row: PaperRow | None) -> str:
 
 def _average(row: PaperRow | None) -> tuple[str, str]:
     """Return a row's printed average and its footnote mark."""
-    from cse.settings.published import TRANSFER
+    from cse.settings.presets import TRANSFER
 
     if row is None or row.average is None:
         return "-", ""
@@ -141,7 +139,7 @@ def _average(row: PaperRow | None) -> tuple[str, str]:
 
 
 def _print_coverage(names: list[str], *, everything: bool) -> None:
-    from cse.settings.published import coverage
+    from cse.settings.presets import coverage
 
     table = ""
     wanted = set(names)

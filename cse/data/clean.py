@@ -37,7 +37,7 @@ _REMEDY = {
     "duplicate": "set data.drop_duplicates: false",
     # of some views and settings only
     "empty_document": "fill the column with the bodies or name another one in data.columns",
-    "no_pair": "choose other data.pairs, or lower data.passage_words",
+    "no_pair": "choose other data.pairs",
     NEGATIVE_PAIR: "give pairs labelled 1, or set data.view: triplets where a first text has both",
     NEUTRAL_PAIR: "give pairs that belong together, or set data.view: labelled",
     LOW_SCORE: "give pairs with higher scores, or set data.score_range",

@@ -12,6 +12,7 @@ from cse.data.shape import Row
 from cse.data.store import STAND_INS
 
 SENTENCES = "sentences"
+PASSAGE_WORDS = 60  # at most, unless one sentence has more
 _WHOLE_WORDS = 1000  # of a document: a language model reads no more of it
 _WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
 _ENDS = ".?!:;"  # a title that ends so, or that is followed so, ends a sentence
@@ -54,14 +55,13 @@ def section(heading: str, paragraphs: Iterable[str]) -> Section:
 
 
 def document_rows(
-    documents: Iterable[Document], kinds: Sequence[str], *, language: str, passage_words: int, stand_ins: int = 5
+    documents: Iterable[Document], kinds: Sequence[str], *, language: str, stand_ins: int = 5
 ) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 
     Args:
         documents: the documents in order.
         kinds: values of ``data.pairs``.
-        passage_words: most words of a passage, unless one sentence has more.
         stand_ins: most rows of a document where these are wanted.
     """
     for document in documents:
@@ -70,11 +70,7 @@ def document_rows(
             yield Row(document.place, (), fault="empty_document")
             continue
         found = False
-        made = (
-            _stand_ins(document, language, stand_ins)
-            if STAND_INS in kinds
-            else _texts_of(document, kinds, language, passage_words)
-        )
+        made = _stand_ins(document, language, stand_ins) if STAND_INS in kinds else _texts_of(document, kinds, language)
         for texts in made:
             found = True
             yield Row(document.place, texts, group=str(document.place))
@@ -82,14 +78,14 @@ def document_rows(
             yield Row(document.place, (), fault="no_pair")
 
 
-def _texts_of(document: Document, kinds: Sequence[str], language: str, words: int) -> Iterator[tuple[str, ...]]:
+def _texts_of(document: Document, kinds: Sequence[str], language: str) -> Iterator[tuple[str, ...]]:
     title = " ".join(document.title.split())
     if SENTENCES in kinds:
         for part in document.sections:
             yield from ((sentence.strip(),) for sentence in _sentences(part.paragraphs, language))
         return
     sections = _without_title(title, document.sections)
-    passages = [passages_of(part.paragraphs, language, words) for part in sections]
+    passages = [passages_of(part.paragraphs, language, PASSAGE_WORDS) for part in sections]
     flat = [passage for found in passages for passage in found]
     if "title_body" in kinds and title and flat:
         yield title, flat[0]

@@ -77,7 +77,7 @@ def prepare(
     cleaning = source.report
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
-    trained = int(no_dev and settings.train_on_dev_rows)
+    trained = int(no_dev and settings.dev == "none")
     arrange = arrangement(settings, cleaning, held_out_tasks, trained)
     apart = list(_held_out(evaluation, suite.own, held_out))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
@@ -139,7 +139,7 @@ def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str |
     dev = _dev(settings)
     if dev is not None:
         return replace(found, dev=dev[0]), {"dev": dev[1], "evaluation": name}
-    if not settings.stsb_dev:
+    if settings.dev != "stsb":
         found = replace(found, dev=None)
     return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
 
@@ -228,7 +228,7 @@ def _report(
 ) -> dict[str, Any]:
     notes = []
     dev = evaluation.dev
-    if dev is None and not settings.train_on_dev_rows:
+    if dev is None and settings.dev != "none":
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
     if not evaluation.test and not suite.own:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")

@@ -30,13 +30,7 @@ def own_rows(settings: DataSettings) -> tuple[str, Iterator[Row]]:
     path = Path(settings.train_path)
     questions = settings.pairs == ["question_answer"]
     documents = read_documents(path, settings.columns, questions=questions, encoding=settings.encoding)
-    rows = document_rows(
-        documents,
-        settings.pairs,
-        language=settings.language,
-        passage_words=settings.passage_words,
-        stand_ins=settings.stand_ins,
-    )
+    rows = document_rows(documents, settings.pairs, language=settings.language, stand_ins=settings.stand_ins)
     return path.resolve().name, rows
 
 

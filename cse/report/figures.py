@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from cse.evaluation.record import RETRIEVAL_FILE, Record
-from cse.settings.published import AVERAGES, HYPERPARAMETER
+from cse.settings.presets import AVERAGES, HYPERPARAMETER
 
 _Figure = Callable[[Record], float | bool | None]
 _HYPERPARAMETERS = {

@@ -19,7 +19,7 @@ from cse.report.ablations import Ablation
 from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels, short
 from cse.report.figures import cxc_mean, sts_average
 from cse.report.systems import Spread, System
-from cse.settings.published import rows
+from cse.settings.presets import rows
 
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # dissimilar to similar; visible on white and on black
 MOST_PANELS = 9

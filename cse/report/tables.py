@@ -15,7 +15,7 @@ from cse.report.cells import Cell, Line, Table
 from cse.report.figures import figure, task_value
 from cse.report.systems import Spread, System
 from cse.settings.load import flatten
-from cse.settings.published import HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
+from cse.settings.presets import HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
 
 # tables of the papers that an ablation of this project reproduces
 _ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}

@@ -60,9 +60,6 @@ class DataSettings(SettingsGroup):
         "queries, each with its whole document (see `objective.collection`).",
     )
     stand_ins: Positive = Field(5, description="`documents` with `pairs: [stand_ins]`: most rows of a document.")
-    passage_words: Positive = Field(
-        60, description="`documents`: most words of a passage, which holds whole sentences of one section."
-    )
     language: str = Field(
         "en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$", description="`documents`: language code, to find sentence ends."
     )
@@ -76,9 +73,11 @@ class DataSettings(SettingsGroup):
         description="`files`: scored pairs or another task of your own for checkpoint selection; if the folder is "
         "empty, STS-B dev is used.",
     )
-    stsb_dev: bool = Field(
-        True,
-        description="`files` and `hub`: STS-B dev selects checkpoints where nothing else does; false: nothing then.",
+    dev: Literal["stsb", "own", "none"] = Field(
+        "stsb",
+        description="`files` and `hub`: what selects checkpoints where neither `dev_path` nor `hold_out` gives it: "
+        "`stsb`: STS-B dev; `own`: nothing; `none`: nothing either, and the rows that `hold_out` draws to select are "
+        "trained on: for a last training with what they chose.",
     )
     evaluation_path: str = Field(
         "data/raw/evaluation",
@@ -117,11 +116,6 @@ class DataSettings(SettingsGroup):
         "out, drawn by a hash of the text and halved until it is 1,000 rows at most, as the task that selects "
         "checkpoints where `dev_path` has none, and as much again to measure where `task_path` has none; 0: none. "
         "Held-out pairs are a proxy of what you want: prefer the two paths.",
-    )
-    train_on_dev_rows: bool = Field(
-        False,
-        description="Train on the rows that `hold_out` draws to select checkpoints, too: for a last training with what "
-        "they chose. Those that measure stay held out.",
     )
     max_rows: Positive | None = Field(
         None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."

@@ -10,11 +10,10 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import click
-from pydantic import BaseModel
+from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 
 from cse.settings.group import LARGEST, SettingsGroup
@@ -34,8 +33,8 @@ COMMON = (
 )
 _WIDTH = 118
 _INDENT = "  "
-_KINDS = {int: "integer", float: "number", str: "text", bool: "`true`, `false`"}
-_BOUNDS = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+_KINDS = {"string": "text", "boolean": "`true`, `false`", "null": "`null`", "object": "table"}
+_BOUNDS = {"minimum": ">=", "exclusiveMinimum": ">", "maximum": "<=", "exclusiveMaximum": "<"}
 _PLAIN_TEXT = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 _YAML_WORDS = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"}
 
@@ -75,7 +74,7 @@ def params_text(settings: Settings | None = None) -> str:
 
 def describe_values(field: FieldInfo) -> str:
     """Return the values a field takes in words, such as "integer >= 1, `null`"."""
-    return ", ".join(_describe_type(field.annotation, field.metadata))
+    return _in_words(json_schema(field))
 
 
 def yaml_value(value: Any) -> str:
@@ -110,16 +109,14 @@ def leaves(group: BaseModel | None = None, prefix: str = "") -> Iterator[tuple[s
             yield from leaves(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", field, value
-        item = _listed_group(field.annotation)
-        if item is not None:
-            for part, own in item.model_fields.items():
-                yield f"{prefix}{name}[].{part}", own, own.default
+        for name_of_part, part in _parts_of_list(field).items():
+            yield f"{prefix}{name}[].{name_of_part}", part, part.default
 
 
-def _listed_group(annotation: Any) -> type[SettingsGroup] | None:
-    """Return the group that a list holds, or None."""
-    (item, *_) = get_args(annotation) if get_origin(annotation) is list else (None,)
-    return item if isinstance(item, type) and issubclass(item, SettingsGroup) else None
+def _parts_of_list(field: FieldInfo) -> dict[str, FieldInfo]:
+    """Return the fields of the group that a list holds, by name; none for another field."""
+    items = get_args(field.annotation) if get_origin(field.annotation) is list else ()
+    return items[0].model_fields if items and isinstance(items[0], type) and issubclass(items[0], BaseModel) else {}
 
 
 def _render_group(group: SettingsGroup, depth: int, prefix: str = "") -> list[str]:
@@ -150,7 +147,7 @@ def _default(field: FieldInfo) -> Any:
 def _with_choices(field: FieldInfo) -> str:
     """Append the choices of a ``Literal`` to the description unless it names them all."""
     text = field.description or ""
-    choices = [str(choice) for choice in _choices(field.annotation)]
+    choices = [str(choice) for choice in _choices(json_schema(field))]
     if all(choice in text for choice in choices):
         return text
     return f"{text} One of {', '.join(choices)}."
@@ -165,39 +162,27 @@ def _explained(entry: str, text: str) -> list[str]:
     return [*textwrap.wrap(text, _WIDTH, initial_indent=f"{indent}# ", subsequent_indent=f"{indent}# "), entry]
 
 
-def _choices(annotation: Any) -> list[Any]:
-    if get_origin(annotation) is Literal:
-        return list(get_args(annotation))
-    return [choice for part in get_args(annotation) for choice in _choices(part)]
+def json_schema(field: FieldInfo) -> dict[str, Any]:
+    """Return the JSON schema of the values that a field takes."""
+    kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+    return TypeAdapter(kind).json_schema()
 
 
-def _describe_type(annotation: Any, metadata: list[Any]) -> list[str]:
-    origin, parts = get_origin(annotation), get_args(annotation)
-    if origin is Annotated:
-        inner = [item for extra in parts[1:] for item in getattr(extra, "metadata", [extra])]
-        return _describe_type(parts[0], inner + metadata)
-    if origin in (Union, UnionType):
-        return [text for part in parts for text in _describe_type(part, metadata)]
-    if origin is Literal:
-        return [", ".join(f"`{choice}`" for choice in parts)]
-    if _listed_group(annotation) is not None:
-        return ["list of tables"]
-    if origin is list:
-        if get_origin(parts[0]) is Literal:
-            return [f"list of {', '.join(_describe_type(parts[0], []))}"]
-        (item,) = _describe_type(parts[0], [])
-        return [f"list of {_KINDS[str]}s" if parts[0] is str else f"list of: {item}"]
-    if origin is dict:
-        return ["table"]
-    if annotation is NoneType:
-        return ["`null`"]
-    bounds = [
-        f"{sign} {float(getattr(item, name)):.12g}"
-        for name, sign in _BOUNDS.items()
-        for item in metadata
-        if hasattr(item, name)
-    ]
-    return [f"{_KINDS[annotation]} {', '.join(bounds)}".strip()]
+def _choices(schema: dict[str, Any]) -> list[Any]:
+    within = [*schema.get("anyOf", ()), *([schema["items"]] if "items" in schema else ())]
+    return [*schema.get("enum", ()), *(choice for part in within for choice in _choices(part))]
+
+
+def _in_words(schema: dict[str, Any]) -> str:
+    if "anyOf" in schema:
+        return ", ".join(map(_in_words, schema["anyOf"]))
+    if "enum" in schema:
+        return ", ".join(f"`{choice}`" for choice in schema["enum"])
+    if "items" in schema:
+        return f"list of: {_in_words(schema['items'])}"
+    kind = schema.get("type", "object")
+    bounds = ", ".join(f"{sign} {schema[name]:.12g}" for name, sign in _BOUNDS.items() if name in schema)
+    return f"{_KINDS.get(kind, kind)} {bounds}".strip()
 
 
 @click.command()

@@ -17,14 +17,14 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.settings.document import params_text, yaml_value
-from cse.settings.load import check_settings, flatten, parse_yaml, read_text, set_key
+from cse.settings.load import check_settings, flatten, parse_tree, read_text, set_key
 from cse.settings.tree import Settings
 
 
 def read_values(path: Path) -> tuple[str, dict[str, Any]]:
     """Return a settings file as text and as values by dotted key; a missing file counts as the default one."""
     text = read_text(path) if path.exists() else params_text()
-    return text, flatten(_parse(text, path))
+    return text, flatten(parse_tree(text, str(path)))
 
 
 def write_values(path: Path, values: Mapping[str, Any], where: str | None = None) -> dict[str, tuple[Any, Any]]:
@@ -38,10 +38,10 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
         What changed: ``{"train.epochs": (1, 3)}``. The old value of a key missing from the file is its default.
     """
     text, _ = read_values(path)
-    tree, defaults = _parse(text, path), Settings().model_dump(mode="json")
+    tree, defaults = parse_tree(text, str(path)), flatten(Settings().model_dump(mode="json"))
     changed = {}
     for key, value in values.items():
-        before = _value_at(tree, key, _value_at(defaults, key, None))
+        before = _value_at(tree, key, defaults.get(key))
         if before != value:
             changed[key] = (before, value)
             set_key(tree, key, value)
@@ -58,13 +58,6 @@ def _value_at(tree: Mapping[str, Any], key: str, default: Any) -> Any:
             return default
         value = value[name]
     return value
-
-
-def _parse(text: str, path: Path) -> dict[str, Any]:
-    tree = parse_yaml(text, str(path))
-    if not isinstance(tree, dict | None):
-        raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
-    return tree or {}
 
 
 def _edit(text: str, edits: Mapping[str, Any], expected: Mapping[str, Any], path: Path) -> str:

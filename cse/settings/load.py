@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator, Mapping
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +25,14 @@ _SHOWN = 100  # characters of a wrong value in an error
 def load_settings(
     path: Path | str = PARAMS_FILE, overrides: Mapping[str, Any] | None = None, *, any_view: bool = False
 ) -> Settings:
-    """Read and check a settings file.
+    """Read and check a settings file; missing keys take their defaults.
 
     Args:
-        path: a YAML file; missing keys take their defaults.
         overrides: values by dotted key (``{"train.epochs": 2}``) that take precedence over the file.
         any_view: accept an objective that does not fit ``data.view``, for commands that prepare rows but do not train.
     """
     path = Path(path)
-    tree = parse_yaml(read_text(path), str(path))
-    if tree is None:
-        tree = {}
-    if not isinstance(tree, dict):
-        raise CseError(f"{path}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
+    tree = parse_tree(read_text(path), str(path))
     for key, value in (overrides or {}).items():
         check_known(key)
         set_key(tree, key, value)
@@ -64,6 +61,20 @@ def read_text(path: Path) -> str:
             return file.read()
     except UnicodeDecodeError as error:
         raise CseError(f"{path}: not UTF-8 at byte {error.start}; save it as UTF-8") from None
+
+
+@cache
+def packaged(name: str) -> Any:
+    """Return the value of a YAML file that lies beside this module."""
+    return YAML(typ="safe", pure=True).load(files("cse.settings").joinpath(name).read_text("utf-8"))
+
+
+def parse_tree(text: str, where: str) -> dict[str, Any]:
+    """Return the groups of a settings file."""
+    tree = parse_yaml(text, where)
+    if not isinstance(tree, dict | None):
+        raise CseError(f"{where}: expected groups of settings (data:, train:, ...), found {type(tree).__name__}")
+    return tree or {}
 
 
 def parse_yaml(text: str, where: str) -> Any:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse, Side
-from cse.settings.group import NonNegative, Positive, SettingsGroup, Share
+from cse.settings.group import Positive, SettingsGroup, Share
 
 
 class BackboneSettings(SettingsGroup):
@@ -56,10 +56,9 @@ class PromptSettings(SettingsGroup):
     )
     init: Literal["random", "text", "checkpoint", "mlp", "lstm"] = Field(
         "random",
-        description="Initialise the prompt from normal noise, the backbone's states for a text, or a checkpoint; or "
-        "train it through an MLP or LSTM that is discarded afterwards (P-tuning).",
+        description="Initialise the prompt from normal noise (deviation 0.02), the backbone's states for a text, or a "
+        "checkpoint; or train it through an MLP or LSTM that is discarded afterwards (P-tuning).",
     )
-    init_std: NonNegative = Field(0.02, description="`init: random`: standard deviation of the noise.")
     init_checkpoint: str = Field(
         "data/raw/prompt",
         description="`init: checkpoint`: folder of a checkpoint with the same kind of prompt on the same backbone, for "
@@ -158,16 +157,6 @@ class PostSettings(SettingsGroup):
         description="`whitening`, `discriminant`, `linear`: number of leading dimensions to keep; null: all (labels: "
         "one fewer than there are, at most the encoder's).",
     )
-    shrinkage: float | None = Field(
-        None,
-        gt=0.0,
-        le=1.0,
-        description="`discriminant`, `linear`: share of a multiple of the identity in the covariance within labels; "
-        "null: what ranks held-out texts best, from 0.01 to 0.6.",
-    )
     sentences: Positive = Field(
         100_000, description="Maximum distinct training sentences to fit on, picked at even intervals."
-    )
-    max_length: int = Field(
-        64, ge=3, le=100_000, description="Maximum tokens per sentence when fitting, special tokens included."
     )

@@ -260,34 +260,11 @@ class CollectionSettings(LossSettings):
     copies = False
     contrasts = False  # the documents are, not the rows
 
-    words: NonNegative = Field(
-        0.5,
-        description="Weight of words (BM25) in the teacher beside the bare backbone's cosines; both have a standard "
-        "deviation of 1 over the documents. 0: cosines alone.",
+    teacher_folder: str | None = Field(
+        None,
+        description="A checkpoint or model whose cosines teach, such as `data/raw/teacher`; the pipeline watches "
+        "`objective.distillation.teacher_folder`: name it there, too. null: the bare backbone.",
     )
-    teacher: Literal["backbone", "folder"] = Field(
-        "backbone", description="Whose cosines teach: the bare backbone's, or those of the model in `teacher_folder`."
-    )
-    teacher_folder: str = Field(
-        "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model; the pipeline watches "
-        "`objective.distillation.teacher_folder`: name it there, too.",
-    )
-    most_documents: Positive = Field(
-        20_000,
-        description="Up to so many documents, a step ranks all of them; of more, the teacher's 200 best for each of "
-        "its queries and half as many at random as this, which stand for the rest.",
-    )
-    own_share: Share = Field(
-        0.9,
-        description="Pairs: share that goes to the pair's own document, the rest to the teacher's. Of `data.pairs: "
-        "[stand_ins]` a text's own document is left out instead.",
-    )
-
-    @property
-    def reads_folder(self) -> bool:
-        """Whether the teacher is a model in a folder."""
-        return self.teacher == "folder"
 
 
 class ObjectiveSettings(SettingsGroup):

@@ -23,9 +23,6 @@ class EvaluationSettings(SettingsGroup):
     device: Provider = Field(
         "auto", description="`auto`: the GPU if there is one, else the CPU; `openvino`: that for bundles, else the CPU."
     )
-    batch_size: Positive | None = Field(
-        None, description="Sentences per forward pass; null: 64, or on a GPU as many as hold 16,384 tokens."
-    )
     compare_backbone: bool = Field(True, description="Also score the bare backbone for comparison.")
 
 
@@ -45,29 +42,15 @@ class ExportSettings(SettingsGroup):
         description="`fp16` and `int8`: points of Spearman * 100, on average over the evaluation tasks, that the "
         "bundle may lose to torch; without scored pairs, points of your own task's main measure, or two of its items.",
     )
-    normalize: bool = Field(True, description="Whether the bundle normalises embeddings to unit length by default.")
 
 
 class PromotionSettings(SettingsGroup):
-    """Model versions and stages, and the bar a new version must clear."""
+    """The bar that a new version of the model must clear."""
 
-    name: str = Field(
-        "sentence-encoder",
-        pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$",
-        description="Model name in the registry; must match `artifacts` in dvc.yaml.",
-    )
-    stage: str = Field(
-        "production", pattern=r"^[a-z][a-z0-9-]*[a-z0-9]$", description="Stage assigned to a promoted model."
-    )
     dev_tolerance: NonNegative = Field(
         0.5,
         description="Points of the dev score (Spearman * 100, or the dev task's measure) by which a new model may fall "
         "below the promoted one.",
-    )
-    significant: bool = Field(
-        False,
-        description="Refuse such a fall only if it is more than chance: if the 95 % interval of the difference, from a "
-        "paired bootstrap over the dev items, lies below 0.",
     )
 
 
@@ -85,12 +68,6 @@ class TuneSettings(SettingsGroup):
     )
     trials: Positive = Field(
         12, le=100_000, description="`optuna`: number of trials; a grid always tries every combination."
-    )
-    evaluations: Positive = Field(
-        4,
-        le=1000,
-        description="`optuna`: evenly spaced evaluations per trial, in place of `train.eval_every`; trials that fall "
-        "behind stop there (ASHA). 1: every trial runs to its end, evaluated by `train.eval_every`.",
     )
     concurrent: Positive | None = Field(None, description="Maximum concurrent trials; null: as many as fit.")
     cpus_per_trial: Positive = Field(1, le=1024, description="CPUs per trial; also its number of threads.")
@@ -125,7 +102,6 @@ class DomainSettings(SettingsGroup):
 class BankSettings(SettingsGroup):
     """Domains that share one backbone in a bank; see docs/bank.md."""
 
-    folder: str = Field("data/bank", description="The bank that `train-bank` adds domains to.")
     at_once: Positive = Field(2, description="Domains that `train-bank` trains side by side, one per Ray worker.")
     adapters: list[str] | None = Field(
         None,

@@ -1,21 +1,19 @@
-"""Search spaces of sweeps: dimensions over keys of ``params.yaml``, checked before training starts."""
+"""Search spaces of sweeps and ablations of the papers: values of keys of ``params.yaml``, checked before training.
+
+Built-in spaces stand in ``spaces.yaml``; ablations, grids around one's own settings, in ``ablations.yaml``.
+"""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import files
 from itertools import product
 from typing import Any
 
-from pydantic import BaseModel
-from ruamel.yaml import YAML
-
 from cse.errors import CseError, nearest
-from cse.settings.load import check_settings, flatten, parse_yaml, set_key, walk_keys
+from cse.settings.load import check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
 from cse.settings.tree import Settings
 
 # groups read by stage `train`; the others change its data or do not affect the dev score
@@ -24,6 +22,7 @@ _FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_secon
 _JUDGES = "train.selection"  # defines the dev score, so trials that differ in it are not comparable
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
+_POSITIVE = "above 0"
 
 
 @dataclass(frozen=True)
@@ -87,12 +86,12 @@ class Space:
 
 def space_names() -> list[str]:
     """Return the names of the built-in spaces."""
-    return list(_ready())
+    return list(packaged("spaces.yaml"))
 
 
 def about(name: str) -> str:
     """Return a one-line description of a built-in space."""
-    return str(_ready()[name]["about"])
+    return str(packaged("spaces.yaml")[name]["about"])
 
 
 def build_space(settings: Settings) -> Space:
@@ -103,7 +102,7 @@ def build_space(settings: Settings) -> Space:
         grid = all(dimension.values for dimension in dimensions)
         name, search = "own", "grid" if grid else "optuna"
     else:
-        ready = _ready()[wanted.space]
+        ready = packaged("spaces.yaml")[wanted.space]
         entries = [*ready["over"], *_those_that_apply(ready.get("where", ()), settings)]
         dimensions = [parse_dimension(entry) for entry in entries]
         name, search = wanted.space, str(ready["search"])
@@ -126,7 +125,8 @@ def parse_dimension(entry: str) -> Dimension:
         raise CseError(f"tune.over: {key}: the range {text} is empty; give the lower end first")
     if log and low <= 0:
         raise CseError(f"tune.over: {key}: a logarithmic range must start above 0, not at {low:g}")
-    if not _is_whole(key):
+    kind = str(dict(walk_keys())[key].annotation)
+    if "int" not in kind or "float" in kind:
         low, high = float(low), float(high)
     elif not (isinstance(low, int) and isinstance(high, int)):
         raise CseError(f"tune.over: {key}: takes whole numbers only, found {text}")
@@ -237,18 +237,62 @@ def _number(text: str, key: str) -> float:
     raise CseError(f"tune.over: {key}: {text!r} is not a number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
 
 
-def _is_whole(key: str) -> bool:
-    model: type[BaseModel] = Settings
-    *groups, name = key.split(".")
-    for group in groups:
-        child: Any = model.model_fields[group].annotation
-        model = child
-    field = model.model_fields[name]
-    return "int" in str(field.annotation) and "float" not in str(field.annotation)
+@dataclass(frozen=True)
+class GridCell:
+    """One setting of an ablation."""
+
+    label: str
+    value: float | None  # for plots; None: no number
+    changes: Mapping[str, Any]
 
 
-@cache
-def _ready() -> dict[str, Any]:
-    text = files("cse.settings").joinpath("spaces.yaml").read_text(encoding="utf-8")
-    tree: dict[str, Any] = YAML(typ="safe", pure=True).load(text)
-    return tree
+@dataclass(frozen=True)
+class Grid:
+    """An ablation."""
+
+    name: str
+    title: str
+    about: str
+    key: str | None  # takes the values; None: the cells are categories
+    values: tuple[float, ...]  # the papers' numbers
+    cells: tuple[GridCell, ...]
+    needs: Mapping[str, Any]
+    hint: str
+
+    def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
+        """Return the cells to run, after checking the base settings; ``values`` replace the papers'."""
+        present = flatten(settings.model_dump())
+        for key, wanted in self.needs.items():
+            if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
+                raise CseError(
+                    f"ablation {self.name}: {key} is {present[key]}, but must be {wanted}; try `{self.hint}`"
+                )
+        if values is not None and self.key is None:
+            raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
+        numbers = self.values if values is None else values
+        cells = list(self.cells)
+        cells += [GridCell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
+        return cells
+
+
+def ablation_names() -> list[str]:
+    """Return the names of all ablations."""
+    return list(packaged("ablations.yaml"))
+
+
+def load_ablation(name: str) -> Grid:
+    """Return an ablation by name."""
+    known = packaged("ablations.yaml")
+    if name not in known:
+        raise CseError(f"{name}: no such ablation{nearest(name, known)}; there are {', '.join(known)}")
+    entry = known[name]
+    return Grid(
+        name=name,
+        title=entry["title"],
+        about=entry["about"],
+        key=entry.get("key"),
+        values=tuple(entry.get("values", ())),
+        cells=tuple(GridCell(cell["label"], None, dict(cell["set"])) for cell in entry.get("cells", ())),
+        needs=entry["needs"],
+        hint=entry["hint"],
+    )

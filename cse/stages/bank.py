@@ -157,7 +157,7 @@ def _domain_of(
     return make_domain(
         encoder,
         name,
-        normalize=settings.export.normalize,
+        normalize=True,
         metrics=metrics,
         checkpoint=checkpoint,
         centres=centres,

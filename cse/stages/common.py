@@ -26,6 +26,7 @@ RECORDS = Path("data/evaluation")
 ABLATIONS = Path("data/ablations")
 REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
+BANK = Path("data/bank")
 DOMAINS = Path("data/domains")
 # state from which a killed run resumes; runs in a throwaway copy of the repository set the variable to share it
 SCRATCH_VARIABLE = "CSE_SCRATCH"

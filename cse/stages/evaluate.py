@@ -63,7 +63,6 @@ def evaluate_stage(
             data,
             measures=settings.evaluation.measures,
             device=settings.evaluation.device,
-            batch_size=settings.evaluation.batch_size,
             progress=sys.stderr.isatty(),
             details=True,
         )
@@ -194,7 +193,6 @@ def evaluate_models(
     *,
     measures: Collection[str],
     device: str,
-    batch_size: int | None,
     progress: bool,
     fast: bool = False,
     details: bool = False,
@@ -204,7 +202,6 @@ def evaluate_models(
 
     Args:
         models: checkpoint, bundle or backbone by printed name.
-        batch_size: sentences per forward pass; None: the encoder's own.
     """
     banks: dict[Path, OnnxEncoder] = {}
     for model in models.values():
@@ -222,7 +219,6 @@ def evaluate_models(
         results[name] = evaluate_suite(
             encoder,
             data,
-            batch_size=batch_size,
             progress=progress,
             classifier=FAST if fast else FULL,
             device=chosen,
@@ -254,7 +250,7 @@ def record_folder(name: str) -> str:
 
 
 def evaluate_on_mteb(
-    models: Mapping[str, str], tasks: Sequence[str], *, device: str, batch_size: int | None, progress: bool
+    models: Mapping[str, str], tasks: Sequence[str], *, device: str, progress: bool
 ) -> dict[str, dict[str, float]]:
     """Return the main score of each task by model."""
     from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks  # imports datasets: seconds
@@ -263,7 +259,7 @@ def evaluate_on_mteb(
     scores = {}
     banks: dict[Path, OnnxEncoder] = {}
     for name, model in models.items():
-        encoder = MtebEncoder(open_model(model, device=device, banks=banks), record_folder(name), batch_size)
+        encoder = MtebEncoder(open_model(model, device=device, banks=banks), record_folder(name))
         click.echo(f"measuring {name}", err=True)
         scores[name] = run_tasks(encoder, found, progress=progress)
     return scores

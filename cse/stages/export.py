@@ -69,7 +69,7 @@ def export_stage(
     with write_bundle(
         encoder,
         bundle,
-        normalize=options.normalize,
+        normalize=True,
         metrics=scores,
         checkpoint=checkpoint,
         precision=options.precision,

@@ -7,13 +7,11 @@ from pathlib import Path
 
 from cse.choices import Precision
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import PROXY, Task, kind_of
+from cse.data.tasks.kinds import PROXY, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.compared import Measured, compare_measured
 from cse.evaluation.dev_facts import dev_label, measure_in
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
-from cse.evaluation.vectors import TextEncoder
+from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev
 from cse.export.parity import check_parity
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
@@ -86,9 +84,8 @@ def judge_encoders(
     dev = before = None
     task, label = open_dev(data), ""
     if task is not None:
-        measure = dev_measure(
-            task, measure if _plain(measure) in MEASURES[kind_of(task)] else None, "train.dev_measure"
-        )
+        known = (measure or "").removesuffix(PROXY) in MEASURES[kind_of(task)]
+        measure = dev_measure(task, measure if known else None, "train.dev_measure")
         label = dev_label(measure)
         dev = round(score_dev(onnx, task, BATCH, measure).value, 4)
     if promoted is not None:
@@ -98,29 +95,8 @@ def judge_encoders(
             before = round(score_dev(promoted, task, BATCH, measure).value, 4)
             tolerance = settings.promotion.dev_tolerance
             if not dev >= before - tolerance:
-                interval = _fall(task, promoted, onnx, str(measure)) if settings.promotion.significant else ""
-                if interval is not None:
-                    reasons.append(
-                        f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the "
-                        f"same pairs (promotion.dev_tolerance){interval}"
-                    )
+                reasons.append(
+                    f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the same pairs "
+                    "(promotion.dev_tolerance)"
+                )
     return Verdict(tuple(reasons), dev, before, difference)
-
-
-def _fall(task: Task, before: TextEncoder, after: TextEncoder, measure: str) -> str | None:
-    """Return the interval of the difference in words; None if it may be chance."""
-    plain = _plain(measure)
-    items = [score_task(encoder, task, batch_size=BATCH, measures=(plain,)).items for encoder in (before, after)]
-    sides = [Measured([{task.name: each}], [], {task.name: [plain]}) for each in items]
-    compared = compare_measured(*sides)
-    if not compared:  # no mean over items: the tolerance alone decides
-        return f"; {plain} has no interval"
-    found = compared[0].comparison
-    if found.verdict != "worse":
-        return None
-    return f"; 95 % interval of the difference {found.low:+.2f} to {found.high:+.2f}, {found.items:,} items"
-
-
-def _plain(measure: str | None) -> str:
-    """Return the name of a measure without what marks it as a proxy's."""
-    return (measure or "").removesuffix(PROXY)

@@ -22,9 +22,7 @@ def to_sentence_transformers(settings: Settings, *, model: str, prepared: Path, 
 
     check_folder(out, Kind.SENTENCE_TRANSFORMERS)
     encoder, sentences, options = _open(model), _sentences(settings, prepared), settings.export
-    found = export_sentence_transformers(
-        encoder, out, sentences, normalize=options.normalize, tolerance=options.tolerance
-    )
+    found = export_sentence_transformers(encoder, out, sentences, normalize=True, tolerance=options.tolerance)
     ordinary = encoder.prompt is None and encoder.cls is None
     loads = f"SentenceTransformer({str(out)!r}{'' if ordinary else ', trust_remote_code=True'})"
     click.echo(f"{out}: {_compared(found['largest_difference'], found['provider'], sentences)}; load it with {loads}")

@@ -18,7 +18,7 @@ from cse.training.device import choose_device
 from cse.training.ready import depends_on, groups_of
 
 # of data: what scores are measured on, beside the content of files
-_MEASURING = {"source", "dev_path", "stsb_dev", "evaluation_path", "task_path", "encoding", "score_range", "hold_out"}
+_MEASURING = {"source", "dev_path", "dev", "evaluation_path", "task_path", "encoding", "score_range", "hold_out"}
 
 
 def facts_of(run: Run, round_name: str, captions: Path) -> dict[str, Any]:

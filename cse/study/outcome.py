@@ -48,7 +48,6 @@ def measure_model(
         encoder,
         suite_for_test(PreparedData(prepared)),
         measures=("sts", "cxc", "tasks"),
-        batch_size=settings.evaluation.batch_size,
         device=device,
     )
     with publish_folder(folder / RECORD, Kind.RECORD) as record:

@@ -174,7 +174,7 @@ class RoundRuns:
         """Return the dev scores."""
         encoder, _ = ready(encoder, settings)
         suite = dev_suite(PreparedData(data.prepared), self.folders.captions)
-        found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"), batch_size=settings.evaluation.batch_size)
+        found = evaluate_suite(encoder, suite, measures=("cxc", "tasks"))
         measure = dev_measure(suite.own[0], settings.train.dev_measure, "train.dev_measure").removesuffix(PROXY)
         return columns(found.to_dict(), measure)
 

@@ -23,10 +23,12 @@ from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
-from cse.settings.objective import CollectionSettings
 
 CANDIDATES = 200  # best documents of the teacher that get a share of its softmax
+WORDS = 0.5  # weight of BM25 beside the cosines in the teacher's scores
 TEMPERATURE = 0.5  # of the teacher's scores, which have a standard deviation of 1
+MOST_DOCUMENTS = 20_000  # that a step ranks; of more, half as many at random
+OWN_SHARE = 0.9  # of a pair's own document, the rest is the teacher's
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
 
@@ -106,20 +108,20 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] 
 
 
 def teach(
-    pairs: QueryPairs, query_nD: NDArray[np.float32], document_ND: NDArray[np.float32], settings: CollectionSettings
+    pairs: QueryPairs, query_nD: NDArray[np.float32], document_ND: NDArray[np.float32], words: float = WORDS
 ) -> Targets:
     """Return the shares that a teacher gives to the documents, for each query.
 
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
     deviation; a softmax over the best ``CANDIDATES`` makes shares of the scores. All documents are scored, a block of
-    them after the other: once for means and deviations, and once more for the best. Of more than ``most_documents``,
+    them after the other: once for means and deviations, and once more for the best. Of more than ``MOST_DOCUMENTS``,
     half as many at random are the targets' sample.
 
     Args:
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
-    scores = _Scores(pairs, query_nD, document_ND, settings.words)
+    scores = _Scores(pairs, query_nD, document_ND, words)
     kept = min(CANDIDATES, documents - (1 if documents > 1 else 0))
     best = np.zeros((queries, kept), np.int64)
     score_nK = np.full((queries, kept), -np.inf, np.float32)
@@ -137,8 +139,8 @@ def teach(
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
     share_nK = _softmax(score_nK / TEMPERATURE)
-    given = np.where(pairs.stands_in, 0.0, settings.own_share).astype(np.float32)
-    count = max(settings.most_documents // 2, 1) if documents > settings.most_documents else 0
+    given = np.where(pairs.stands_in, 0.0, OWN_SHARE).astype(np.float32)
+    count = MOST_DOCUMENTS // 2 if documents > MOST_DOCUMENTS else 0
     return Targets(
         place=np.column_stack([best, pairs.place]),
         share=np.column_stack([share_nK * (1 - given)[:, None], given]),

@@ -24,6 +24,8 @@ from cse.model.template import Template, make_template
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
 
+_INIT_STD = 0.02  # of a new prompt, as in the released code
+
 
 def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> SentenceEncoder:
     """Build the encoder to train, initialised from ``train.seed``."""
@@ -87,7 +89,7 @@ def _prompt_from(prompt: PromptSettings, backbone: Backbone, new_layers: str) ->
         backbone,
         length=prompt.length,
         dropout=backbone.hidden_dropout if prompt.dropout is None else prompt.dropout,
-        init_std=prompt.init_std,
+        init_std=_INIT_STD,
         shared=prompt.layers == "shared",
         reparametrize=prompt.init if prompt.init in ("mlp", "lstm") else "none",
         new_layers=new_layers,

@@ -30,6 +30,7 @@ from cse.training.heads import decide_shrinkage, fit_labelled, fit_linear, fit_q
 from cse.training.losses import collection_from
 
 FIT_BATCH = 64  # sentences
+_FIT_LENGTH = 64  # tokens of each, at most
 SEED = 42  # of initialisation and order
 DEFAULT_COLLECTION = CollectionSettings()
 
@@ -73,11 +74,11 @@ def fit_post(
     sentences = [found[i] for i in np.linspace(0, len(found) - 1, min(post.sentences, len(found)), dtype=int)]
     click.echo(f"fitting {post.kind} on {len(sentences):,} of {len(found):,} distinct sentences", err=True)
     bar = sys.stderr.isatty()
-    longest = min(post.max_length, encoder.max_length)
+    longest = min(_FIT_LENGTH, encoder.max_length)
     vectors = encoder.encode_cut(sentences, longest, FIT_BATCH, normalize=False, show_progress_bar=bar)
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
-        shrinkage = post.shrinkage or decide_shrinkage(vectors, labels, post.dimension)
+        shrinkage = decide_shrinkage(vectors, labels, post.dimension)
         if post.kind == "linear":
             fitted: LinearMap | Flow = fit_linear(vectors, labels, shrinkage, post.dimension, SEED, bar)
         else:
@@ -98,7 +99,7 @@ def _fit_query_map(
 ) -> None:
     made = collection_from(encoder, [data, *map(data.of, data.sources)], settings, post.sentences)
     bar = sys.stderr.isatty()
-    bare = not settings.reads_folder and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
+    bare = settings.teacher_folder is None and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
     vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY, bar)
     encoder.post = fit_query_map(
         vectors,

@@ -53,7 +53,7 @@ def decide_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
     shrinkage = max(scores, key=lambda one: scores[one]) if scores else _UNDECIDED
     tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores.items())
     why = f"MAP of held-out texts: {tried}" if scores else "too few texts of a label to hold any out"
-    click.echo(f"post.shrinkage {shrinkage:g} ({why})", err=True)
+    click.echo(f"shrinkage {shrinkage:g} ({why})", err=True)
     return shrinkage
 
 

@@ -33,7 +33,7 @@ _log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
 CLIP_NORM = 1.0  # largest norm of a gradient
 STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive Tension)
-_NO_START = "prompt: the embeddings are not finite before any update; lower prompt.init_std, or take another backbone"
+_NO_START = "prompt: the embeddings are not finite before any update; take another backbone"
 
 
 @dataclass(frozen=True)

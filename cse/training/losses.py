@@ -265,9 +265,9 @@ def collection_from(
     bare = encoder.documents
     documents = document_vectors(bare, pairs.documents, bar)
     teacher, taught = bare, documents
-    if settings.reads_folder:
+    if settings.teacher_folder is not None:
         with in_terms_of(f"{_TEACHER}: "):
             teacher = SentenceEncoder.load(Path(settings.teacher_folder))
         taught = document_vectors(teacher, pairs.documents, bar)
     queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts), bar)
-    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught, settings))
+    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught))

@@ -279,7 +279,8 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
         facts["the generator"] = find_generator(replaced.generator_model).content()
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
-    if collection.reads_folder and ((trains and collection.weight > 0) or settings.post.kind == "query_map"):
+    ranks = (trains and collection.weight > 0) or settings.post.kind == "query_map"
+    if ranks and collection.teacher_folder is not None:
         facts["the teacher of its collection"] = teachers_content(
             Path(collection.teacher_folder), "objective.collection.teacher_folder"
         )

@@ -26,7 +26,7 @@ from cse.settings.spaces import Space, build_space, reached, settings_with
 from cse.stages.common import MINED
 from cse.tune.job import ATTEMPT, METRIC, Job, share_data
 from cse.tune.outcome import Sweep, TrialRecord, read_sweep, trial_records, write_sweep, write_trials
-from cse.tune.search import domain, sampler, scheduler, stops_early
+from cse.tune.search import EVALUATIONS, domain, sampler, scheduler
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
@@ -62,7 +62,7 @@ def run_sweep(settings: Settings, *, prepared: Path, corrupted: Path, scratch: P
             folder=folder,
             corrupted=corrupted.resolve(),
             threads=settings.tune.cpus_per_trial,
-            evaluations=settings.tune.evaluations if stops_early(space, settings) else None,
+            evaluations=EVALUATIONS if space.search == "optuna" else None,
             ranges=tuple(part.key for part in space.dimensions if not part.values),
         )
         share_data(prepared, job.data, mined if rows else None)

@@ -45,7 +45,6 @@ def place(tiny_folders, tmp_path, monkeypatch):
 
 TINY = (
     *("-s", "prompt.length=4"),
-    *("-s", "prompt.init_std=0.5"),
     *("-s", "train.max_length=16"),
     *("-s", "train.batch_size=8"),
     *("-s", "pooler.kind=mean"),

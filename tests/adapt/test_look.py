@@ -201,7 +201,7 @@ def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
     found = look([write(tmp_path / "lines.txt")])
     assert found.settings["mine.neighbours"] == 5
     assert "data.hold_out" not in found.settings
-    assert found.settings["data.stsb_dev"] is False, "general similarity does not choose what is best for this text"
+    assert found.settings["data.dev"] == "own", "general similarity does not choose what is best for this text"
     assert "data.task_path" not in found.settings
 
 

@@ -22,7 +22,7 @@ def made(tmp_path, tiny_folders):
         csv.writer(stream).writerows([("text", "label"), *((f"text {n}", f"label {n % 3}") for n in range(120))])
     values = {
         "data.source": "files", "data.view": "categories", "data.train_path": str(path), "data.hold_out": 0.2,
-        "data.stsb_dev": False, "objective.energy_hinge.weight": 0.0, "train.dev_measure": "MAP",
+        "data.dev": "own", "objective.energy_hinge.weight": 0.0, "train.dev_measure": "MAP",
         "backbone.name": str(tiny_folders["bert"]), "train.device": "cpu", "evaluation.device": "cpu",
     }  # fmt: skip
 

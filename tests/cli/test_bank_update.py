@@ -199,12 +199,12 @@ def test_data_that_are_missing_are_a_reason(update, project):
 
 
 def test_a_bank_that_is_not_there_is_made(update, project):
-    assert outcomes(update("mail", "-s", "bank.folder=elsewhere")) == {"mail": "added"}
+    assert outcomes(update("mail", "--bank", "elsewhere")) == {"mail": "added"}
     assert list(in_bank()) == []
     assert list(contents(Path("elsewhere/domains"))) == ["mail.safetensors"]
     made_here, given = (OnnxEncoder(place, provider="cpu") for place in ("elsewhere", "data/bank"))
     assert made_here.manifest.backbone == given.manifest.backbone
-    update("mail", "-s", "bank.folder=short", "-s", "backbone.max_length=12")
+    update("mail", "--bank", "short", "-s", "backbone.max_length=12")
     short = OnnxEncoder("short", provider="cpu").manifest
     assert short.max_length == 12 < given.manifest.max_length, "its bare backbone reads texts as the settings say"
     assert short.positions == given.manifest.positions
@@ -216,5 +216,5 @@ def test_mistakes_are_one_line_and_write_nothing(cse, project):
     said = cse("bank", "update", "mail", "--json", "params.yaml").refused()
     assert said.startswith("params.yaml: ")
     assert in_bank() == {}
-    said = cse("bank", "update", "-s", "bank.folder=data/domains/mail/checkpoint").refused()
+    said = cse("bank", "update", "--bank", "data/domains/mail/checkpoint").refused()
     assert said.startswith("data/domains/mail/checkpoint: ")

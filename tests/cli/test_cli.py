@@ -161,7 +161,7 @@ def test_no_params_says_how_to_get_one(cse, empty):
 
 def test_override_counts_without_a_params_file_too(cse, project):
     (project / "params.yaml").unlink()
-    assert "evaluation.batch_size" in cse("evaluate", "data/bundle", "-s", "evaluation.batch_size=0").refused()
+    assert "evaluation.device" in cse("evaluate", "data/bundle", "-s", "evaluation.device=tpu").refused()
 
 
 def test_damaged_model_is_one_line(cse, project):
@@ -370,7 +370,7 @@ def test_post_fits_a_query_map_and_leaves_documents_alone(cse, project, tiny_fol
         (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
         (("data/checkpoint", "--kind", "whitening", "--data", "elsewhere"), "elsewhere"),
         (("data/checkpoint", "--kind", "discriminant"), "data/prepared: its texts have no labels"),
-        (("data/checkpoint", "--kind", "discriminant", "-s", "post.shrinkage=0"), "post.shrinkage"),
+        (("data/checkpoint", "--kind", "discriminant", "-s", "post.dimension=0"), "post.dimension"),
     ],
 )
 def test_post_refuses_in_one_line(cse, project, args, message):

@@ -5,8 +5,7 @@ import re
 import huggingface_hub.constants
 
 from cse.settings.load import walk_keys
-from cse.settings.presets import load_preset, preset_names
-from cse.settings.published import rows
+from cse.settings.presets import load_preset, preset_names, rows
 
 
 def test_list_names_every_preset_with_row_average_and_description(cse):

@@ -66,7 +66,7 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
 def write_params(path: Path, backbone: Path) -> Path:
     """Settings that train the tiny backbone in a second."""
     path.write_text(
-        f"backbone: {{name: {backbone}}}\nprompt: {{length: 4, init_std: 0.5}}\npooler: {{kind: mean}}\n"
+        f"backbone: {{name: {backbone}}}\nprompt: {{length: 4}}\npooler: {{kind: mean}}\n"
         "train: {batch_size: 8, max_length: 16, precision: fp32, device: cpu, eval_every: 2, save_seconds: 0}\n"
         "evaluation: {device: cpu}\n"
     )

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from cse.data import passages
 from cse.data.documents import read_documents
 from cse.data.markup import html_document, markdown_document
 from cse.data.passages import cut_title, document_rows, passages_of
@@ -63,7 +64,8 @@ def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
     assert cut_title(title, text) == rest
 
 
-def test_a_folder_of_beir_works_as_it_is(tmp_path):
+def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(passages, "PASSAGE_WORDS", 9)
     jsonl(
         tmp_path / "beir/corpus.jsonl",
         {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
@@ -71,7 +73,7 @@ def test_a_folder_of_beir_works_as_it_is(tmp_path):
         {"_id": "9", "title": "", "text": "One sentence only."},
     )
     jsonl(tmp_path / "beir/queries.jsonl", {"_id": "1", "text": "who has a cat?"})
-    rows, report = rows_of(tmp_path, tmp_path / "beir", passage_words=9)
+    rows, report = rows_of(tmp_path, tmp_path / "beir")
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", "Dr. Smith lives in Rome. He has a cat."),
         ("Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?"),
@@ -108,7 +110,8 @@ def test_questions_and_answers_of_a_table(tmp_path):
     assert [(row["sent0"], row["sent1"]) for row in rows] == [("Cats", "Cats sleep."), ("Dogs", "Dogs run.")]
 
 
-def test_a_folder_of_files_is_a_document_each(tmp_path):
+def test_a_folder_of_files_is_a_document_each(tmp_path, monkeypatch):
+    monkeypatch.setattr(passages, "PASSAGE_WORDS", 4)
     folder = tmp_path / "docs"
     for name, text in {
         "a.md": "# Cats\n\nCats sleep.\n\n## Do they eat?\n\nThey do.\n",
@@ -120,7 +123,7 @@ def test_a_folder_of_files_is_a_document_each(tmp_path):
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    rows, report = rows_of(tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"], passage_words=4)
+    rows, report = rows_of(tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"])
     assert [tuple(row.values()) for row in rows] == [
         ("Cats", "Cats sleep.", "a.md"),
         ("Cats sleep.", "They do.", "a.md"),
@@ -194,7 +197,7 @@ SLOW = {
 def test_hostile_text_is_read_in_time(tmp_path, name):
     (tmp_path / name).write_text(SLOW[name], encoding="utf-8")
     start = time.process_time()
-    rows = list(document_rows(read_documents(tmp_path / name), ["neighbours"], language="en", passage_words=60))
+    rows = list(document_rows(read_documents(tmp_path / name), ["neighbours"], language="en"))
     assert time.process_time() - start < 10
     assert rows
 

@@ -7,6 +7,7 @@ import json
 
 import pytest
 
+from cse.data import passages
 from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
@@ -56,10 +57,11 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
     assert dev_measure(dev, None, "train.dev_measure") == "kNN"
 
 
-def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task):
+def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task, monkeypatch):
+    monkeypatch.setattr(passages, "PASSAGE_WORDS", 6)
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
     rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
-    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", passage_words=6, task_path=task)
+    data, dev = made(tmp_path, rows, ("title", "text"), view="documents", task_path=task)
     assert isinstance(dev, Retrieval)
     assert is_proxy(dev)
     held = {text.split()[-1] for text in dev.queries if text.startswith("Title")}
@@ -102,7 +104,7 @@ def test_what_selected_can_be_trained_on_after_the_choice(tmp_path, task, measur
     rows = [(f"text {label} {i}", label) for label in "abc" for i in range(8)]
     given = {"view": "categories"} | ({"task_path": task} if measured == "task" else {})
     data, dev = made(tmp_path, rows, ("text", "category"), **given)
-    again, none = made(tmp_path, rows, ("text", "category"), **given, train_on_dev_rows=True)
+    again, none = made(tmp_path, rows, ("text", "category"), **given, dev="none")
     assert none is None and len(dev) == 6
     apart = [] if measured == "task" else open_tasks(data, OWN)[0].test
     assert [one.test for one in open_tasks(again, OWN) if measured == "held out"] == ([apart] if apart else [])
@@ -185,8 +187,9 @@ def test_a_text_with_two_labels_is_in_one_part(tmp_path):
 
 
 @pytest.mark.parametrize("view", ["pairs", "categories", "documents"])
-def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
+def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view, monkeypatch):
     """Rows come in anywhere in the file; none that was trained on before is held out now, and none held out is lost."""
+    monkeypatch.setattr(passages, "PASSAGE_WORDS", 6)
 
     def row(number):
         if view == "documents":
@@ -200,7 +203,7 @@ def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view):
         ("many", [*range(1000, 1005), *range(990), *range(1005, 1010), *range(990, 1000)]),
     ):
         (tmp_path / name).mkdir()
-        data, dev = made(tmp_path / name, [row(n) for n in numbers], head, view=view, hold_out=0.1, passage_words=6)
+        data, dev = made(tmp_path / name, [row(n) for n in numbers], head, view=view, hold_out=0.1)
         (measured,) = open_tasks(data, OWN)
         texts = [said(*(part.test if view == "categories" else part.queries)) for part in (dev, measured)]
         assert all(60 < len(part) < 300 for part in texts)

@@ -175,7 +175,7 @@ def test_published_data(tmp_path):
     assert (report["train"]["read"], report["train"]["kept"], dropped) == (41_626, 41_387, {"evaluation_overlap": 239})
     assert report["evaluation"]["pairs"] == 18_850
     assert report["dev"] == {"from": "STS-B dev", "pairs": 1500}
-    without = prepare(nli.model_copy(update={"stsb_dev": False, "max_rows": 9}), tmp_path / "without")
+    without = prepare(nli.model_copy(update={"dev": "own", "max_rows": 9}), tmp_path / "without")
     assert without["dev"] == {"from": None, "pairs": 0}
     report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
     assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)

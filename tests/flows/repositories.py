@@ -25,6 +25,8 @@ stages:
     outs: [data/first.txt]
     metrics:
       - data/metrics/train.json: {cache: false}
+artifacts:
+  sentence-encoder: {path: data/bundle}
 """
 
 

@@ -84,7 +84,7 @@ def test_byte_code_is_no_dependency(finished):
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"evaluation.batch_size": 5}, [EVALUATE]),
+        ({"evaluation.measures": ["sts"]}, [EVALUATE]),
         ({"data.max_rows": 100}, list(STAGES)),  # of export and of training alone: below
     ],
 )
@@ -107,9 +107,9 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
     params = copy.folder / "params.yaml"
     original = params.read_text(encoding="utf-8")
     for values, expected in (
-        ({"promotion.stage": "trial", "tune.concurrent": 3, "bank.at_once": 1}, set()),
+        ({"promotion.dev_tolerance": 1.0, "tune.concurrent": 3, "bank.at_once": 1}, set()),
         ({"augment.repeat_words": 0.2, "export.tolerance": 1e-4}, {TRAIN, EXPORT}),
-        ({"pooler.mlp": "train_only", "evaluation.batch_size": 5}, {TRAIN, EVALUATE}),
+        ({"pooler.mlp": "train_only", "evaluation.device": "cpu"}, {TRAIN, EVALUATE}),
         ({"objective.replaced_tokens.mask_share": 0.2}, {CORRUPT, TRAIN}),
         ({"template.end_with_period": True}, {TRAIN}),
         ({"mine.margin": 0.9, "data.encoding": "latin-1"}, {PREPARE, MINE, TRAIN}),
@@ -216,8 +216,8 @@ def test_an_experiment_leaves_metrics(copy):
     file = copy.folder / "params.yaml"
     assert load_settings(file).augment.repeat_words == 0.2
     apply_preset("simcse-unsup-bert-base", file, keep_data=True)  # DVC's layout can be edited
-    write_values(file, {"post.shrinkage": 0.1, "data.columns": None})
-    assert load_settings(file).post.shrinkage == 0.1
+    write_values(file, {"post.dimension": 5, "data.columns": None})
+    assert load_settings(file).post.dimension == 5
     told = copy.dvc("exp", "run", "-S", "augment.mask_span=2", fails=True)
     assert "To append to your config use +augment.mask_span=2" in told
 

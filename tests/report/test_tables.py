@@ -12,7 +12,7 @@ from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
 from cse.report.systems import find_records, group
 from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
-from cse.settings.published import rows
+from cse.settings.presets import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
 
 MARGIN = {

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cse.errors import CseError
-from cse.settings.ablations import ablation_names, load_ablation
 from cse.settings.load import flatten, load_settings
-from cse.settings.presets import apply_preset
-from cse.settings.published import rows
+from cse.settings.presets import apply_preset, rows
+from cse.settings.spaces import ablation_names, load_ablation
 
 
 def settings_of(preset, folder):

@@ -109,7 +109,7 @@ def test_bad_names(name):
 
 @pytest.mark.parametrize(
     "key",
-    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.folder", "template.text", "post.kind", "train"],
+    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.at_once", "template.text", "post.kind", "train"],
 )
 def test_what_the_bank_shares_is_not_a_domains_to_set(key):
     with pytest.raises(CseError, match=rf"here: bank\.domains\.tickets\.set\.{key}: a domain sets keys of data, "):

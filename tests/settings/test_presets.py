@@ -33,7 +33,7 @@ def settings_of(name):
 
 # All that decides which rows a hub's file gives.
 AS_PUBLISHED = {
-    "data.columns": None, "data.encoding": "utf-8", "data.hub_revision": "main",
+    "data.columns": None, "data.encoding": "utf-8",
     "data.max_rows": None, "data.max_words": 1000, "data.drop_duplicates": False, "data.drop_evaluation_overlap": False,
 }  # fmt: skip
 # Trained on sentences of the STS tasks, which no hub has as one file: without it, `prepare` says what is missing.
@@ -171,8 +171,8 @@ def test_what_describes_the_machine_stays(params):
     """Values of a large machine survive a preset, one that trains in another way included."""
     own = {
         "train.device": "cuda", "train.precision": "bf16", "train.workers": 4, "train.mini_batch_size": 32,
-        "train.row_groups": 2, "train.save_seconds": 500.0, "evaluation.device": "cpu", "evaluation.batch_size": 8,
-        "export.score_loss": 1.0, "promotion.stage": "trial", "tune.gpus_per_trial": 0.5,
+        "train.row_groups": 2, "train.save_seconds": 500.0, "evaluation.device": "cpu",
+        "export.score_loss": 1.0, "promotion.dev_tolerance": 1.0, "tune.gpus_per_trial": 0.5,
     }  # fmt: skip
     assert set(MACHINE_KEYS) <= set(own)
     write_values(params, own)
@@ -220,7 +220,7 @@ def test_a_file_that_cannot_be_edited_stays_as_it_is(params, text, expected):
 
 
 def test_shared_anchors_are_refused_rather_than_changed(params):
-    text = "evaluation:\n  batch_size: &rows 4\ntrain:\n  batch_size: *rows\n"
+    text = "tune:\n  trials: &rows 4\ntrain:\n  batch_size: *rows\n"
     params.write_text(text, encoding="utf-8")
     with pytest.raises(CseError, match=r"cannot edit .*train\.batch_size.* anchors"):
         apply_preset("promcse-eh-bert-base", params)

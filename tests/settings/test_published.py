@@ -9,8 +9,16 @@ import pytest
 from cse.errors import CseError
 from cse.settings import check_settings
 from cse.settings.load import set_key
-from cse.settings.presets import load_preset, preset_names, quoted_rows
-from cse.settings.published import HYPERPARAMETER, coverage, records, rows, rows_of
+from cse.settings.presets import (
+    HYPERPARAMETER,
+    coverage,
+    load_preset,
+    preset_names,
+    quoted_rows,
+    records,
+    rows,
+    rows_of,
+)
 
 TARGETS = Path(__file__).parents[3] / "shared/design/paper_targets.json"
 

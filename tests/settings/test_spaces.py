@@ -127,7 +127,7 @@ def test_lists_alone_are_a_grid_and_a_range_is_searched():
         (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
         (["train.batch_size=[1]"], "greater than or equal to 2"),
         (["data.max_rows=[100, 200]"], "changes the data, not the training"),
-        (["evaluation.batch_size=[8]"], "does not change what the dev pairs measure"),
+        (["evaluation.device=[cpu]"], "does not change what the dev pairs measure"),
         (["train.workers=[1, 2]"], "must be the same in all trials"),
         (["train.selection=[inference, training]"], "must be the same in all trials"),
         (["objective.replaced_tokens.mask_share=0.1..0.5"], "the term has weight 0"),

@@ -184,8 +184,8 @@ def test_hostile_yaml_is_refused_in_one_line(complaint, text, expected):
 
 def test_aliases_of_a_few_values_are_fine(tmp_path):
     path = tmp_path / "params.yaml"
-    path.write_text("train: &t {batch_size: &n 64}\nevaluation: {batch_size: *n}\ntemplate: {}\n")
-    assert load_settings(path).evaluation.batch_size == 64
+    path.write_text("train: &t {batch_size: &n 64}\ntune: {trials: *n}\ntemplate: {}\n")
+    assert load_settings(path).tune.trials == 64
 
 
 def test_a_pipe_and_a_folder_are_no_settings_files(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
 from cse.settings.objective import CollectionSettings
+from cse.training.collection import teach
 from cse.training.fit_post import put_behind
 from cse.training.heads import fit_query_map
 from cse.training.losses import collection_from
@@ -53,7 +55,7 @@ def prepared(documents, tmp_path, settings):
             "data.view": "documents",
             "data.pairs": ["stand_ins"],
             "data.train_path": str(documents / "corpus.jsonl"),
-            "data.stsb_dev": False,
+            "data.dev": "own",
             "prompt.side": "query",
         } | (changes or {})
         made = settings(values)
@@ -70,10 +72,11 @@ def train(settings, tmp_path, name="checkpoint"):
 
 def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
     monkeypatch.setattr(LEAST_STEPS, 1500)  # random weights take many
-    settings = prepared(MAP | {"objective.collection.words": 2.0})
+    monkeypatch.setattr("cse.training.losses.teach", partial(teach, words=2.0))  # the words rank by another order
+    settings = prepared(MAP)
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
-    made = collection_from(encoder, [data], CollectionSettings(words=2.0))
+    made = collection_from(encoder, [data], CollectionSettings())
     texts = made.pairs.documents
     np.testing.assert_array_equal(encoder.encode(texts, role="passage"), bare.encode(texts))
     np.testing.assert_array_equal(encoder.encode(texts), bare.encode(texts))
@@ -108,7 +111,7 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
     train(settings, tmp_path)
     data = PreparedData(tmp_path / "prepared")
     encoder = SentenceEncoder.load(tmp_path / "checkpoint")
-    made = collection_from(encoder, [data, data.of("judged")], CollectionSettings(own_share=0.9))
+    made = collection_from(encoder, [data, data.of("judged")], CollectionSettings())
     labelled = np.flatnonzero(~made.pairs.stands_in)
     assert len(labelled) == 12 and len(made.pairs.documents) == 30, "the judged documents are those of the collection"
     best = made.targets.place[labelled, made.targets.share[labelled].argmax(axis=1)]
@@ -117,8 +120,9 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
 
 def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
-    drawn = {"data.max_rows": 7, "data.more": [judged], "objective.collection.most_documents": 10}
+    drawn = {"data.max_rows": 7, "data.more": [judged]}
     monkeypatch.setattr("cse.training.collection.CANDIDATES", 4)
+    monkeypatch.setattr("cse.training.collection.MOST_DOCUMENTS", 10)
     settings = prepared(MAP | drawn)
     data = PreparedData(tmp_path / "prepared")
     rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
@@ -156,7 +160,6 @@ def test_another_model_may_teach(prepared, tmp_path, models):
 
 
 def taught_by(tree: dict, folder: str) -> dict:
-    set_key(tree, "objective.collection.teacher", "folder")
     set_key(tree, "objective.collection.teacher_folder", folder)
     return tree
 

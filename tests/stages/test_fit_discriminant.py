@@ -122,27 +122,20 @@ class TestShrinkage:
         assert choose_shrinkage(vectors, labels, None) == {}
 
 
-@pytest.mark.parametrize("shrinkage", [None, 0.2])
-def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(
-    models, settings, prepared, tmp_path, capsys, shrinkage
-):
-    post = settings({"post.kind": "discriminant", "post.shrinkage": shrinkage}).post
+def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(models, settings, prepared, tmp_path, capsys):
+    post = settings({"post.kind": "discriminant"}).post
     facts = put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out", measure="MAP")
     said = capsys.readouterr()
     before, after = map(float, re.search(r"dev MAP (\d+\.\d\d) -> (\d+\.\d\d)$", said.out.strip()).groups())
     assert after > before + 10
     assert facts == {"dev_score": pytest.approx(after, abs=0.01), "dev_measure": "MAP"}
     assert read_config(tmp_path / "out")["facts"] == facts
-    assert bool(re.search(r"post.shrinkage 0\.\d+ \(MAP of held-out texts: 0.01 \d+\.\d\d, ", said.err)) == (
-        shrinkage is None
-    )
+    chosen = re.search(r"shrinkage (0\.\d+) \(MAP of held-out texts: 0.01 \d+\.\d\d, ", said.err)
     loaded = SentenceEncoder.load(tmp_path / "out")
     assert loaded.encode("the cat").shape == (3,)
     fitted = labelled_texts(PreparedData(prepared))
     vectors = SentenceEncoder.load(models["bert"]).encode_cut(list(fitted), 64, normalize=False)
-    if shrinkage is None:
-        shrinkage = float(re.search(r"post.shrinkage (\S+)", said.err).group(1))
-    expected = fit_discriminant(vectors, list(fitted.values()), shrinkage)
+    expected = fit_discriminant(vectors, list(fitted.values()), float(chosen.group(1)))
     torch.testing.assert_close(loaded.post.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
 
 

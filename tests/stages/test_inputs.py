@@ -96,7 +96,7 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     ):  # fmt: skip
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
-    teaches = {"objective.collection.teacher": "folder", "objective.collection.teacher_folder": str(models["bert"])}
+    teaches = {"objective.collection.teacher_folder": str(models["bert"])}
     untrained = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
     assert set(depends_on(settings(teaches))) == ALWAYS, "its weight is 0"
     sided = settings(nowhere | teaches | untrained | {"prompt.side": "query"})

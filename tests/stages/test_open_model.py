@@ -124,7 +124,7 @@ def test_a_stale_bundle_is_named_before_anything_is_measured(backbone, tmp_path,
     with pytest.raises(CseError, match="no data for sts"):
         evaluate_models(
             {"torch": str(new), "onnx": str(stale)}, only_pairs([]),
-            measures=("sts",), device="cpu", batch_size=8, progress=False,
+            measures=("sts",), device="cpu", progress=False,
         )  # fmt: skip
     first = capsys.readouterr().err.splitlines()[0]
     assert first.startswith(f"warning: {stale}: was not exported from {new}")

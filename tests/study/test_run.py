@@ -106,7 +106,7 @@ def test_a_round_takes_over_what_another_one_trained_alike(plan):
 
 
 @pytest.mark.parametrize(
-    "values", [{"data.stsb_dev": False}, {"data.score_range": [0, 1]}, {"data.hold_out": 0.2}, {"data.dev_path": "x"}]
+    "values", [{"data.dev": "own"}, {"data.score_range": [0, 1]}, {"data.hold_out": 0.2}, {"data.dev_path": "x"}]
 )
 def test_a_score_of_the_bare_backbone_is_of_what_the_settings_measure(plan, values):
     def facts(**values):

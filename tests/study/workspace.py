@@ -53,7 +53,7 @@ def write_study(folder: Path, backbone: Path) -> Path:
     judged = [f"queries{number}\tcorpus{(7 * number) % 20}\t1" for number in range(9)]
     (search / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *judged]) + "\n", encoding="utf-8")
     (folder / "params.yaml").write_text(
-        f"backbone: {{name: {backbone}}}\nprompt: {{length: 4, init_std: 0.5}}\n"
+        f"backbone: {{name: {backbone}}}\nprompt: {{length: 4}}\n"
         "train: {max_length: 16, precision: fp32, device: cpu, save_seconds: 0}\n"
         "evaluation: {device: cpu, measures: [sts, tasks]}\n"
     )

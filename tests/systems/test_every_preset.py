@@ -21,8 +21,8 @@ from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings.ablations import load_ablation
 from cse.settings.presets import preset_names
+from cse.settings.spaces import load_ablation
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from tests.systems.record import RECORDED, losses_of

@@ -13,7 +13,6 @@ from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT
 from cse.runtime.mapped import empty
 from cse.search.words import Words
-from cse.settings.objective import CollectionSettings
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
@@ -25,11 +24,11 @@ def unit(rows: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def taught(stands_in=(True, True, False, False), candidates=3, **changes):
+def taught(stands_in=(True, True, False, False), candidates=3, words=0.5, most=9):
     pairs = QueryPairs(QUERIES, DOCUMENTS, np.array([1, 2, 4, 0]), np.array(stands_in), np.zeros(4, int))
-    options = {"words": 0.5, "own_share": 0.25} | changes
-    with mock.patch("cse.training.collection.CANDIDATES", candidates):
-        return pairs, teach(pairs, unit(4, 1), unit(5, 2), CollectionSettings(**options))
+    fixed = {"CANDIDATES": candidates, "OWN_SHARE": 0.25, "MOST_DOCUMENTS": most}
+    with mock.patch.multiple("cse.training.collection", **fixed):
+        return pairs, teach(pairs, unit(4, 1), unit(5, 2), words)
 
 
 def shares(targets, row: int) -> np.ndarray:
@@ -78,8 +77,8 @@ def test_blocks_do_not_change_the_targets(monkeypatch, candidates):
 
 
 def test_more_documents_than_a_step_ranks_have_a_sample():
-    assert not len(taught(most_documents=5)[1].sample) and not len(taught()[1].sample)
-    sample = taught(most_documents=4)[1].sample
+    assert not len(taught(most=5)[1].sample) and not len(taught()[1].sample)
+    sample = taught(most=4)[1].sample
     assert len(set(sample.tolist())) == 2 and set(sample.tolist()) <= set(range(5))
 
 
@@ -88,6 +87,7 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     monkeypatch.setattr("cse.training.collection.DOCUMENTS", 500)
     monkeypatch.setattr("cse.training.collection._BLOCK", 20_000)
     monkeypatch.setattr("cse.training.collection.CANDIDATES", 10)
+    monkeypatch.setattr("cse.training.collection.MOST_DOCUMENTS", 2000)
     rng = np.random.default_rng(0)
     vectors = empty((40_000, 96))
     vectors[...] = rng.normal(size=vectors.shape)
@@ -95,8 +95,7 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     pairs = QueryPairs(["a"] * 30, range(40_000), rng.integers(0, 40_000, 30), np.ones(30, bool), np.zeros(30, int))
     queries = np.array(vectors[pairs.place] + vectors[:30])
     tracemalloc.start()
-    options = {"words": 0.0, "own_share": 0.5, "most_documents": 2000}
-    targets = teach(pairs, queries, vectors, CollectionSettings(**options))
+    targets = teach(pairs, queries, vectors, words=0.0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < vectors.nbytes / 10

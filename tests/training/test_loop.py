@@ -221,7 +221,7 @@ def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_pat
     encoder, losses, table = make_problem(bert)
     with torch.no_grad():
         encoder.prompt.table.fill_(float("nan"))
-    with pytest.raises(CseError, match=r"^prompt: the embeddings are not finite before any update; lower prompt.init"):
+    with pytest.raises(CseError, match=r"^prompt: the embeddings are not finite before any update; take"):
         train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
 
 
