@@ -286,7 +286,7 @@ def _from_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
     cxc = _numbers(scores.get("cxc"))
     drawn = {"CxC-STS": Measure(cxc["mean"].value, cxc["std"].value)} if {"mean", "std"} <= cxc.keys() else {}
     own = {
-        f"{name} ({task.get('main')})": _tables(task).get("values", {}).get(task.get("main"))
+        f"{name} ({task.get('main')})": _tables(task).get("values", {}).get(str(task.get("main")))
         for name, task in _tables(scores.get("tasks")).items()
     }
     transfer = _tables(_tables(scores.get("transfer")).get("transfer"))

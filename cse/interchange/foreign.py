@@ -5,12 +5,10 @@ from __future__ import annotations
 import errno
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from cse.errors import CseError, one_line
@@ -26,16 +24,6 @@ MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
 _POOLERS = ("cls", "mean", "last")  # that other tools have too
 AGAIN = "fetch it again"
 _NAME_IT = "name the backbone that it was trained on"
-_UNREADABLE = (
-    SafetensorError,
-    pickle.UnpicklingError,
-    OSError,
-    RuntimeError,
-    EOFError,
-    ValueError,
-    KeyError,
-    IndexError,
-)
 _CONFIG = (
     "model_type", "num_attention_heads", "num_hidden_layers", "hidden_size", "intermediate_size", "hidden_act",
     "layer_norm_eps", "type_vocab_size", "vocab_size", "max_position_embeddings", "pad_token_id",
@@ -44,21 +32,12 @@ _CONFIG = (
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json")
 
 
-@dataclass
-class Imported:
+class Imported(NamedTuple):
     """A model that was read from another code's files: our encoder, the facts of its checkpoint, lines to tell."""
 
     encoder: SentenceEncoder
     facts: dict[str, Any]
-    lines: list[str] = field(default_factory=list)
-
-
-class ReadOut(NamedTuple):
-    """How an embedding is read: ``pooler.kind``, with the projector, less what the template alone gives."""
-
-    kind: str
-    projected: bool = False
-    denoise: bool = False
+    lines: list[str]
 
 
 def find_file(source: Path, names: Sequence[str]) -> Path:
@@ -80,7 +59,7 @@ def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     safe = path.suffix == ".safetensors"
     try:
         tree: Any = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-    except _UNREADABLE as error:
+    except Exception as error:  # torch raises many kinds
         if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to a place that the file does not have
             raise
         if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():

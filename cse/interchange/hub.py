@@ -81,7 +81,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
     with publish_folder(out, kind) as draft:
         for name in (*files, CARD):
             if (place / name).is_file():
-                (draft / name).parent.mkdir(exist_ok=True)
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(place / name, draft / name)
         with in_terms_of(repo, str(draft)):
             code = check_pulled(draft, kind, files)

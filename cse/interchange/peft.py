@@ -218,7 +218,8 @@ def _read_config(source: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CseError(f"{source}: holds no {CONFIG}; give the folder of a PEFT adapter")
     config = read_object(path, AGAIN)
-    kind, alpha = config.get("peft_type"), config.get("lora_alpha")
+    kind = config.get("peft_type")
+    alpha: Any = config.get("lora_alpha")
     if kind not in (_PREFIX, _LORA):
         raise CseError(
             f"{path}: peft_type is {short(kind)}, and only {_PREFIX} and {_LORA} fit here; merge others with PEFT"

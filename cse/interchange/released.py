@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -13,7 +14,6 @@ from cse.errors import CseError, in_terms_of, nearest
 from cse.interchange.foreign import (
     MODEL_FILES,
     Imported,
-    ReadOut,
     check_beside,
     check_shapes,
     fill,
@@ -29,6 +29,16 @@ from cse.runtime.seal import sha256
 CLS, RAW_CLS = "cls", "cls_before_pooler"
 AVERAGES = ("avg", "avg_top2", "avg_first_last")
 MASK, MASK_ORG_MLP, MASK_USE_POOLER = "mask", "mask_delta_org_mlp", "mask_delta_use_pooler"
+
+
+class ReadOut(NamedTuple):
+    """How an embedding is read: ``pooler.kind``, with the projector, less what the template alone gives."""
+
+    kind: str
+    projected: bool = False
+    denoise: bool = False
+
+
 POOLERS = {  # of the released scripts
     CLS: ReadOut("cls", projected=True),
     RAW_CLS: ReadOut("cls"),
