@@ -82,8 +82,7 @@ def push(
     files that cse wrote are sent.
     """
     from cse.files import begins_with
-    from cse.interchange.card import licence_of, make_card
-    from cse.interchange.measures import find_measures
+    from cse.interchange.card import find_measures, licence_of, make_card
     from cse.interchange.model_folder import open_folder, without_machine_paths
     from cse.outputs import check_file, publish_file
 

@@ -1,19 +1,31 @@
-"""Make a checkpoint of this project from another code's files."""
+"""Make a checkpoint of another code's files; here also folders of sentence-transformers, which need no library to read.
+
+Such a folder is a fine-tuned transformer with its pooling and perhaps a projector.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from cse.errors import CseError
-from cse.interchange.assemble import Imported, open_backbone, save
-from cse.interchange.from_peft import import_peft
-from cse.interchange.from_released import import_released
-from cse.interchange.from_sentence_transformers import import_sentence_transformers
-from cse.interchange.layouts import LAYOUTS
-from cse.outputs import Kind, check_folder
+import torch
+
+from cse.choices import ReadOut
+from cse.errors import CseError, in_terms_of
+from cse.interchange.foreign import MODEL_FILES, Imported, check_beside, fill, find_file, read_tensors
+from cse.interchange.peft import import_peft
+from cse.interchange.released import LAYOUTS, import_released
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.checkpoint import save_checkpoint
+from cse.model.declared import LENGTH, MODULES, PROMPTS, declared_by, read_json, read_modules
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.outputs import Kind, check_folder, publish_folder
 
 SENTENCE_TRANSFORMERS, PEFT = "sentence-transformers", "peft"
 KINDS = (*LAYOUTS, SENTENCE_TRANSFORMERS, PEFT)
+_SETTING = "backbone.name:"  # of which errors about a folder speak
+_TANH = "torch.nn.modules.activation.Tanh"
+_ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
 
 
 def import_model(
@@ -36,16 +48,85 @@ def import_model(
         template: words around the sentence; None: the paper's.
     """
     check_folder(out, Kind.CHECKPOINT)
-    if kind not in LAYOUTS and template is not None:
+    if template is not None and not (kind in LAYOUTS and LAYOUTS[kind].templates):
         raise CseError(f"--template: {kind} models have none; leave it out")
     if kind == SENTENCE_TRANSFORMERS and pooler is not None:
         raise CseError(f"--pooler {pooler}: a folder of {kind} says how it pools; leave it out")
-    language_model = open_backbone(backbone, revision)
+    with in_terms_of("--backbone:", _SETTING):
+        language_model = load_backbone(find_backbone(backbone, revision))
     if kind == SENTENCE_TRANSFORMERS:
-        imported = import_sentence_transformers(source, language_model)
+        imported = _import_sentence_transformers(source, language_model)
     elif kind == PEFT:
         imported = import_peft(source, language_model, pooler=pooler)
     else:
         imported = import_released(source, kind, language_model, pooler=pooler, template=template)
-    save(imported, out)
+    with publish_folder(out, Kind.CHECKPOINT) as folder:
+        save_checkpoint(imported.encoder, folder, imported.facts)
     return imported
+
+
+def _import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
+    with in_terms_of(f"{source}:", _SETTING):
+        modules = _modules(source)
+        declared = declared_by(source)
+        start = source / modules["Transformer"]
+        trained = load_backbone(find_backbone(str(start.resolve())), "mean", dense=False)  # the pooling is declared
+    dense = _read_dense(source / modules["Dense"]) if "Dense" in modules else None
+    if declared.pooling is None:
+        raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
+    check_beside(trained.files.folder, backbone)
+    name, path = backbone.files.name, trained.files.folder / MODEL_FILES[0]
+    values = {key: weight.detach() for key, weight in trained.model.named_parameters()}
+    changed = fill(dict(backbone.model.named_parameters()), values, path, name)
+    if changed == 0 and dense is None:
+        raise CseError(f"{source}: its weights are those of {name}, so there is nothing to import; {_ITSELF}")
+    encoder = SentenceEncoder(
+        backbone,
+        read_out=ReadOut(declared.pooling, mlp="none" if dense is None else "always"),
+        trained="full" if changed else "prompts",
+        use=declared,
+    )
+    if dense is not None:
+        parts = {f"linear.{key}": weight for key, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
+        fill(parts, dense, source / modules["Dense"], name)
+    origin = {"layout": SENTENCE_TRANSFORMERS, "pooler": declared.pooling, "file": path.name, "left_out": {}}
+    return Imported(
+        encoder,
+        {"imported": origin | {"sha256": trained.files.sha256}},
+        [
+            f"language model: {len(values)} tensors, {changed} of them fine-tuned",
+            f"pooling: {declared.pooling}",
+            *(["unit length: cse scales vectors to it unless asked not to (--raw)"] if "Normalize" in modules else []),
+            f"texts are cut at {encoder.max_length} tokens",
+            f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`",
+        ],
+    )
+
+
+def _modules(source: Path) -> dict[str, str]:
+    """Return the folder of each module by its class; refuse what would change a text before it is read."""
+    path = source / MODULES
+    if not path.is_file():
+        raise CseError(f"{source}: holds no {MODULES}; give a folder that sentence-transformers saved")
+    listed = read_modules(path)
+    found = dict(listed)
+    if len(found) != len(listed):
+        raise CseError(f"{path}: has a module twice, which has no counterpart here")
+    if not {"Transformer", "Pooling"} <= found.keys():
+        raise CseError(f"{path}: needs a Transformer and a Pooling; found {', '.join(found) or 'nothing'}")
+    if (name := read_json(source / PROMPTS).get("default_prompt_name")) is not None:
+        raise CseError(
+            f"{source / PROMPTS}: puts its prompt {name!r} before every text; here texts are read as they are"
+        )
+    if read_json(source / LENGTH).get("do_lower_case"):
+        raise CseError(f"{source / LENGTH}: do_lower_case lowers texts first; here they are read as they are")
+    return found
+
+
+def _read_dense(folder: Path) -> dict[str, torch.Tensor]:
+    """Return the weights of a linear layer with tanh on the pooled vector."""
+    config = read_json(folder / "config.json")
+    plain = config.get("bias") is True and config.get("module_input_name") in (None, "sentence_embedding")
+    if not plain or config.get("activation_function") != _TANH:
+        raise CseError(f"{folder}: a Dense that is no linear layer with bias and tanh has no counterpart here")
+    return read_tensors(find_file(folder, MODEL_FILES))

@@ -13,22 +13,21 @@ from typing import Any
 
 from cse.errors import CseError, in_terms_of
 from cse.model.checkpoint import read_config, read_weights, write_config
-from cse.model.declared import CONFIG_FILE, is_checkpoint, means_folder
+from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, is_checkpoint, means_folder
 from cse.outputs import MANIFEST as OUTPUT
-from cse.outputs import Kind
+from cse.outputs import Kind, read_manifest
 from cse.runtime.bank import BANK, DOMAINS, Bank, is_bank
 from cse.runtime.bundle import MANIFEST as BUNDLE
 from cse.runtime.bundle import verify
-from cse.runtime.seal import SEAL, check_entries, check_files, check_seal, describe_files, read_object, sealed
+from cse.runtime.seal import SEAL, check_entries, check_files, describe_files, read_object, read_sealed, sealed, short
 
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
-CARD = "README.md"
 _FORMAT = 1
-MODULES, ADAPTER = "modules.json", "adapter_config.json"  # exports to sentence-transformers and PEFT have one of these
+ADAPTER = "adapter_config.json"  # PEFT's; exports have it or the modules.json of sentence-transformers
 ROUTER = "router_config.json"  # of sentence-transformers, for a query side
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
-_CONFIGS = (ADAPTER, "config.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+_CONFIGS = (ADAPTER, "config.json", LENGTH, PROMPTS)
 _FIRST = {  # what makes a folder a model of its kind
     Kind.CHECKPOINT: CONFIG_FILE,
     Kind.BUNDLE: BUNDLE,
@@ -37,6 +36,7 @@ _FIRST = {  # what makes a folder a model of its kind
     Kind.PEFT: ADAPTER,
 }
 _AGAIN = "pull it again, or ask its author to push it again"
+_EXPORT = "export the model again"
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class ModelFolder:
         hashes = describe_files(self.folder, self.files)
         for name, data in self.changed.items():
             hashes[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
-        check_entries(hashes, self.folder, (), "such a name cannot travel; export the model again")
+        check_entries(hashes, self.folder, (), f"such a name cannot travel; {_EXPORT}")
         listing = sealed({"format": _FORMAT, "kind": self.kind, "files": hashes})
         return found | {LISTING: (json.dumps(listing, indent=2, sort_keys=True) + "\n").encode()}
 
@@ -80,32 +80,24 @@ def open_folder(folder: Path) -> ModelFolder:
     if is_checkpoint(folder):
         config = read_config(folder)
         read_weights(folder, config)
-        files = config["files"] or {"weights.safetensors": {}}
-        return ModelFolder(folder, Kind.CHECKPOINT, config, (CONFIG_FILE, *files))
+        return ModelFolder(folder, Kind.CHECKPOINT, config, (CONFIG_FILE, *config["files"]))
     if (folder / BUNDLE).is_file():
         bundle = verify(folder)
         return ModelFolder(folder, Kind.BUNDLE, dataclasses.asdict(bundle), (BUNDLE, *bundle.files))
     if is_bank(folder):
-        return _open_bank(folder)
+        bank = Bank(folder)
+        for reason in bank.domains().refused.values():
+            raise CseError(f"{reason}; repair or remove it before the bank travels")
+        domains = [f"{DOMAINS}/{path.name}" for path in (folder / DOMAINS).iterdir() if not path.name.startswith(".")]
+        files = (BANK, *bank.manifest.files, *sorted(domains))
+        return ModelFolder(folder, Kind.BANK, dataclasses.asdict(bank.manifest), files)
     return _open_export(folder)
-
-
-def _open_bank(folder: Path) -> ModelFolder:
-    bank = Bank(folder)
-    domains = bank.domains()
-    for reason in domains.refused.values():
-        raise CseError(f"{reason}; repair or remove it before the bank travels")
-    names = sorted(f"{DOMAINS}/{path.name}" for path in (folder / DOMAINS).iterdir() if not path.name.startswith("."))
-    return ModelFolder(folder, Kind.BANK, dataclasses.asdict(bank.manifest), (BANK, *bank.manifest.files, *names))
 
 
 def _open_export(folder: Path) -> ModelFolder:
     """Open an export to another library; ``cse`` listed its files when it wrote them."""
-    try:
-        listed = json.loads((folder / OUTPUT).read_text(encoding="utf-8"))
-        kind, names = Kind(listed["kind"]), sorted(set(listed["files"]) - {OUTPUT, CARD})
-    except (OSError, ValueError, TypeError, KeyError):
-        kind, names = None, []
+    kind, listed = read_manifest(folder)
+    names = sorted(listed - {OUTPUT, CARD})
     if kind is None or not {MODULES, ADAPTER} & set(names):
         raise CseError(
             f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), "
@@ -113,25 +105,11 @@ def _open_export(folder: Path) -> ModelFolder:
         )
     for name in names:
         if not (folder / name).is_file():
-            raise CseError(f"{folder / name}: missing, though {OUTPUT} lists it; export the model again")
-    base = _object(folder / ADAPTER).get(_BASE) if ADAPTER in names else None
-    manifest = {"backbone": {"name": str(base)}} if base else {}
-    return ModelFolder(folder, kind, manifest, tuple(names), notes=_body(folder / CARD))
-
-
-def _object(path: Path) -> dict[str, Any]:
-    try:
-        return read_object(path, "export the model again")
-    except OSError as error:
-        raise CseError(f"{path}: {error.strerror or error}; export the model again") from None
-
-
-def _body(path: Path) -> str:
-    """Return the text of a card without its metadata; empty if there is no card."""
-    if not path.is_file():
-        return ""
-    text = path.read_text(encoding="utf-8")
-    return text.split("\n---\n", 1)[-1].strip() if text.startswith("---\n") else text.strip()
+            raise CseError(f"{folder / name}: missing, though {OUTPUT} lists it; {_EXPORT}")
+    base = read_object(folder / ADAPTER, _EXPORT).get(_BASE) if ADAPTER in names else None
+    card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
+    notes = card.split("\n---\n", 1)[-1].strip() if card.startswith("---\n") else card.strip()
+    return ModelFolder(folder, kind, {"backbone": {"name": str(base)}} if base else {}, tuple(names), notes=notes)
 
 
 def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
@@ -142,20 +120,23 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
         name: hub id of the backbone; None: as recorded.
     """
     manifest = _cut(model.manifest)
-    known = str(model.backbone.get("name", ""))
-    if name is None and known and (Path(known).exists() or means_folder(known)):
-        name = f"./{PurePath(known).name}"
-    if name is not None and known:
-        manifest["backbone"] = {**manifest["backbone"], "name": name}
+    if known := str(model.backbone.get("name", "")):
+        if name is None and (Path(known).exists() or means_folder(known)):
+            name = f"./{PurePath(known).name}"
+        if name is not None:
+            manifest["backbone"] = {**manifest["backbone"], "name": name}
     if {MODULES, ADAPTER} & set(model.files):
-        return dataclasses.replace(model, manifest=manifest, changed=_changed_configs(model, manifest))
-    if manifest == model.manifest:
-        return model
-    if model.kind == Kind.CHECKPOINT:
-        return dataclasses.replace(model, manifest=manifest, changed={CONFIG_FILE: _checkpoint_text(manifest)})
-    file = BUNDLE if model.kind == Kind.BUNDLE else BANK
-    text = (json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n").encode()
-    return dataclasses.replace(model, manifest=manifest, changed={file: text})
+        changed = _changed_configs(model, manifest)
+    elif manifest == model.manifest:
+        changed = {}
+    elif model.kind == Kind.CHECKPOINT:
+        with TemporaryDirectory() as place:
+            write_config(Path(place), {key: value for key, value in manifest.items() if key != SEAL})
+            changed = {CONFIG_FILE: (Path(place) / CONFIG_FILE).read_bytes()}
+    else:
+        text = json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n"
+        changed = {BUNDLE if model.kind == Kind.BUNDLE else BANK: text.encode()}
+    return dataclasses.replace(model, manifest=manifest, changed=changed)
 
 
 def _changed_configs(model: ModelFolder, manifest: Mapping[str, Any]) -> dict[str, bytes]:
@@ -163,7 +144,7 @@ def _changed_configs(model: ModelFolder, manifest: Mapping[str, Any]) -> dict[st
     changed = {}
     for name in model.files:
         if PurePath(name).name in _CONFIGS:
-            config = _object(model.folder / name)
+            config = read_object(model.folder / name, _EXPORT)
             places = {key: _cut(config[key]) for key in _PLACES if key in config}
             if name == ADAPTER and "backbone" in manifest:
                 places[_BASE] = manifest["backbone"]["name"]
@@ -183,27 +164,16 @@ def _cut(value: Any) -> Any:
     return value
 
 
-def _checkpoint_text(config: Mapping[str, Any]) -> bytes:
-    with TemporaryDirectory() as place:
-        write_config(Path(place), {name: value for name, value in config.items() if name != SEAL})
-        return (Path(place) / CONFIG_FILE).read_bytes()
-
-
 def read_listing(path: Path, repo: str) -> tuple[Kind, dict[str, Any]]:
     """Return what ``cse push`` wrote down: the kind of a model, and size and hash of each file."""
     shown = Path(repo) / LISTING
     with in_terms_of(str(shown), str(path)):
-        listing = read_object(path, _AGAIN)
-    if listing.get("format") != _FORMAT:
-        raise CseError(f"{shown}: format {str(listing.get('format'))[:20]}, this version reads {_FORMAT}; update cse")
-    check_seal(listing, shown, _AGAIN)
+        listing = read_sealed(path, _AGAIN)
+    if listing.get("format") != _FORMAT or listing.get("kind") not in [*Kind]:
+        what = f"a {short(listing.get('kind'))} in format {short(listing.get('format'))}"
+        raise CseError(f"{shown}: lists {what}, which this version does not know; update cse")
     check_entries(listing.get("files"), shown, (), _AGAIN)
-    try:
-        return Kind(listing["kind"]), listing["files"]
-    except (KeyError, ValueError):
-        raise CseError(
-            f"{shown}: lists a {str(listing.get('kind'))[:40]}, which this version does not know; update cse"
-        ) from None
+    return Kind(listing["kind"]), listing["files"]
 
 
 def check_pulled(folder: Path, kind: Kind, files: Mapping[str, Any]) -> list[str]:

@@ -19,7 +19,7 @@ from cse.errors import CseError
 Fields = TypeVar("Fields")
 
 SEAL = "seal"
-_NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99})?")  # a file in the folder or in one subfolder
+_NAME = re.compile(r"[\w-][\w.-]{0,99}(/[\w-][\w.-]{0,99}){0,2}")  # a file in the folder, or up to two folders below it
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 

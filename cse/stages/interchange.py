@@ -18,7 +18,7 @@ from cse.stages.export import sentences_for_parity
 
 def to_sentence_transformers(settings: Settings, *, model: str, prepared: Path, out: Path) -> None:
     """Write a folder for sentence-transformers and publish it, if the library computes the same vectors from it."""
-    from cse.interchange.to_sentence_transformers import export_sentence_transformers
+    from cse.interchange.sentence_transformers import export_sentence_transformers
 
     check_folder(out, Kind.SENTENCE_TRANSFORMERS)
     encoder, sentences, options = _open(model), _sentences(settings, prepared), settings.export
@@ -30,7 +30,7 @@ def to_sentence_transformers(settings: Settings, *, model: str, prepared: Path, 
 
 def to_peft(settings: Settings, *, model: str, prepared: Path, out: Path) -> None:
     """Write a prompt as an adapter for PEFT and publish it, if PEFT computes the same vectors with it."""
-    from cse.interchange.to_peft import export_adapter
+    from cse.interchange.peft import export_adapter
 
     check_folder(out, Kind.PEFT)
     encoder, sentences = _open(model), _sentences(settings, prepared)

@@ -94,7 +94,7 @@ def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, lin
 
 def test_a_missing_package_that_only_one_format_needs(cse, empty, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    monkeypatch.delitem(sys.modules, "cse.interchange.to_sentence_transformers", raising=False)
+    monkeypatch.delitem(sys.modules, "cse.interchange.sentence_transformers", raising=False)
     (empty / "params.yaml").write_text("{}")
     for name in ("data/prepared", "data/checkpoint"):
         (empty / name).mkdir(parents=True)

@@ -29,7 +29,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
-from cse.interchange.to_sentence_transformers import export_sentence_transformers
+from cse.interchange.sentence_transformers import export_sentence_transformers
 
 
 @pytest.fixture(scope="module")

@@ -107,17 +107,19 @@ def test_second_push_replaces_the_first(cse, hub, project):
 
 def test_exported_folder_travels_with_hashes(cse, hub, project):
     """An export to another library has no manifest of its own; the listing vouches for it."""
+    inner = "0_Transformer/backbone/config.json"  # of a query side
     with publish_folder(project / "export", Kind.SENTENCE_TRANSFORMERS) as draft:
         (draft / "modules.json").write_text('[{"type": "prompted.Transformer", "path": ""}]')
         (draft / "1_Pooling").mkdir()
         (draft / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
-        (draft / "config.json").write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
+        (draft / inner).parent.mkdir(parents=True)
+        (draft / inner).write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
         (draft / "model.safetensors").write_bytes(b"weights")
     (project / "export/notes.txt").write_text("private")
     assert cse("push", "me/tickets", "export").code == 0
-    names = {"modules.json", "1_Pooling/config.json", "config.json", "model.safetensors", "README.md", LISTING}
+    names = {"modules.json", "1_Pooling/config.json", inner, "model.safetensors", "README.md", LISTING}
     assert set(sent(hub)) == names
-    assert json.loads(sent(hub)["config.json"]) == {"_name_or_path": "./bert", "hidden_size": 8}
+    assert json.loads(sent(hub)[inner]) == {"_name_or_path": "./bert", "hidden_size": 8}
     assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
     assert cse("pull", "me/tickets", "--out", "back").code == 0
     assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}'

@@ -127,7 +127,7 @@ def test_lora_of_peft_gives_its_embeddings(tiny_folders, tmp_path, options, wors
         ({"alpha_pattern": {"query": 4}}, "alpha_pattern is"),
         ({"init_lora_weights": "pissa"}, "init_lora_weights is 'pissa'"),
         ({"lora_alpha": None}, "lora_alpha is None; fetch the adapter again"),
-        ({"modules_to_save": ["classifier"]}, "modules_to_save holds further trained layers"),
+        ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
     ],
 )
 def test_lora_that_means_more_than_its_factors_is_refused(tiny_folders, tmp_path, changes, said):
@@ -142,15 +142,15 @@ def test_lora_that_means_more_than_its_factors_is_refused(tiny_folders, tmp_path
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"peft_type": "IA3"}, "peft_type is IA3, and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
+        ({"peft_type": "IA3"}, "peft_type is 'IA3', and only PREFIX_TUNING and LORA fit here; merge others with PEFT"),
         ({"num_attention_heads": 8}, "num_attention_heads is 8, but"),
         ({"num_layers": 12}, "num_layers is 12, but"),
-        ({"num_virtual_tokens": 9}, "prompt_embeddings has shape (5, 192), but a prefix of 9"),
+        ({"num_virtual_tokens": 9}, "num_virtual_tokens is 9, but adapter_model.safetensors on"),
         ({"num_virtual_tokens": 10**12}, "num_virtual_tokens is 1000000000000"),
         ({"peft_type": [[]]}, "peft_type is [[]]"),
         ({"num_layers": {"x": 1}}, "num_layers is {'x': 1}, but"),
-        ({"num_transformer_submodules": 2}, "made for an encoder and a decoder"),
-        ({"modules_to_save": ["classifier"]}, "modules_to_save holds further trained layers"),
+        ({"num_transformer_submodules": 2}, "num_transformer_submodules is 2, which has no place here"),
+        ({"modules_to_save": ["classifier"]}, "modules_to_save is ['classifier'], which has no place here"),
     ],
 )
 def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from cse.errors import CseError
-from cse.interchange.to_peft import CONFIG, WEIGHTS, export_adapter, write_adapter
+from cse.interchange.peft import CONFIG, WEIGHTS, export_adapter, write_adapter
 from cse.model.pooling import pool
 from tests.export.systems import SENTENCES
 from tests.parts import sentence_encoder

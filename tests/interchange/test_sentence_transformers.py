@@ -26,7 +26,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
 from cse.interchange.prompted_transformer import PROMPT
-from cse.interchange.to_sentence_transformers import export_sentence_transformers
+from cse.interchange.sentence_transformers import export_sentence_transformers
 
 ROOT = Path(__file__).parents[2]
 CONFIG = "sentence_bert_config.json"
@@ -262,7 +262,7 @@ def test_what_has_no_place_there_is_named(encoders, tmp_path, kind, options, rea
 
 
 def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, monkeypatch):
-    from cse.interchange import to_sentence_transformers as module
+    from cse.interchange import sentence_transformers as module
 
     stacked = module.stacked_prefix
     monkeypatch.setattr(module, "stacked_prefix", lambda encoder: stacked(encoder) + 0.1)

@@ -20,7 +20,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
 from cse.interchange.importing import import_model
-from cse.interchange.to_sentence_transformers import export_sentence_transformers
+from cse.interchange.sentence_transformers import export_sentence_transformers
 
 LONG = "two small birds eat red apple bread near the old river " * 5
 TEXTS = [*SENTENCES, LONG]
@@ -75,7 +75,7 @@ def test_it_is_not_read_back_as_one_side(tiny_folders, tmp_path):
 
 def test_peft_has_no_place_for_it(tiny_folders, tmp_path):
     pytest.importorskip("peft")
-    from cse.interchange.to_peft import export_adapter
+    from cse.interchange.peft import export_adapter
 
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
     with pytest.raises(CseError, match="because its prompt is for queries alone"):

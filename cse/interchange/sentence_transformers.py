@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,13 +23,15 @@ from transformers import PreTrainedTokenizerFast, dynamic_module_utils
 
 from cse.errors import CseError
 from cse.export.parity import check_parity
+from cse.files import write_json
 from cse.interchange import prompted_transformer
-from cse.interchange.fit import POOLERS, obstacle, stacked_prefix
+from cse.interchange.foreign import obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.model import attention, dropout, families, passes, transformer
 from cse.model.backbone import merged, plain_copy
 from cse.model.backbone_files import quietly
+from cse.model.declared import LENGTH, MODULES, PROMPTS
 from cse.model.pooling import ACTIVATIONS, TanhMlp
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
@@ -42,21 +43,20 @@ TOOL = "sentence-transformers"
 _CODE = (prompted_transformer, attention, dropout, families, passes, transformer)
 _OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
 _REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
+# our poolers, in the words that every version reads
+_MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
 _MODULES = "sentence_transformers.models"  # the name that every version since 2 knows
 
 
 def export_sentence_transformers(
     encoder: SentenceEncoder, out: Path, sentences: Sequence[str], *, normalize: bool, tolerance: float
 ) -> dict[str, Any]:
-    """Write the folder, load it back and publish it if it gives the encoder's vectors.
-
-    Args:
-        normalize: whether vectors have unit length by default.
-
-    Returns:
-        What ``check_parity`` returns.
-    """
-    _refuse(encoder)
+    """Write the folder, load it back and publish it if it gives the encoder's vectors; see ``check_parity``."""
+    reason = obstacle(encoder)
+    if not reason and encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
+        reason = f"its projector is {encoder.read_out.projector}, not tanh"
+    if reason:
+        raise CseError(f"--format {TOOL}: this model has no such form, because {reason}; use --format onnx")
     with quietly(), merged(encoder.backbone), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
         write_folder(encoder, folder, normalize=normalize)
         with _loaded_back(folder) as model:
@@ -67,7 +67,8 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
     """Write an encoder into an empty folder.
 
     Without prompt and trained ``[CLS]`` it is an ordinary model, which needs no code of its own. With a query side, its
-    first module is a Router, whose routes share all that both sides have.
+    first module is a Router, whose routes share all that both sides have: all modules are for queries, those that a
+    bare encoder has for documents.
     """
     documents: SentenceEncoder = encoder.documents or encoder
     routed = documents is not encoder
@@ -80,20 +81,34 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
         _prompted(encoder).save(str(start))
         _copy_code(folder)
         kind = f"{prompted_transformer.__name__.rpartition('.')[2]}.{PromptedTransformer.__name__}"
-    types = [(start.name if routed else "", kind)]
-    width = encoder.backbone.hidden_size
-    _write_json(folder / "1_Pooling" / "config.json", _pooling(width, POOLERS[encoder.pooler]))
-    types.append(("1_Pooling", f"{_MODULES}.Pooling"))
+    types = [(start.name if routed else "", kind), ("1_Pooling", f"{_MODULES}.Pooling")]
+    pooling = {
+        "word_embedding_dimension": encoder.backbone.hidden_size,
+        **{f"pooling_mode_{mode}": ours == encoder.pooler for ours, mode in _MODES.items()},
+        "include_prompt": True,
+    }
+    (folder / "1_Pooling").mkdir()
+    write_json(folder / "1_Pooling/config.json", pooling)
     for linear, activation in _layers_behind(encoder):
         _write_dense(linear, activation, folder / f"{len(types)}_Dense")
         types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
+    prompts = dict(encoder.texts)
     if routed:
-        shared = 2 + len(list(_layers_behind(documents)))
-        types = [("", _write_router(types, shared, folder))]
+        names, shared = [name for name, _ in types], 2 + len(list(_layers_behind(documents)))
+        router = {
+            "types": dict(types),
+            "structure": {QUERY: names, "document": names[:shared]},
+            "parameters": {"default_route": "document", "allow_empty_key": True},
+        }
+        write_json(folder / ROUTER, router)
+        types = [("", f"{_MODULES}.Router")]
+        # the library asks for no other name once it knows a query
+        if (role := role_for("document", encoder.texts)) is not None:
+            prompts["document"] = encoder.texts[role]
     if normalize:
         types.append((f"{len(types)}_Normalize", f"{_MODULES}.Normalize"))
     modules = [{"idx": i, "name": str(i), "path": path, "type": kind} for i, (path, kind) in enumerate(types)]
-    _write_json(folder / "modules.json", modules)
+    write_json(folder / MODULES, modules)
     config = {
         "model_type": "SentenceTransformer",
         "__version__": {
@@ -101,34 +116,11 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
             "transformers": transformers.__version__,
             "pytorch": torch.__version__,
         },
-        "prompts": encoder.texts | (_for_documents(encoder) if routed else {}),
+        "prompts": prompts,
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
-    _write_json(folder / "config_sentence_transformers.json", config)
-
-
-def _for_documents(encoder: SentenceEncoder) -> dict[str, str]:
-    """Return the task text of documents by the library's own name: it asks for no other once it knows a query."""
-    role = role_for("document", encoder.texts)
-    return {} if role is None else {"document": encoder.texts[role]}
-
-
-def _write_router(types: list[tuple[str, str]], shared: int, folder: Path) -> str:
-    """Write the config of a Router: all modules for queries, the first ``shared`` for documents; return its type."""
-    names = [name for name, _ in types]
-    structure = {QUERY: names, "document": names[:shared]}
-    parameters = {"default_route": "document", "allow_empty_key": True}
-    _write_json(folder / ROUTER, {"types": dict(types), "structure": structure, "parameters": parameters})
-    return f"{_MODULES}.Router"
-
-
-def _refuse(encoder: SentenceEncoder) -> None:
-    reason = obstacle(encoder)
-    if not reason and encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
-        reason = f"its projector is {encoder.read_out.projector}, not tanh"
-    if reason:
-        raise CseError(f"--format {TOOL}: this model has no such form, because {reason}; use --format onnx")
+    write_json(folder / PROMPTS, config)
 
 
 def _prompted(encoder: SentenceEncoder) -> PromptedTransformer:
@@ -151,15 +143,12 @@ def _copy_code(folder: Path) -> None:
     Its attention is registered under a name of its own, so that a model of an older version changes nothing for others
     in the same process.
     """
-    texts = {Path(str(module.__file__)).name: _text(module) for module in _CODE}
+    paths = [Path(str(module.__file__)) for module in _CODE]
+    texts = {path.name: path.read_text(encoding="utf-8") for path in paths}
     mark = hashlib.sha256("".join(texts.values()).encode()).hexdigest()[:12]
     for name, text in texts.items():
         own_name = text.replace(_REGISTERED, f'{_REGISTERED[:-1]}_{mark}"')
         (folder / name).write_text(_OWN.sub(r"from .\1 import", own_name), encoding="utf-8", newline="\n")
-
-
-def _text(module: ModuleType) -> str:
-    return Path(str(module.__file__)).read_text(encoding="utf-8")
 
 
 def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
@@ -175,10 +164,10 @@ def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
     tokenizer.save_pretrained(folder)
     place = folder / "tokenizer_config.json"
     # the class that reads tokenizer.json as it is, by the name that older versions know too
-    _write_json(place, json.loads(place.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    write_json(place, json.loads(place.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
     options = {"model_args": {"add_pooling_layer": False}} if backbone.family.own_pooler else {}
     config = {"max_seq_length": encoder.max_length, "do_lower_case": False} | options
-    _write_json(folder / PromptedTransformer.config_file_name, config)
+    write_json(folder / LENGTH, config)
 
 
 def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
@@ -201,24 +190,10 @@ def _write_dense(layer: nn.Linear, activation: str, folder: Path) -> None:
         "bias": layer.bias is not None,
         "activation_function": activation,
     }
-    _write_json(folder / "config.json", config)
+    folder.mkdir()
+    write_json(folder / "config.json", config)
     weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.named_parameters()}
     save_file(weights, folder / "model.safetensors")
-
-
-def _pooling(width: int, mode: str) -> dict[str, Any]:
-    """Return the config of a pooling, in the words that every version reads."""
-    modes = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
-    return {
-        "word_embedding_dimension": width,
-        **{f"pooling_mode_{name}": one == mode for one, name in modes.items()},
-        "include_prompt": True,
-    }
-
-
-def _write_json(path: Path, tree: Any) -> None:
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
 
 
 class _LoadedModel:
