@@ -48,7 +48,7 @@ from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts as unlike
 from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
-from cse.training.device import choose_device
+from cse.training.encoder import choose_device
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]
 OURS = "SentenceEncoder"

@@ -37,7 +37,7 @@ from cse.runtime.uses import role_for
 from cse.settings.data import DataSettings
 from cse.settings.model import BackboneSettings
 from cse.training.collection import WORDS, QueryPairs, pairs_of, teach
-from cse.training.heads import fit_query_map
+from cse.training.fit_post import fit_query_map
 
 BARE = "the bare backbone"
 _WEIGHT = 0.5  # rows of judged queries for each stand-in, as `cse adapt --dev-queries` takes them

@@ -37,10 +37,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
-from cse.training.batch import Augmentation
-from cse.training.device import choose_bf16, choose_device
-from cse.training.encoder import encoder_from
-from cse.training.loop import Plan
+from cse.training.encoder import choose_bf16, choose_device, encoder_from
 from cse.training.loop import train as train_loop
 from cse.training.losses import losses_from
 from cse.training.observers import Observer, StepRecord
@@ -88,8 +85,10 @@ def seconds_per_step(rows: pa.Table, device: torch.device, backbone: Path, **cha
         train_loop(
             encoder,
             losses_from(settings.objective, encoder, plan, table),
-            table,
-            Plan(plan, Augmentation.of(settings.augment, model), bf16),
+            [table],
+            plan,
+            augment=settings.augment,
+            bf16=bf16,
             dev=None,
             folder=RunFolder(Path(folder)),
             observer=watch,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 
@@ -13,10 +14,46 @@ from cse.model.passes import Constants
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
-from cse.settings.train import TrainSettings
-from cse.training.batch import NO_AUGMENTATION
-from cse.training.loop import Plan
-from cse.training.slices import Cut
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training import loop
+from cse.training.losses import Losses
+from cse.training.state import RunState
+from cse.training.tokens import TokenTable
+
+PLAIN = AugmentSettings()
+
+
+class Cut(NamedTuple):
+    """How a batch is cut into slices, see ``TrainSettings``."""
+
+    row_groups: int | None
+    mini_batch_size: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the loop follows."""
+
+    train: TrainSettings
+    augment: AugmentSettings
+    bf16: bool
+
+    def factor(self, step: int, steps: int) -> float:
+        return loop.rate_factor(self.train, step, steps)
+
+
+def train(
+    encoder: SentenceEncoder,
+    losses: Losses,
+    table: TokenTable,
+    plan: Plan,
+    *,
+    more: Sequence[TokenTable] = (),
+    **options: Any,
+) -> RunState:
+    """Run the loop on a plan."""
+    tables, augment = [table, *more], plan.augment
+    return loop.train(encoder, losses, tables, plan.train, augment=augment, bf16=plan.bf16, **options)
 
 
 def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:
@@ -44,14 +81,14 @@ def new_flow(vectors, **options: Any) -> Flow:
 
 def new_plan(**changes: Any) -> Plan:
     """Plan with the default settings of ``train``, in float32 and without slicing the batch."""
-    return replan(Plan(TrainSettings(), NO_AUGMENTATION, bf16=False), **({"cut": Cut(1, None)} | changes))
+    return replan(Plan(TrainSettings(row_groups=1), PLAIN, bf16=False), **changes)
 
 
 def replan(plan: Plan, **changes: Any) -> Plan:
-    """Return a plan with other settings of ``train``, another ``cut``, ``augmentation`` or ``bf16``."""
-    own = {name: changes.pop(name) for name in ("augmentation", "bf16") if name in changes}
-    cut = changes.pop("cut", plan.cut)
-    return replace(plan, train=TrainSettings(**plan.train.model_dump() | vars(cut) | changes), **own)
+    """Return a plan with other settings of ``train``, another ``cut``, ``augment`` or ``bf16``."""
+    own = {name: changes.pop(name) for name in ("augment", "bf16") if name in changes}
+    cut = changes.pop("cut")._asdict() if "cut" in changes else {}
+    return replace(plan, train=TrainSettings(**plan.train.model_dump() | cut | changes), **own)
 
 
 def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

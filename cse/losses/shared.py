@@ -61,7 +61,7 @@ def rows_of(values_B: torch.Tensor, anchors: slice) -> torch.Tensor:
 
 
 class Rows(Protocol):
-    """The rows of a slice on the host; see ``cse.training.slices.PaddedRows``."""
+    """The rows of a slice on the host; see ``cse.training.tokens.PaddedRows``."""
 
     @property
     def ids_BL(self) -> np.ndarray: ...

@@ -17,7 +17,7 @@ from cse.scale.relay import GROUP, Failure, Teller
 from cse.scale.shared_rows import SharedRows
 from cse.settings import Settings
 from cse.training import Folders
-from cse.training.group import PeerLost, ProcessGroup
+from cse.training.group import Group, PeerLost
 from cse.training.observers import Observer
 from cse.training.ready import open_training
 from cse.training.state import RunFolder, RunState
@@ -61,7 +61,7 @@ def work(config: dict[str, WorkerTask]) -> None:
             folders, tokens = {name: here / name for name in folders}, here / "tokens"
         settings = Settings.model_validate(task.settings)
         training = open_training(settings, Folders(**folders, tokens=tokens), scratch=own, folder=own)
-        group, observer = ProcessGroup(get_device()), Observer()
+        group, observer = Group.joined(get_device()), Observer()
         if group.rank == 0:
             task.relay.tell.remote(GROUP, f"workers that share each batch: {group.size}")
             observer = Teller(task.relay)

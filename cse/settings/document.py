@@ -9,15 +9,17 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Annotated, Any
 
 import click
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from pydantic.fields import FieldInfo
 
+from cse.settings.data import SourceSettings
 from cse.settings.group import LARGEST, SettingsGroup
-from cse.settings.load import load_settings
+from cse.settings.load import load_settings, walk_keys
 from cse.settings.tree import Settings
 
 # What ``params.yaml`` always has: what people change, and every key that ``dvc.yaml`` names.
@@ -100,23 +102,13 @@ def yaml_value(value: Any) -> str:
     return str(value)
 
 
-def leaves(group: BaseModel | None = None, prefix: str = "") -> Iterator[tuple[str, FieldInfo, Any]]:
-    """Yield every key with its field and value, and those of the groups that a list holds (``data.more[].name``)."""
-    group = group or Settings()
-    for name, field in type(group).model_fields.items():
-        value = getattr(group, name)
-        if isinstance(value, SettingsGroup):
-            yield from leaves(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", field, value
-        for name_of_part, part in _parts_of_list(field).items():
-            yield f"{prefix}{name}[].{name_of_part}", part, part.default
-
-
-def _parts_of_list(field: FieldInfo) -> dict[str, FieldInfo]:
-    """Return the fields of the group that a list holds, by name; none for another field."""
-    items = get_args(field.annotation) if get_origin(field.annotation) is list else ()
-    return items[0].model_fields if items and isinstance(items[0], type) and issubclass(items[0], BaseModel) else {}
+def leaves(settings: Settings | None = None) -> Iterator[tuple[str, FieldInfo, Any]]:
+    """Yield every key with its field and value, and what an entry of ``data.more`` has (``data.more[].name``)."""
+    settings = settings or Settings()
+    for key, field in walk_keys():
+        yield key, field, attrgetter(key)(settings)
+        if key == "data.more":
+            yield from ((f"{key}[].{part}", own, own.default) for part, own in SourceSettings.model_fields.items())
 
 
 def _render_group(group: SettingsGroup, depth: int, prefix: str = "") -> list[str]:
@@ -131,17 +123,13 @@ def _render_group(group: SettingsGroup, depth: int, prefix: str = "") -> list[st
             lines += [""] if depth == 0 else []
             about = (type(value).__doc__ or "").splitlines()[0]
             lines += [*_explained(f"{indent}{name}:{'' if inner else ' {}'}", about), *inner]
-        elif key in COMMON or value != _default(field):
+        elif key in COMMON or value != field.get_default(call_default_factory=True):
             if isinstance(value, dict) and value:
                 lines += _explained(f"{indent}{name}:", _with_choices(field))
                 lines += [f"{indent}{_INDENT}{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()]
             else:
                 lines += _explained(f"{indent}{name}: {yaml_value(value)}", _with_choices(field))
     return lines
-
-
-def _default(field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True)
 
 
 def _with_choices(field: FieldInfo) -> str:

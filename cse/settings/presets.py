@@ -174,19 +174,14 @@ def apply_preset(
 def preset_values(name: str, view: Any, *, keep_data: bool) -> dict[str, Any]:
     """Return the values of a preset by dotted key, defaults for what it leaves open of the system."""
     preset = load_preset(name).settings
-    chosen = {key: value for key, value in preset.items() if not (keep_data and _is_own_data(key))}
+    chosen = {
+        key: value for key, value in preset.items() if not keep_data or key == VIEW or not key.startswith("data.")
+    }
     if keep_data and view in ("documents", "categories"):  # another view could not read that source
         chosen.pop(VIEW, None)
     defaults = flatten(Settings().model_dump())
-    return {key: chosen.get(key, default) for key, default in defaults.items() if key in chosen or _is_system(key)}
-
-
-def _is_system(key: str) -> bool:
-    return key.split(".")[0] in SYSTEM_GROUPS and key not in MACHINE_KEYS
-
-
-def _is_own_data(key: str) -> bool:
-    return key.startswith("data.") and key != VIEW
+    system = [key for key in defaults if key.split(".")[0] in SYSTEM_GROUPS and key not in MACHINE_KEYS]
+    return {key: chosen.get(key, default) for key, default in defaults.items() if key in chosen or key in system}
 
 
 @cache

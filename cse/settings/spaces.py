@@ -14,12 +14,11 @@ from typing import Any
 
 from cse.errors import CseError, nearest
 from cse.settings.load import check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
+from cse.settings.presets import SYSTEM_GROUPS
 from cse.settings.tree import Settings
 
-# groups read by stage `train`; the others change its data or do not affect the dev score
-SEARCHED = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
-_FIXED = ("train.device", "train.workers", "train.eval_every", "train.save_seconds", "train.parameters")
-_JUDGES = "train.selection"  # defines the dev score, so trials that differ in it are not comparable
+# the last defines the dev score, so trials that differ in it are not comparable
+_FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
 _POSITIVE = "above 0"
@@ -153,10 +152,10 @@ def _check_key(key: str) -> None:
     group = key.partition(".")[0]
     if key not in known:
         raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md lists all")
-    if group not in SEARCHED:
+    if group not in SYSTEM_GROUPS:  # the others change the data of stage `train`, or not the dev score
         what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
-        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SEARCHED)}")
-    if key in (*_FIXED, _JUDGES):
+        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SYSTEM_GROUPS)}")
+    if key in _FIXED:
         raise CseError(f"tune.over: {key}: must be the same in all trials; remove it")
 
 
@@ -242,8 +241,8 @@ class GridCell:
     """One setting of an ablation."""
 
     label: str
-    value: float | None  # for plots; None: no number
     changes: Mapping[str, Any]
+    value: float | None = None  # for plots; None: no number
 
 
 @dataclass(frozen=True)
@@ -253,11 +252,11 @@ class Grid:
     name: str
     title: str
     about: str
-    key: str | None  # takes the values; None: the cells are categories
-    values: tuple[float, ...]  # the papers' numbers
-    cells: tuple[GridCell, ...]
     needs: Mapping[str, Any]
     hint: str
+    key: str | None = None  # takes the values; None: the cells are categories
+    values: Sequence[float] = ()  # the papers' numbers
+    cells: Sequence[GridCell] = ()
 
     def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
         """Return the cells to run, after checking the base settings; ``values`` replace the papers'."""
@@ -270,9 +269,8 @@ class Grid:
         if values is not None and self.key is None:
             raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
         numbers = self.values if values is None else values
-        cells = list(self.cells)
-        cells += [GridCell(f"{self.title} {value:g}", float(value), {str(self.key): value}) for value in numbers]
-        return cells
+        varied = [GridCell(f"{self.title} {value:g}", {str(self.key): value}, float(value)) for value in numbers]
+        return [*self.cells, *varied]
 
 
 def ablation_names() -> list[str]:
@@ -285,14 +283,5 @@ def load_ablation(name: str) -> Grid:
     known = packaged("ablations.yaml")
     if name not in known:
         raise CseError(f"{name}: no such ablation{nearest(name, known)}; there are {', '.join(known)}")
-    entry = known[name]
-    return Grid(
-        name=name,
-        title=entry["title"],
-        about=entry["about"],
-        key=entry.get("key"),
-        values=tuple(entry.get("values", ())),
-        cells=tuple(GridCell(cell["label"], None, dict(cell["set"])) for cell in entry.get("cells", ())),
-        needs=entry["needs"],
-        hint=entry["hint"],
-    )
+    cells = [GridCell(cell["label"], cell["set"]) for cell in known[name].get("cells", ())]
+    return Grid(**{**known[name], "name": name, "cells": cells})

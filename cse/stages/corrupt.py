@@ -7,7 +7,6 @@ only records that there is nothing to do.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import click
@@ -40,35 +39,25 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
 def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, object]:
     # imported here so that pipelines without replaced-token detection do not load torch
     from cse.data.store import PreparedData
-    from cse.losses.masked_lm import Vocabulary
     from cse.model.backbone import load_backbone
     from cse.model.backbone_files import find_backbone
-    from cse.training.corruption import corrupt_all, corruption_facts, generator_of
-    from cse.training.device import choose_bf16, choose_device
+    from cse.training.corruption import corrupt_all, corrupter_of, corruption_facts
+    from cse.training.encoder import choose_bf16, choose_device
     from cse.training.tokens import tokenise
 
     data, replaced, train = PreparedData(prepared), settings.objective.replaced_tokens, settings.train
     backbone = load_backbone(find_backbone(settings.backbone.name, settings.backbone.revision))
-    bar = sys.stderr.isatty()
     table = tokenise(
         data.train,
         data.view,
         [backbone.tokenizer],
         max_length=train.max_length,
         pad_id=backbone.pad_id,
-        progress=bar,
     )
     device = choose_device(train.device)
-    corrupt_all(
-        table,
-        folder,
-        how=replaced,
-        seed=train.seed,
-        vocabulary=Vocabulary.of(backbone),
-        generator=generator_of(replaced, backbone, table, device, bf16=choose_bf16(train.precision, device)),
-        epochs=train.epochs,
-        progress=bar,
-    )
+    bf16 = choose_bf16(train.precision, device)
+    corrupter = corrupter_of(replaced, train, backbone, table, device=device, bf16=bf16)
+    corrupt_all(table, folder, corrupter, epochs=train.epochs)
     return corruption_facts(replaced, train.seed) | {"rows": len(table), "epochs": train.epochs}
 
 

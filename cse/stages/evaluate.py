@@ -29,7 +29,7 @@ from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
 from cse.stages.open_model import BackboneOf, open_model
-from cse.training.device import choose_device, environment
+from cse.training.encoder import choose_device, environment
 
 GROUPS = ("evaluation",)
 

@@ -17,8 +17,7 @@ from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
 from cse.settings.model import BackboneSettings
-from cse.training.device import choose_device
-from cse.training.encoder import bare_of
+from cse.training.encoder import bare_of, choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.vectors import TextEncoder

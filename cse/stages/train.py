@@ -27,7 +27,7 @@ from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.training import Folders
-from cse.training.device import environment
+from cse.training.encoder import environment
 from cse.training.fit_post import fit_post
 from cse.training.observers import CsvLog, MlflowRun, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.ready import Training, groups_of, open_training

@@ -14,7 +14,7 @@ from cse.settings.load import flatten
 from cse.stages.prepare import files_of, measuring_files
 from cse.study.measures import CXC_DEV
 from cse.study.plan import BARE, Run
-from cse.training.device import choose_device
+from cse.training.encoder import choose_device
 from cse.training.ready import depends_on, groups_of
 
 # of data: what scores are measured on, beside the content of files

@@ -33,8 +33,7 @@ from cse.study.measures import columns, dev_suite
 from cse.study.plan import BARE, Round, Run
 from cse.study.table import RECORD, write_table
 from cse.training import training_code
-from cse.training.device import choose_bf16, choose_device
-from cse.training.encoder import bare_of
+from cse.training.encoder import bare_of, choose_bf16, choose_device
 from cse.training.observers import Observer
 from cse.training.ready import Training, depends_on
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings
+from cse.training.tokens import ChangeIds
 
 
 def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray) -> np.ndarray:
@@ -35,7 +37,15 @@ def repeat_words_as_released(
     return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
 
 
-REPEAT_RULES = {"paper": repeat_words, "released": repeat_words_as_released}
+def change_ids(
+    augment: AugmentSettings, backbone: Backbone | StaticWords, rng: np.random.Generator
+) -> ChangeIds | None:
+    """Return the function that changes the token ids of one step, or None if they do not change."""
+    if augment.repeat_words == 0.0 or not isinstance(backbone, Backbone):
+        return None
+    share, special = augment.repeat_words, np.array([*backbone.special_ids.values(), backbone.pad_id])
+    repeat = repeat_words if augment.repeat_rule == "paper" else repeat_words_as_released
+    return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
 
 
 def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -96,3 +106,30 @@ def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
     rank_BD = torch.rand((rows, width), device=embedded_BLD.device).argsort(dim=1).argsort(dim=1)
     kept_BD = (rank_BD >= int(share * width)).to(embedded_BLD.dtype)
     return embedded_BLD * kept_BD[:, None, :]
+
+
+def alteration(augment: AugmentSettings, view_B: torch.Tensor) -> Altered | None:
+    """Return what changes between word vectors and the first layer for rows of these views, or None."""
+    return Altered(augment, view_B) if augment.shuffle_tokens or augment.cut_features > 0.0 else None
+
+
+@dataclass(frozen=True)
+class Altered:
+    """ConSERT's changes: shuffled positions of first copies, cut features of second ones."""
+
+    augment: AugmentSettings
+    view_B: torch.Tensor
+
+    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        """Return the position ids, shuffled in first copies."""
+        if not self.augment.shuffle_tokens:
+            return positions_BL
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.augment.shuffle_special)
+        return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
+
+    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
+        """Return the input of the first layer, cut in second copies."""
+        if self.augment.cut_features == 0.0:
+            return embedded_BLD
+        cut_BLD = cut_features(embedded_BLD, self.augment.cut_features)
+        return torch.where(self.view_B[:, None, None] == 1, cut_BLD, embedded_BLD)

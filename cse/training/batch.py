@@ -1,75 +1,58 @@
-"""The rows of one step with their encoder outputs: the input of every loss term."""
+"""The rows of one step with their encoder outputs: the input of every loss term.
+
+A batch is encoded in slices, once or twice. Gao et al. 2021 (GradCache): the gradient of a contrastive loss reaches the
+weights only through the embeddings. A large batch can therefore be encoded slice by slice without keeping activations;
+the loss uses all embeddings, and the backward pass encodes the slices again, one at a time, to carry the gradient of
+the embeddings to the weights. The gradient is exact only if the second pass drops the same units as the first, so the
+random states of CPU and GPU are saved. Where positives differ by dropout alone, different units would silently make it
+a different method. ``torch.utils.checkpoint`` goes around whole slices, so this works for terms with their own passes,
+too.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.checkpoint import checkpoint
 
-from cse.losses.masked_lm import Vocabulary
 from cse.model.attention import Prefix
-from cse.model.backbone import Backbone
-from cse.model.passes import Alteration, Constants, Packed, TokenBatch, on_device, pack_rows
+from cse.model.passes import Constants, Packed, TokenBatch, on_device, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
-from cse.settings.train import AugmentSettings
-from cse.training.augment import REPEAT_RULES, cut_features, shuffled_positions
-from cse.training.group import ALONE, Group, GroupLayout, order_of
-from cse.training.slices import ChangeIds, Cut, PaddedRows, RandomState, pad_in_groups, run_twice, slice_cost
-from cse.training.tokens import TokenTable
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.augment import alteration, change_ids
+from cse.training.group import ALONE, Group, GroupLayout
+from cse.training.tokens import PaddedRows, TokenTable, pad_in_groups, slice_cost, slices_of
 
 R = TypeVar("R")
 _ALIKE, _ALIKE_TOKENS = 8, 256  # tokens of a row and of a batch are multiples, to have few shapes
 
 
-@dataclass(frozen=True)
-class Augmentation:
-    """How the copies of a sentence differ, on top of dropout; ``special`` are the ids that no copy repeats."""
-
-    how: AugmentSettings
-    special: tuple[int, ...]
-
-    @classmethod
-    def of(cls, how: AugmentSettings, backbone: Backbone | StaticWords) -> Augmentation:
-        """Return that of an encoder's backbone."""
-        words = backbone if how.repeat_words > 0 and isinstance(backbone, Backbone) else None
-        return cls(how, () if words is None else Vocabulary.of(words).special)
-
-    def change_ids(self, rng: np.random.Generator) -> ChangeIds | None:
-        """Return the function that changes token ids in one step, or None if they do not change."""
-        share, special, repeat = self.how.repeat_words, np.asarray(self.special), REPEAT_RULES[self.how.repeat_rule]
-        if share == 0.0:
-            return None
-        return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
-
-    def alteration(self, view_B: torch.Tensor) -> Alteration | None:
-        """Return what changes between word vectors and the first layer for rows of these views, or None."""
-        return _Alteration(self.how, view_B) if self.how.shuffle_tokens or self.how.cut_features > 0.0 else None
+def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them."""
+    made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
+    return made
 
 
-NO_AUGMENTATION = Augmentation(AugmentSettings(), ())
+class RandomState:
+    """Torch's current random state on the CPU and a device."""
 
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
 
-@dataclass(frozen=True)
-class _Alteration:
-    how: AugmentSettings
-    view_B: torch.Tensor
-
-    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        if not self.how.shuffle_tokens:
-            return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.how.shuffle_special)
-        return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
-
-    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        if self.how.cut_features == 0.0:
-            return embedded_BLD
-        cut_BLD = cut_features(embedded_BLD, self.how.cut_features)
-        return torch.where(self.view_B[:, None, None] == 1, cut_BLD, embedded_BLD)
+    def replay(self, draw: Callable[[], R]) -> R:
+        """Return ``draw()`` run from this saved state; leave the current random state unchanged."""
+        with torch.random.fork_rng([self.device] if self.cuda is not None else []):
+            torch.set_rng_state(self.cpu)
+            if self.cuda is not None:
+                torch.cuda.set_rng_state(self.cuda, self.device)
+            return draw()
 
 
 @dataclass(frozen=True)
@@ -129,7 +112,7 @@ class Batch:
 
     def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
-        return self.layout.join(self.group, parts)
+        return self.layout.join(parts)
 
     def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
         """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
@@ -146,19 +129,17 @@ class Batch:
             piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
             for (piece, _), own_B in zip(found, staged, strict=True)
         ]
-        return project_in_order(encoder, self.anchors, self.group, parts)
+        return project_in_order(encoder, self.anchors, parts)
 
 
-def project_in_order(
-    encoder: SentenceEncoder, layout: GroupLayout, group: Group, parts: Sequence[TokenBatch]
-) -> torch.Tensor:
+def project_in_order(encoder: SentenceEncoder, layout: GroupLayout, parts: Sequence[TokenBatch]) -> torch.Tensor:
     """Return the embeddings that the loss compares, ``(X, D)`` in float32, in batch order.
 
     All rows pass through the projector together because it may normalise over them.
     """
     noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
-    pooled_XD = layout.join(group, [tokens.pooled_BD for tokens in parts])
-    return encoder.project(pooled_XD, layout.join(group, noise) if noise else None).float()
+    pooled_XD = layout.join([tokens.pooled_BD for tokens in parts])
+    return encoder.project(pooled_XD, layout.join(noise) if noise else None).float()
 
 
 @dataclass(frozen=True)
@@ -194,9 +175,8 @@ def stage_batch(
     table: TokenTable,
     rows: np.ndarray,
     *,
-    cut: Cut,
-    augmentation: Augmentation,
-    rng: np.random.Generator,
+    settings: TrainSettings,
+    augment: AugmentSettings,
     step: int,
     epoch: int,
     device: torch.device,
@@ -208,14 +188,14 @@ def stage_batch(
     """Pad all views of a batch; in ``encode_staged`` every copy of a sentence gets its own dropout.
 
     Args:
-        rng: draws the token-id augmentation, the same for all workers.
         alike: make few shapes, for ``Captured``, and in bf16 pack rows if the encoder ``packs``.
     """
-    change = augmentation.change_ids(rng)
+    rng = np.random.default_rng([settings.seed, step])  # the same for all workers
+    change = change_ids(augment, encoder.backbone, rng)
     if alike:
-        padded = pad_in_groups(table, rows, cut.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
+        padded = pad_in_groups(table, rows, settings.row_groups or 1, change, multiple=_ALIKE, most=encoder.max_length)
     else:
-        wanted = cut.slices(len(table.columns) * len(rows), group.size)
+        wanted = slices_of(settings, len(table.columns) * len(rows), group.size)
         cost = slice_cost(encoder.backbone.hidden_size, device)
         padded = pad_in_groups(table, rows, wanted, change, cost=cost)
     if len(padded) < group.size:
@@ -225,7 +205,7 @@ def stage_batch(
     places = [np.concatenate([part.places for part in share]) for share in shares]
     anchors = [part[part < len(rows)] for part in places]
     own = shares[group.rank]
-    arrays = [order_of(places), order_of(anchors)]
+    arrays = [np.concatenate(each).argsort() for each in (places, anchors)]
     arrays += [array for part in own for array in (part.ids_BL, part.mask_BL, part.views, part.places)]
     arrays += [] if table.labels is None else [table.labels[rows]]
     packed = alike and bf16 and len(own) == 1 and encoder.packs(device, longest)
@@ -241,7 +221,7 @@ def encode_staged(
     staged: Staged,
     tensors: Sequence[torch.Tensor],
     *,
-    augmentation: Augmentation,
+    augment: AugmentSettings,
     bf16: bool,
     twice: bool = False,
 ) -> Batch:
@@ -259,18 +239,18 @@ def encode_staged(
             noise_TND = encoder.noise(staged.longest + 1)
         slices = [
             _encode_slice(
-                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augmentation, twice=twice, packed=packed
+                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augment, twice=twice, packed=packed
             )
             for number, part in enumerate(staged.own)
         ]
-        layout = GroupLayout(staged.sizes, order)
-        projected_XD = project_in_order(encoder, layout, staged.group, [piece.tokens for piece in slices])
+        layout = GroupLayout(staged.group, staged.sizes, order)
+        projected_XD = project_in_order(encoder, layout, [piece.tokens for piece in slices])
     return Batch(
         staged.rows,
         tuple(slices),
         staged.group,
         layout,
-        GroupLayout(staged.anchors, anchor_order),
+        GroupLayout(staged.group, staged.anchors, anchor_order),
         staged.longest,
         projected_XD,
         labels_B,
@@ -286,7 +266,7 @@ def _encode_slice(
     part: PaddedRows,
     staged: Sequence[torch.Tensor],
     noise_TND: torch.Tensor | None,
-    augmentation: Augmentation,
+    augment: AugmentSettings,
     *,
     twice: bool,
     packed: Packed | None = None,
@@ -294,7 +274,7 @@ def _encode_slice(
     """Encode a slice, whose ids, mask, views and places are ``staged`` on the device."""
     ids_BL, mask_BL, view_B, places = staged
     template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
-    alter = augmentation.alteration(view_B)
+    alter = alteration(augment, view_B)
 
     def draw() -> Prefix | None:
         return encoder.prefix(len(part.ids_BL))

@@ -42,27 +42,16 @@ class Batches:
     """The rows of every step of a run over one table; they follow from the arguments alone.
 
     Args:
-        keys_RK: from ``row_keys``, for batches without false negatives; None: slices of a permutation.
         steps: more passes follow until there are as many batches.
     """
 
-    def __init__(
-        self,
-        count: int,
-        *,
-        batch_size: int,
-        epochs: int,
-        seed: int,
-        keys_RK: np.ndarray | None = None,
-        steps: int = 0,
-    ) -> None:
-        self.count, self.batch_size, self.seed = count, batch_size, seed
-        self.keys_RK = keys_RK
-        self._order = lru_cache(maxsize=2)(lambda epoch: np.random.default_rng([seed, epoch]).permutation(count))
-        self._distinct = lru_cache(maxsize=2)(self._distinct_epoch)
+    def __init__(self, rows: Rows, *, batch_size: int, epochs: int, seed: int, steps: int = 0) -> None:
+        self.rows, self.batch_size, self.seed = rows, batch_size, seed
+        self._batches = lru_cache(maxsize=2)(self._batches_of)
         self.ends: list[int] = []
         while len(self.ends) < epochs or self.steps < steps:
-            self.ends.append(self.steps + self._number(len(self.ends)))
+            number = math.ceil(rows.count / batch_size) if rows.keys is None else len(self._batches(len(self.ends)))
+            self.ends.append(self.steps + number)
 
     @property
     def steps(self) -> int:
@@ -73,18 +62,13 @@ class Batches:
         """Return the epoch of a step and the numbers of its rows."""
         epoch = bisect_right(self.ends, step)
         place = step - (self.ends[epoch - 1] if epoch else 0)
-        if self.keys_RK is None:
-            rows = self._order(epoch)[place * self.batch_size : (place + 1) * self.batch_size]
-        else:
-            rows = self._distinct(epoch)[place]
-        return epoch, rows
+        return epoch, self._batches(epoch)[place]
 
-    def _number(self, epoch: int) -> int:
-        return math.ceil(self.count / self.batch_size) if self.keys_RK is None else len(self._distinct(epoch))
-
-    def _distinct_epoch(self, epoch: int) -> list[np.ndarray]:
-        assert self.keys_RK is not None  # noqa: S101 - callers check
-        return distinct_batches(self.keys_RK, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+    def _batches_of(self, epoch: int) -> Sequence[np.ndarray]:
+        if self.rows.keys is not None:
+            return distinct_batches(self.rows.keys, batch_size=self.batch_size, seed=self.seed, epoch=epoch)
+        order = np.random.default_rng([self.seed, epoch]).permutation(self.rows.count)
+        return [order[start : start + self.batch_size] for start in range(0, len(order), self.batch_size)]
 
 
 def row_keys(rows: pa.Table) -> np.ndarray:
@@ -237,18 +221,17 @@ class Mixture:
         tables: of the main source, then of the further ones.
     """
 
-    def __init__(self, tables: Sequence[Rows], batch_size: int, epochs: int, seed: int) -> None:
+    def __init__(self, tables: Sequence[Rows], *, batch_size: int, epochs: int, seed: int) -> None:
         main, *more = tables
-        first = Batches(main.count, batch_size=batch_size, epochs=epochs, seed=seed, keys_RK=main.keys)
+        first = Batches(main, batch_size=batch_size, epochs=epochs, seed=seed)
         numbers_E = np.diff(first.ends, prepend=0)
-        self._numbers_ET = np.stack([numbers_E, *(share(table.weight, numbers_E) for table in more)], axis=1)
+        shares = [np.maximum(np.rint(table.weight * numbers_E), 1).astype(np.int64) for table in more]  # at least 1
+        self._numbers_ET = np.stack([numbers_E, *shares], axis=1)
         self._batches = [first]
         for number, table in enumerate(more, start=1):
             steps = int(self._numbers_ET[:, number].sum())
-            own = seed_of(seed, number)
-            self._batches.append(
-                Batches(table.count, batch_size=batch_size, epochs=0, seed=own, keys_RK=table.keys, steps=steps)
-            )
+            own = int(np.random.SeedSequence([seed, number]).generate_state(1)[0])
+            self._batches.append(Batches(table, batch_size=batch_size, epochs=0, seed=own, steps=steps))
         self._starts_ET = self._numbers_ET.cumsum(axis=0) - self._numbers_ET
         self._ends_E = self._numbers_ET.sum(axis=1).cumsum()
         self._order = lru_cache(maxsize=2)(partial(self._order_of, seed))
@@ -274,13 +257,3 @@ class Mixture:
         for table, number in enumerate(numbers_T):
             places[tables == table] = np.arange(number)
         return tables, places
-
-
-def share(weight: float, number: np.ndarray) -> np.ndarray:
-    """Return how many batches a source adds to those of the main one, at least 1."""
-    return np.maximum(np.rint(weight * number), 1).astype(np.int64)
-
-
-def seed_of(seed: int, source: int) -> int:
-    """Return the seed for the order of a further source, numbered from 1."""
-    return int(np.random.SeedSequence([seed, source]).generate_state(1)[0])

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import torch
 
 from cse.model.passes import as_parts, in_one, on_device
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import Staged
 from cse.training.group import Group
 from cse.training.losses import Losses
-
-if TYPE_CHECKING:
-    from cse.training.loop import Plan
 
 Terms = dict[str, torch.Tensor]
 Update = Callable[[Staged, Sequence[torch.Tensor]], Terms]
@@ -89,21 +86,28 @@ class Captured:
                 weighted["lr"], weighted["capturable"] = rate, capturable
 
 
-def why_not(encoder: SentenceEncoder, losses: Losses, plan: Plan, device: torch.device, group: Group) -> str:
+def why_not(
+    encoder: SentenceEncoder,
+    losses: Losses,
+    settings: TrainSettings,
+    augment: AugmentSettings,
+    device: torch.device,
+    group: Group,
+) -> str:
     """Return the setting for which a training's steps are not captured, or an empty string.
 
     A graph can hold neither what depends on numbers of the host nor what waits for the device; of all else, what was
     not tried is left out.
     """
-    prompt, how = encoder.prompt, plan.augmentation.how
+    prompt = encoder.prompt
     fixed = {
         "train.device": device.type == "cuda",
         "train.workers": group.size == 1,
-        "train.optimizer": plan.train.optimizer == "adamw",
-        "train.mini_batch_size": plan.cut.mini_batch_size is None,
+        "train.optimizer": settings.optimizer == "adamw",
+        "train.mini_batch_size": settings.mini_batch_size is None,
         "train.parameters": encoder.frozen,
         "prompt.init": prompt is None or prompt.network is None,
-        "augment": not how.shuffle_tokens and how.cut_features == 0.0,
+        "augment": not augment.shuffle_tokens and augment.cut_features == 0.0,
         "template.denoise": encoder.denoise == "none",
     } | {f"objective.{name}": term.from_tensors for name, term in losses.named_terms()}
     return next((name for name, possible in fixed.items() if not possible), "")

@@ -8,21 +8,26 @@ vectors and scores is in memory at a time.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from cse.data.store import AGAIN, texts_in
-from cse.errors import CseError
+from cse.data.store import AGAIN, STAND_INS, PreparedData, texts_in
+from cse.errors import CseError, in_terms_of
 from cse.losses.collection import NO_DOCUMENT, Targets
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
+from cse.settings.objective import CollectionSettings
 
 CANDIDATES = 200  # best documents of the teacher that get a share of its softmax
 WORDS = 0.5  # weight of BM25 beside the cosines in the teacher's scores
@@ -31,18 +36,7 @@ MOST_DOCUMENTS = 20_000  # that a step ranks; of more, half as many at random
 OWN_SHARE = 0.9  # of a pair's own document, the rest is the teacher's
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
-
-
-class Encoding(Protocol):
-    """What encodes texts in a role."""
-
-    texts: dict[str, str]
-
-    def encode(
-        self, sentences: Sequence[str], *, normalize: bool = ..., show_progress_bar: bool = ..., role: str | None = ...
-    ) -> NDArray[np.float32]:
-        """Return one vector per text, ``(n, D)``."""
-        ...
+_TEACHER = "objective.collection.teacher_folder"
 
 
 @dataclass(frozen=True)
@@ -121,11 +115,10 @@ def teach(
         document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
-    scores = _Scores(pairs, query_nD, document_ND, words)
     kept = min(CANDIDATES, documents - (1 if documents > 1 else 0))
     best = np.zeros((queries, kept), np.int64)
     score_nK = np.full((queries, kept), -np.inf, np.float32)
-    for rows, first, score_bM in scores.standardised():
+    for rows, first, score_bM in _standardised(pairs, query_nD, document_ND, words):
         row, own = np.arange(len(score_bM)), pairs.place[rows] - first
         taken = row[pairs.stands_in[rows] & (own >= 0) & (own < score_bM.shape[1])]
         score_bM[taken, own[taken]] = -np.inf
@@ -149,44 +142,37 @@ def teach(
     )
 
 
-@dataclass
-class _Scores:
-    """Scores of all documents for all queries, a block of documents after the other, and some queries at a time."""
+def _standardised(
+    pairs: QueryPairs, query_nD: NDArray[np.float32], document_ND: NDArray[np.float32], words: float
+) -> Iterator[tuple[slice, int, NDArray[np.float32]]]:
+    """Yield some queries, the first document of a block, and the scores of its documents for them ``(b, M)``."""
+    lexical = Words(pairs.documents) if words else None
+    counts: Any = None if lexical is None else lexical.counts(pairs.queries)
 
-    pairs: QueryPairs
-    query_nD: NDArray[np.float32]
-    document_ND: NDArray[np.float32]
-    words: float
+    def parts() -> Iterator[tuple[slice, int, list[NDArray[np.float32]]]]:
+        step = max(_BLOCK // min(len(document_ND), DOCUMENTS), 1)
+        for number, first in enumerate(range(0, len(document_ND), DOCUMENTS)):
+            vectors = np.asarray(document_ND[first : first + DOCUMENTS])
+            for start in range(0, len(query_nD), step):
+                rows = slice(start, start + step)
+                found = [query_nD[rows] @ vectors.T]
+                if lexical is not None:
+                    found.append(lexical.block(counts[rows], number))
+                yield rows, first, found
 
-    def standardised(self) -> Iterator[tuple[slice, int, NDArray[np.float32]]]:
-        """Yield queries, the first document of a block, and the scores of those of these ``(b, M)``."""
-        lexical = Words(self.pairs.documents) if self.words else None
-        counts: Any = None if lexical is None else lexical.counts(self.pairs.queries)
-
-        def parts() -> Iterator[tuple[slice, int, list[NDArray[np.float32]]]]:
-            step = max(_BLOCK // min(len(self.document_ND), DOCUMENTS), 1)
-            for number, first in enumerate(range(0, len(self.document_ND), DOCUMENTS)):
-                vectors = np.asarray(self.document_ND[first : first + DOCUMENTS])
-                for start in range(0, len(self.query_nD), step):
-                    rows = slice(start, start + step)
-                    found = [self.query_nD[rows] @ vectors.T]
-                    if lexical is not None:
-                        found.append(lexical.block(counts[rows], number))
-                    yield rows, first, found
-
-        total = np.zeros((2, 2, len(self.query_nD)))  # of values and of squares, by cosines and BM25
-        for rows, _, found in parts():
-            for kind, score_bM in enumerate(found):
-                total[0, kind, rows] += score_bM.sum(axis=1, dtype=np.float64)
-                total[1, kind, rows] += np.einsum("bm,bm->b", score_bM, score_bM, dtype=np.float64)
-        mean, square = total / len(self.document_ND)
-        deviation = np.sqrt(np.maximum(square - mean**2, 0)) + _LEAST_DEVIATION
-        for rows, first, found in parts():
-            score_bM = np.zeros_like(found[0])
-            for kind, (weight, each) in enumerate(zip((1.0, self.words), found, strict=False)):
-                scale, shift = (values[kind, rows][:, None] for values in (weight / deviation, mean))
-                score_bM += (each - shift.astype(np.float32)) * scale.astype(np.float32)
-            yield rows, first, score_bM
+    total = np.zeros((2, 2, len(query_nD)))  # of values and of squares, by cosines and BM25
+    for rows, _, found in parts():
+        for kind, score_bM in enumerate(found):
+            total[0, kind, rows] += score_bM.sum(axis=1, dtype=np.float64)
+            total[1, kind, rows] += np.einsum("bm,bm->b", score_bM, score_bM, dtype=np.float64)
+    mean, square = total / len(document_ND)
+    deviation = np.sqrt(np.maximum(square - mean**2, 0)) + _LEAST_DEVIATION
+    for rows, first, found in parts():
+        score_bM = np.zeros_like(found[0])
+        for kind, (weight, each) in enumerate(zip((1.0, words), found, strict=False)):
+            scale, shift = (values[kind, rows][:, None] for values in (weight / deviation, mean))
+            score_bM += (each - shift.astype(np.float32)) * scale.astype(np.float32)
+        yield rows, first, score_bM
 
 
 def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -194,21 +180,72 @@ def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.asarray(share_bK / share_bK.sum(axis=1, keepdims=True), np.float32)
 
 
-def unit_vectors(encoder: Encoding, texts: Sequence[str], role: str | None, progress: bool) -> NDArray[np.float32]:
+def unit_vectors(encoder: SentenceEncoder, texts: Sequence[str], role: str | None) -> NDArray[np.float32]:
     """Return unit vectors ``(n, D)`` of texts, each distinct one encoded once."""
     distinct = list(dict.fromkeys(texts))
-    vectors = unit_rows(encoder.encode(distinct, normalize=True, show_progress_bar=progress, role=role))
+    vectors = encoder.encode(distinct, normalize=True, show_progress_bar=sys.stderr.isatty(), role=role)
     number = {text: place for place, text in enumerate(distinct)}
-    return vectors[[number[text] for text in texts]]
+    return unit_rows(vectors)[[number[text] for text in texts]]
 
 
-def document_vectors(encoder: Encoding, documents: Sequence[str], progress: bool) -> NDArray[np.float32]:
+def document_vectors(encoder: SentenceEncoder, documents: Sequence[str]) -> NDArray[np.float32]:
     """Return unit vectors ``(N, D)`` of distinct documents; of more than a block they lie in a file."""
     role = role_for("document", encoder.texts)
     if len(documents) <= DOCUMENTS:
-        return unit_vectors(encoder, documents, role, progress)
+        return unit_vectors(encoder, documents, role)
 
     def encode(texts: list[str]) -> NDArray[np.float32]:
         return encoder.encode(texts, normalize=True, show_progress_bar=False, role=role)
 
-    return mapped_unit_vectors(encode, documents, desc="documents", progress=progress)
+    return mapped_unit_vectors(encode, documents, desc="documents", progress=sys.stderr.isatty())
+
+
+# ---- from prepared rows -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TaughtCollection:
+    """Queries, the documents they are trained against, and what a teacher thinks of these.
+
+    Attributes:
+        documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
+        queries: the teacher's unit vectors of the queries ``(n, D')``.
+    """
+
+    pairs: QueryPairs
+    documents: NDArray[np.float32]
+    queries: NDArray[np.float32]
+    targets: Targets
+
+
+def collection_from(
+    encoder: SentenceEncoder, sources: Sequence[PreparedData], settings: CollectionSettings, most: int | None = None
+) -> TaughtCollection:
+    """Encode the documents, let the teacher score them for each query, and say how many there are.
+
+    Args:
+        most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
+    """
+    if encoder.documents is None:
+        raise CseError("objective.collection: trains queries alone; set prompt.side: query")
+    for data in sources:
+        if data.view != "pairs":
+            raise CseError(
+                f"{data.rows_file}: contains {data.view}, but queries are trained on pairs of a query and its "
+                "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: [stand_ins]"
+            )
+    pairs = pairs_of([(data.train, data.made_from == STAND_INS) for data in sources], sources[0].documents)
+    if len(pairs.documents) < 2:
+        raise CseError(f"{sources[0].rows_file}: one document is no collection; prepare two or more")
+    if most is not None and len(pairs.queries) > most:
+        pairs = pairs.only(np.linspace(0, len(pairs.queries) - 1, most, dtype=np.int64))
+    click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
+    bare = encoder.documents
+    documents = document_vectors(bare, pairs.documents)
+    teacher, taught = bare, documents
+    if settings.teacher_folder is not None:
+        with in_terms_of(f"{_TEACHER}: "):
+            teacher = SentenceEncoder.load(Path(settings.teacher_folder))
+        taught = document_vectors(teacher, pairs.documents)
+    queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts))
+    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught))

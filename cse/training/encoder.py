@@ -1,9 +1,13 @@
-"""The backbone that settings name, and the encoder to train on it."""
+"""The backbone that settings name, the encoder to train on it, and the device of a run."""
 
 from __future__ import annotations
 
+import os
+import platform
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -32,21 +36,20 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     """Build the encoder to train, initialised from ``train.seed``."""
     prompt, pooler, augment, train = settings.prompt, settings.pooler, settings.augment, settings.train
     torch.manual_seed(train.seed)
-    if isinstance(backbone, StaticWords) and train.parameters != "none":
+    made, templates = None, []
+    if isinstance(backbone, Backbone):
+        if not augment.dropout:
+            backbone.switch_dropout_off()
+        if augment.attention_dropout is not None:
+            backbone.set_attention_dropout(augment.attention_dropout)
+        if prompt.kind != "none":
+            made = _prompt_from(prompt, backbone, train.new_layers)
+        templates = _templates_from(settings.template, backbone, train.max_length)
+    elif train.parameters != "none":
         raise CseError(
             f"train.parameters: {backbone.files.name} holds word vectors, which cannot be trained; set it to none "
             "(and prompt.kind: none)"
         )
-    if not augment.dropout and isinstance(backbone, Backbone):
-        backbone.switch_dropout_off()
-    if augment.attention_dropout is not None and isinstance(backbone, Backbone):
-        backbone.set_attention_dropout(augment.attention_dropout)
-    made = (
-        _prompt_from(prompt, backbone, train.new_layers)
-        if prompt.kind != "none" and isinstance(backbone, Backbone)
-        else None
-    )
-    templates = _templates_from(settings.template, backbone, train.max_length) if isinstance(backbone, Backbone) else ()
     encoder = SentenceEncoder(
         backbone,
         made,
@@ -112,30 +115,30 @@ def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: 
 
 
 def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
-    backbone = encoder.backbone
-    if encoder.max_length < max_length <= backbone.usable_length(encoder.shift):
+    backbone, room = encoder.backbone, encoder.max_length
+    if max_length <= room:
+        return
+    if max_length <= backbone.usable_length(encoder.shift):
         raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {encoder.max_length}; "
-            "lower it or raise backbone.max_length"
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {room}; lower it or "
+            "raise backbone.max_length"
         )
-    if max_length > encoder.max_length and encoder.shift == 0:
+    if encoder.shift == 0:
         raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {encoder.max_length} in "
-            f"its {backbone.max_positions} positions; lower it"
+            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {room} in its "
+            f"{backbone.max_positions} positions; lower it"
         )
-    if max_length > encoder.max_length:
-        raise CseError(
-            f"prompt.length: {encoder.shift} leaves {encoder.max_length} of the {backbone.max_positions} positions of "
-            f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
-        )
+    raise CseError(
+        f"prompt.length: {encoder.shift} leaves {room} of the {backbone.max_positions} positions of "
+        f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
+    )
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
     """Open the language model, or the word vectors of all words in the prepared data."""
     if is_word_file(Path(backbone.name)):
         words = words_of(_every_text(data))
-        bar = sys.stderr.isatty()
-        return load_words(find_words(backbone.name), words, progress=bar)
+        return load_words(find_words(backbone.name), words, progress=sys.stderr.isatty())
     return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
 
 
@@ -237,3 +240,70 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
             f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
             "the same prompt.kind and prompt.layers"
         )
+
+
+# ---- device -------------------------------------------------------------------------------------------------------
+
+
+def choose_device(wish: str) -> torch.device:
+    """Return the device of torch for a ``Provider``, the CPU beside OpenVINO."""
+    if wish == "cuda" and not torch.cuda.is_available():
+        raise CseError("device: cuda was requested, but torch sees no GPU; install a CUDA build or choose auto or cpu")
+    if wish == "auto":
+        wish = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device("cpu" if wish == "openvino" else wish)
+
+
+def choose_bf16(wish: str, device: torch.device) -> bool:
+    """Return whether matrix products run in bfloat16; ``auto`` requires native hardware support."""
+    if wish == "fp32":
+        return False
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if wish == "bf16" and not native and device.type == "cuda":
+        raise CseError("train.precision: this GPU has no bf16 matrix products; choose auto or fp32")
+    return native or wish == "bf16"
+
+
+# from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
+_SAID = (
+    "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "can't allocate memory",
+    "bad_alloc",
+    "could not create a primitive",
+    "out_of_memory",
+)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an error means that memory ran out."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
+
+
+PACKAGES = (
+    "cse", "torch", "transformers", "tokenizers", "onnxruntime", "onnxruntime-gpu", "numpy", "scipy", "scikit-learn",
+)  # fmt: skip
+
+
+def environment(device: str) -> dict[str, str]:
+    """Return package versions, processor and device as text by name."""
+    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
+    for package in PACKAGES:
+        with suppress(PackageNotFoundError):
+            found[package] = version(package)
+    found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
+    found["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
+    return found
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or "unknown"
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")

@@ -1,4 +1,4 @@
-"""Communication between workers that train on shares of one batch, and its single-worker equivalent.
+"""Communication between workers that train on shares of one batch.
 
 The loss is that of the whole batch, as a single worker would compute it. With ``W`` workers, ``L`` the loss and ``L_r``
 the loss on worker ``r``, the code keeps ``L = 1/W sum_r L_r``, so the gradient is the mean over workers:
@@ -16,24 +16,41 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 
 T = TypeVar("T")
+_CPU = torch.device("cpu")
 
 
 class PeerLost(RuntimeError):
     """Communication failed because another worker failed or is gone; that worker's own error gives the cause."""
 
 
-class Group:
-    """A single worker, and the interface for several."""
+@contextmanager
+def _together() -> Iterator[None]:
+    """Raise communication errors as ``PeerLost``, to tell them apart from this worker's own errors."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:  # from gloo or NCCL
+        raise PeerLost(str(error)) from error
 
-    rank = 0
-    size = 1
+
+class Group:
+    """The workers that share each batch; one alone sends nothing."""
+
+    def __init__(self, rank: int = 0, size: int = 1, device: torch.device = _CPU) -> None:
+        self.rank, self.size, self.device = rank, size, device
+
+    @classmethod
+    def joined(cls, device: torch.device) -> Group:
+        """Return the workers of torch's default process group, set up by a launcher (gloo or NCCL)."""
+        return cls(dist.get_rank(), dist.get_world_size(), device)
 
     def deal(self, slices: int) -> list[list[int]]:
         """Return the slices of each worker; deals in alternating order, since slices are sorted by length."""
@@ -44,8 +61,11 @@ class Group:
         return shares
 
     def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Gather the rows ``(counts[r], ...)`` of all workers ``r``, with their gradient."""
-        return rows
+        """Gather the rows ``(counts[r], ...)`` of all workers ``r``; a row's gradient sums over all workers' losses."""
+        if self.size == 1:
+            return rows
+        joined: torch.Tensor = _Gather.apply(rows, tuple(counts), self.rank)
+        return joined
 
     def block(self, rows: int) -> slice:
         """Return the rows that are this worker's anchors: its block of them, or all if there are fewer than workers."""
@@ -63,65 +83,17 @@ class Group:
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         """Return this worker's contribution to a mean over all workers' tokens; the average of theirs is the mean."""
-        return total / count.clamp(min=1)
-
-    def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
-        """Replace each gradient with its mean over workers."""
-
-    def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
-        """Return the mean of each scalar over workers."""
-        numbers = torch.stack([value.detach().float() for value in values.values()])  # one wait for the device
-        return dict(zip(values, numbers.tolist(), strict=True))
-
-    def from_first(self, make: Callable[[], T]) -> T:
-        """Return the first worker's result of ``make``, which must be picklable; an error there ends all workers.
-
-        Raises:
-            PeerLost: on the other workers, if ``make`` raised on the first, which raises its own error.
-        """
-        return make()
-
-    def any(self, *flags: bool) -> list[bool]:
-        """Return for each flag whether any worker set it."""
-        return [*flags]
-
-
-ALONE = Group()
-
-
-@contextmanager
-def _together() -> Iterator[None]:
-    """Raise communication errors as ``PeerLost``, to tell them apart from this worker's own errors."""
-    try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
-    except RuntimeError as error:  # from gloo or NCCL
-        raise PeerLost(str(error)) from error
-
-
-class ProcessGroup(Group):
-    """The workers of torch's default process group, set up by a launcher (gloo or NCCL)."""
-
-    def __init__(self, device: torch.device) -> None:
-        self.rank, self.size, self.device = dist.get_rank(), dist.get_world_size(), device
-
-    def gather(self, rows: torch.Tensor, counts: Sequence[int]) -> torch.Tensor:
-        """Gather the rows of all workers; a row's gradient sums over all workers' losses."""
-        joined: torch.Tensor = _Gather.apply(rows, tuple(counts), self.rank)
-        return joined
-
-    def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
-        """Divide by the tokens of all workers and multiply by the number of workers."""
+        if self.size == 1:
+            return total / count.clamp(min=1)
         everyone = count.detach().clone()
         with _together():
             dist.all_reduce(everyone)
         return self.size * total / everyone.clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
-        """Send all gradients in one message."""
+        """Replace each gradient with its mean over workers, all in one message."""
         gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
-        if not gradients:
+        if self.size == 1 or not gradients:
             return
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         with _together():
@@ -132,13 +104,20 @@ class ProcessGroup(Group):
 
     def average(self, values: Mapping[str, torch.Tensor]) -> dict[str, float]:
         """Return the mean of each scalar over workers."""
-        means = torch.stack([value.detach().float() for value in values.values()])
-        with _together():
-            dist.all_reduce(means)
+        means = torch.stack([value.detach().float() for value in values.values()])  # one wait for the device
+        if self.size > 1:
+            with _together():
+                dist.all_reduce(means)
         return dict(zip(values, (means / self.size).tolist(), strict=True))
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """Broadcast the first worker's value, or its error message so that the others do not wait."""
+        """Return the first worker's result of ``make``, which must be picklable; an error there ends all workers.
+
+        Raises:
+            PeerLost: on the other workers, if ``make`` raised on the first, which raises its own error.
+        """
+        if self.size == 1:
+            return make()
         said: list[Any] = [None, None]
         failed: Exception | None = None
         if self.rank == 0:
@@ -157,10 +136,15 @@ class ProcessGroup(Group):
 
     def any(self, *flags: bool) -> list[bool]:
         """Return for each flag whether any worker set it."""
+        if self.size == 1:
+            return [*flags]
         raised = torch.tensor(flags, dtype=torch.int32, device=self.device)
         with _together():
             dist.all_reduce(raised, op=dist.ReduceOp.MAX)
         return [bool(flag) for flag in raised.tolist()]
+
+
+ALONE = Group()
 
 
 class _Gather(torch.autograd.Function):
@@ -185,25 +169,19 @@ class _Gather(torch.autograd.Function):
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 
-def order_of(places: Sequence[np.ndarray]) -> np.ndarray:
-    """Return the order that restores the flattened batch from the workers' rows one after another, int64.
-
-    Args:
-        places: for each worker, the flattened-batch indices of its rows in the order it holds them, int64 ``(rows,)``.
-    """
-    return np.concatenate(places).argsort()
-
-
+@dataclass(frozen=True)
 class GroupLayout:
-    """Order of the workers' rows in the flattened batch."""
+    """Order of the workers' rows in the flattened batch.
 
-    def __init__(self, counts: Sequence[int], order: torch.Tensor) -> None:
-        self.counts, self.order = counts, order
+    Attributes:
+        counts: rows of each worker.
+        order: what restores the flattened batch from the workers' rows one after another, int64.
+    """
 
-    def join(self, group: Group, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Gather all workers' rows in flattened-batch order.
+    group: Group
+    counts: Sequence[int]
+    order: torch.Tensor
 
-        Args:
-            parts: one tensor per slice of this worker, ``(rows of the slice, ...)``.
-        """
-        return group.gather(torch.cat(list(parts)), self.counts)[self.order]
+    def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Gather all workers' rows in flattened-batch order; ``parts`` is one tensor per slice of this worker."""
+        return self.group.gather(torch.cat(list(parts)), self.counts)[self.order]

@@ -7,7 +7,6 @@ import math
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,13 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
-from cse.settings.train import TrainSettings
-from cse.training.batch import Augmentation, Batch, Staged, encode_staged, stage_batch
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.batch import Batch, Staged, encode_staged, stage_batch
 from cse.training.batches import Mixture
-from cse.training.capture import Captured, Terms, why_not
+from cse.training.capture import Captured, Terms, Update, why_not
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
-from cse.training.slices import Cut
 from cse.training.state import InitialShare, RunFolder, RunState, copy_into
 from cse.training.tokens import TokenTable
 
@@ -36,46 +34,26 @@ STAIR = 500  # steps per decay interval of the staircase schedule (Contrastive T
 _NO_START = "prompt: the embeddings are not finite before any update; take another backbone"
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What the loop follows: its settings, with what ``auto`` and the backbone make of them."""
-
-    train: TrainSettings
-    augmentation: Augmentation
-    bf16: bool
-
-    @property
-    def cut(self) -> Cut:
-        """How batches are cut into slices."""
-        return Cut(self.train.row_groups, self.train.mini_batch_size)
-
-    def factor(self, step: int, steps: int) -> float:
-        """Return the fraction of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
-        warmup = int(self.train.warmup_share * steps)
-        if step < warmup:
-            return (step + 1) / warmup
-        if self.train.schedule == "constant":
-            return 1.0
-        if self.train.schedule == "staircase":
-            return max(1.0 - 0.2 * ((step - warmup) // STAIR), 0.2)
-        return (steps - step) / max(steps - warmup, 1)
+PLAIN = AugmentSettings()
+CPU = torch.device("cpu")
 
 
 def train(
     encoder: SentenceEncoder,
     losses: Losses,
-    table: TokenTable,
-    plan: Plan,
+    tables: Sequence[TokenTable],
+    settings: TrainSettings,
     *,
-    more: Sequence[TokenTable] = (),
+    augment: AugmentSettings = PLAIN,
+    bf16: bool = False,
     dev: Callable[[], float] | None,
     choose: bool = True,
     folder: RunFolder,
     observer: Observer,
-    device: torch.device | None = None,
+    device: torch.device = CPU,
     group: Group = ALONE,
 ) -> RunState:
-    """Train to the end of the plan and leave the best weights in the encoder.
+    """Train to the end and leave the best weights in the encoder.
 
     The initial weights are scored before the first update and count as a candidate, since training may make them worse.
 
@@ -86,6 +64,7 @@ def train(
     Args:
         encoder: its ``trainable()`` weights are updated; all others stay bit for bit.
         losses: the loss to minimise; its own ``trainable()`` weights are updated too.
+        tables: the rows of each source, the main one's first.
         dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
         folder: where the resumable state is saved. With several workers, the first one's counts and its clock decides
@@ -98,24 +77,42 @@ def train(
         Interrupted: SIGTERM or SIGINT arrived; saves the state first.
         PeerLost: another worker failed.
     """
-    device, chosen = device or torch.device("cpu"), plan.train
     encoder.to(device).train()
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
-    optimizer = _optimizer(weights, losses.rates(), plan)
-    tables = (table, *more)
-    batches = Mixture([each.rows for each in tables], chosen.batch_size, chosen.epochs, chosen.seed)
-    steps = min(batches.steps, chosen.max_steps or batches.steps)
-    mixed = InitialShare(encoder.trainable(), chosen.start_share)
+    optimizer = _optimizer(weights, losses.rates(), settings)
+    batches = Mixture(
+        [table.rows for table in tables],
+        batch_size=settings.batch_size,
+        epochs=settings.epochs,
+        seed=settings.seed,
+    )
+    steps = min(batches.steps, settings.max_steps or batches.steps)
+    mixed = InitialShare(encoder.trainable(), settings.start_share)
     state = _start(folder, weights, mixed, losses, optimizer, group)
     observer.start(state.step, steps)
 
     def evaluate() -> None:
         if dev is not None:
             with mixed.in_place():
-                _evaluate(encoder, _score(dev, state, plan, group), state, observer, choose=choose)
+                _evaluate(encoder, _score(dev, state, settings, group), state, observer, choose=choose)
 
-    run, alike = _runner(encoder, losses, optimizer, weights, plan, device, group)
+    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> Terms:
+        twice = settings.mini_batch_size is not None
+        batch = encode_staged(encoder, staged, tensors, augment=augment, bf16=bf16, twice=twice)
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
+            terms = losses(batch)
+        optimizer.zero_grad()
+        terms["loss"].backward()
+        group.average_gradients(weights)
+        norm = torch.nn.utils.clip_grad_norm_(weights.values(), CLIP_NORM)
+        _check_first(batch, terms, norm, group)
+        optimizer.step()
+        losses.after_update(batch)
+        return terms
+
+    reason = why_not(encoder, losses, settings, augment, device, group)
+    run = _runner(update, optimizer, device, reason)
 
     received: list[int] = []
     with handling(received.append, signal.SIGTERM, signal.SIGINT):
@@ -124,27 +121,26 @@ def train(
                 evaluate()
             clock, sentences, tokens, stop = time.monotonic(), 0, 0, False
             saved = clock
-            while not _is_over(state, steps, plan):
+            while not _is_over(state, steps, settings.early_stop):
                 step = state.step
                 source, epoch, rows = batches.at(step)
-                torch.manual_seed(_step_seed(chosen.seed, step, group.rank))
+                torch.manual_seed(_step_seed(settings.seed, step, group.rank))
                 for weighted in optimizer.param_groups:
-                    weighted["lr"] = weighted["peak"] * plan.factor(step, steps)
+                    weighted["lr"] = weighted["peak"] * rate_factor(settings, step, steps)
 
                 staged = stage_batch(
                     encoder,
                     tables[source],
                     rows,
-                    cut=plan.cut,
-                    augmentation=plan.augmentation,
-                    rng=np.random.default_rng([chosen.seed, step]),
+                    settings=settings,
+                    augment=augment,
                     step=step,
                     epoch=epoch,
                     device=device,
                     group=group,
                     source=source,
-                    bf16=plan.bf16,
-                    alike=alike,
+                    bf16=bf16,
+                    alike=not reason,
                 )
                 terms = run(staged)
 
@@ -153,22 +149,22 @@ def train(
                 tokens += staged.real_tokens
                 last = state.step == steps
                 reports = state.step % REPORT_EVERY == 0 or last
-                due = group.rank == 0 and time.monotonic() - saved >= chosen.save_seconds
+                due = group.rank == 0 and time.monotonic() - saved >= settings.save_seconds
                 if reports:
                     values = losses.record(group.average(terms))
                     stop, due = group.any(bool(received), due)  # all workers do both at the same step
-                    _check_loss(values["loss"], state.step, plan)
+                    _check_loss(values["loss"], state.step, settings.learning_rate)
                     seconds = max(time.monotonic() - clock, 1e-9)
                     learning_rate = optimizer.param_groups[0]["lr"]
                     speed = sentences / seconds, tokens / seconds
                     observer.step(StepRecord(state.step, steps, values, learning_rate, *speed, state.best_score))
                     clock, sentences, tokens = time.monotonic(), 0, 0
-                if dev is not None and (state.step % chosen.eval_every == 0 or last):
-                    _check_loss(group.average({"loss": terms["loss"]})["loss"], state.step, plan)
+                if dev is not None and (state.step % settings.eval_every == 0 or last):
+                    _check_loss(group.average({"loss": terms["loss"]})["loss"], state.step, settings.learning_rate)
                     evaluate()
                     clock, sentences, tokens = time.monotonic(), 0, 0
                 stop = stop or (group.size == 1 and bool(received))
-                last = _is_over(state, steps, plan)
+                last = _is_over(state, steps, settings.early_stop)
                 if last or stop or (due and (reports or group.size == 1)):
                     if group.rank == 0:
                         state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
@@ -188,37 +184,26 @@ def train(
 
 
 def _runner(
-    encoder: SentenceEncoder,
-    losses: Losses,
-    optimizer: torch.optim.Optimizer,
-    weights: Mapping[str, torch.nn.Parameter],
-    plan: Plan,
-    device: torch.device,
-    group: Group,
-) -> tuple[Callable[[Staged], Terms], bool]:
-    """Return what runs a step and returns the loss and its terms, and whether batches are to be of few shapes."""
-
-    def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> Terms:
-        twice = plan.cut.mini_batch_size is not None
-        batch = encode_staged(encoder, staged, tensors, augmentation=plan.augmentation, bf16=plan.bf16, twice=twice)
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=plan.bf16):
-            terms = losses(batch)
-        optimizer.zero_grad()
-        terms["loss"].backward()
-        group.average_gradients(weights)
-        norm = torch.nn.utils.clip_grad_norm_(weights.values(), CLIP_NORM)
-        if staged.step == 0:
-            _check_first(batch, terms, norm, group)
-        optimizer.step()
-        losses.after_update(batch)
-        return terms
-
-    reason = why_not(encoder, losses, plan, device, group)
+    update: Update, optimizer: torch.optim.Optimizer, device: torch.device, reason: str
+) -> Callable[[Staged], Terms]:
+    """Return what runs a step: a captured graph, unless there is a reason why not."""
     if not reason:
-        return Captured(update, optimizer, device), True
+        return Captured(update, optimizer, device)
     if device.type == "cuda":
         _log.info("train: kernels are launched one by one, not as a captured graph: %s", reason)
-    return lambda staged: update(staged, on_device(staged.arrays, device)), False
+    return lambda staged: update(staged, on_device(staged.arrays, device))
+
+
+def rate_factor(settings: TrainSettings, step: int, steps: int) -> float:
+    """Return the fraction of the peak learning rate at update ``step`` (from 0): warm-up, then the schedule."""
+    warmup = int(settings.warmup_share * steps)
+    if step < warmup:
+        return (step + 1) / warmup
+    if settings.schedule == "constant":
+        return 1.0
+    if settings.schedule == "staircase":
+        return max(1.0 - 0.2 * ((step - warmup) // STAIR), 0.2)
+    return (steps - step) / max(steps - warmup, 1)
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
@@ -248,13 +233,15 @@ def _start(
     return state
 
 
-def _is_over(state: RunState, steps: int, plan: Plan) -> bool:
+def _is_over(state: RunState, steps: int, early_stop: int | None) -> bool:
     """Return whether all updates are done or early stopping applies; also true for a resumed run that had ended."""
-    return state.step >= steps or (plan.train.early_stop is not None and state.stale >= plan.train.early_stop)
+    return state.step >= steps or (early_stop is not None and state.stale >= early_stop)
 
 
 def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Tensor, group: Group) -> None:
     """Reject a non-finite first step; no update has happened yet, so the learning rate is not the cause."""
+    if batch.step > 0:
+        return
     found = group.average({"embeddings": batch.projected_XD.abs().amax(), **terms, "gradient": norm})
     if not math.isfinite(found.pop("embeddings")):
         raise CseError(_NO_START)
@@ -269,15 +256,12 @@ def _check_first(batch: Batch, terms: Mapping[str, torch.Tensor], norm: torch.Te
     )
 
 
-def _check_loss(loss: float, step: int, plan: Plan) -> None:
+def _check_loss(loss: float, step: int, rate: float) -> None:
     if not math.isfinite(loss):
-        raise CseError(
-            f"train.learning_rate: the loss is {loss} at step {step}; lower it (now {plan.train.learning_rate:g}) and "
-            "run again"
-        )
+        raise CseError(f"train.learning_rate: the loss is {loss} at step {step}; lower it (now {rate:g}) and run again")
 
 
-def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) -> float:
+def _score(dev: Callable[[], float], state: RunState, settings: TrainSettings, group: Group) -> float:
     """Return the dev score; blame training if the pairs could be scored before the first update but not now."""
     try:
         return group.from_first(dev)
@@ -285,7 +269,7 @@ def _score(dev: Callable[[], float], state: RunState, plan: Plan, group: Group) 
         if state.step > 0:
             raise CseError(
                 f"train.learning_rate: at step {state.step} the embeddings of the dev pairs are identical or not "
-                f"finite, unlike before training; lower it (now {plan.train.learning_rate:g}) and run again"
+                f"finite, unlike before training; lower it (now {settings.learning_rate:g}) and run again"
             ) from error
         if isinstance(error, NotFinite):
             raise CseError(_NO_START) from error
@@ -303,17 +287,19 @@ def _evaluate(encoder: SentenceEncoder, score: float, state: RunState, observer:
     observer.evaluated(state.step, score, best)
 
 
-def _optimizer(weights: dict[str, torch.nn.Parameter], rates: dict[str, float], plan: Plan) -> torch.optim.Optimizer:
+def _optimizer(
+    weights: Mapping[str, torch.nn.Parameter], rates: Mapping[str, float], settings: TrainSettings
+) -> torch.optim.Optimizer:
     """Make the optimiser, with one parameter group per peak learning rate."""
     groups: dict[float, list[torch.nn.Parameter]] = {}
     for name, weight in weights.items():
-        groups.setdefault(rates.get(name, plan.train.learning_rate), []).append(weight)
+        groups.setdefault(rates.get(name, settings.learning_rate), []).append(weight)
     members = [{"params": members, "lr": peak, "peak": peak} for peak, members in groups.items()]
-    decay = plan.train.weight_decay
-    if plan.train.optimizer == "rmsprop":
-        return torch.optim.RMSprop(members, weight_decay=decay)
+    if settings.optimizer == "rmsprop":
+        return torch.optim.RMSprop(members, weight_decay=settings.weight_decay)
     fused = all(weight.is_cuda for weight in weights.values())  # one launch for all of them
-    return torch.optim.AdamW(members, betas=(0.9, plan.train.beta2), eps=1e-8, weight_decay=decay, fused=fused)
+    betas, decay = (0.9, settings.beta2), settings.weight_decay
+    return torch.optim.AdamW(members, betas=betas, eps=1e-8, weight_decay=decay, fused=fused)
 
 
 def _on_host(value: Any) -> Any:

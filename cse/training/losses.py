@@ -7,21 +7,16 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import click
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
-from cse.data.store import STAND_INS, PreparedData
+from cse.data.store import PreparedData
 from cse.errors import CseError, in_terms_of
 from cse.files import fingerprint
-from cse.losses.collection import Collection, Targets
+from cse.losses.collection import Collection
 from cse.losses.contrastive_tension import ContrastiveTension
 from cse.losses.distillation import Distillation
 from cse.losses.energy_hinge import EnergyHinge
@@ -40,11 +35,10 @@ from cse.model.checkpoint import identity_of
 from cse.model.declared import is_checkpoint
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.uses import role_for
-from cse.settings.objective import CollectionSettings, DistillationSettings, ObjectiveSettings
+from cse.settings.objective import DistillationSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
-from cse.training.collection import QueryPairs, document_vectors, pairs_of, teach, unit_vectors
-from cse.training.corruption import source_of_corrupted
+from cse.training.collection import collection_from
+from cse.training.corruption import check_corrupted, corrupter_of, corruption_facts, prepared
 from cse.training.tokens import TokenTable
 
 
@@ -101,7 +95,7 @@ class Losses(nn.Module):
 
 
 _CPU = torch.device("cpu")
-_TEACHERS, _TEACHER = "objective.distillation.teacher_folder", "objective.collection.teacher_folder"
+_TEACHERS = "objective.distillation.teacher_folder"
 
 
 def losses_from(
@@ -125,7 +119,12 @@ def losses_from(
 
     def replaced_tokens() -> ReplacedTokens:
         chosen = objective.replaced_tokens
-        source = source_of_corrupted(chosen, train, encoder.transformer, table, corrupted, device, bf16=bf16)
+        if chosen.corrupts_beforehand:
+            assert corrupted is not None  # noqa: S101 - stages give it
+            check_corrupted(corrupted, corruption_facts(chosen, train.seed))
+            source = prepared(corrupted, table, epochs=train.epochs)
+        else:
+            source = corrupter_of(chosen, train, encoder.transformer, table, device=device, bf16=bf16)
         return ReplacedTokens(encoder, chosen, source)
 
     def label_proxies() -> LabelProxies:
@@ -219,55 +218,3 @@ def _teacher(place: Path, encoder: SentenceEncoder, longest: int) -> SentenceEnc
             f"{longest}"
         )
     return teacher
-
-
-# ---- a collection of documents ------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class TaughtCollection:
-    """Queries, the documents they are trained against, and what a teacher thinks of these.
-
-    Attributes:
-        documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
-        queries: the teacher's unit vectors of the queries ``(n, D')``.
-    """
-
-    pairs: QueryPairs
-    documents: NDArray[np.float32]
-    queries: NDArray[np.float32]
-    targets: Targets
-
-
-def collection_from(
-    encoder: SentenceEncoder, sources: Sequence[PreparedData], settings: CollectionSettings, most: int | None = None
-) -> TaughtCollection:
-    """Encode the documents, let the teacher score them for each query, and say how many there are.
-
-    Args:
-        most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
-    """
-    if encoder.documents is None:
-        raise CseError("objective.collection: trains queries alone; set prompt.side: query")
-    for data in sources:
-        if data.view != "pairs":
-            raise CseError(
-                f"{data.rows_file}: contains {data.view}, but queries are trained on pairs of a query and its "
-                "document; run `cse prepare` with data.view: pairs, or documents and data.pairs: [stand_ins]"
-            )
-    pairs = pairs_of([(data.train, data.made_from == STAND_INS) for data in sources], sources[0].documents)
-    if len(pairs.documents) < 2:
-        raise CseError(f"{sources[0].rows_file}: one document is no collection; prepare two or more")
-    if most is not None and len(pairs.queries) > most:
-        pairs = pairs.only(np.linspace(0, len(pairs.queries) - 1, most, dtype=np.int64))
-    bar = sys.stderr.isatty()
-    click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
-    bare = encoder.documents
-    documents = document_vectors(bare, pairs.documents, bar)
-    teacher, taught = bare, documents
-    if settings.teacher_folder is not None:
-        with in_terms_of(f"{_TEACHER}: "):
-            teacher = SentenceEncoder.load(Path(settings.teacher_folder))
-        taught = document_vectors(teacher, pairs.documents, bar)
-    queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts), bar)
-    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught))

@@ -103,8 +103,8 @@ def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margi
     candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
     chosen_R = np.full(len(pairs.anchor_R), NONE)
     barred_C = np.zeros(pairs.candidates, bool)
-    search = _exact if pairs.candidates <= EXACT else _nearest
-    for row, found, cosines in search(pairs, anchors_TD, candidates_CD):
+    depth = _DEPTH + max(map(len, pairs.barred_R))
+    for row, found, cosines in _searched(anchors_TD, pairs.anchor_R, candidates_CD, depth):
         positive = float(anchors_TD[pairs.anchor_R[row]] @ texts_TD[pairs.positive_R[row]])
         barred_C[pairs.barred_R[row]] = True
         cosines = np.where(barred_C[found], -np.inf, cosines)
@@ -129,45 +129,31 @@ def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
     return round(float((one_RD * other_RD).sum(axis=1).mean()), 4)
 
 
-def _exact(
-    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray
+def _searched(
+    vectors_TD: np.ndarray, rows_R: np.ndarray, candidates_CD: np.ndarray, depth: int
 ) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield every row with all candidates and their cosines."""
-    everything = np.arange(len(candidates_CD))
-    size = max(CELLS // len(candidates_CD), 1)
-    for start in range(0, len(pairs.anchor_R), size):
-        block_BC = anchors_TD[pairs.anchor_R[start : start + size]] @ candidates_CD.T
-        for place, cosines in enumerate(block_BC):
-            yield start + place, everything, cosines
+    """Yield every row's place with all candidates and their cosines; of many the approximately nearest, best first.
 
-
-def _nearest(
-    pairs: PairNumbers, anchors_TD: np.ndarray, candidates_CD: np.ndarray
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield every row with its approximately nearest candidates and their cosines."""
-    index = _index(candidates_CD)
-    most = max(map(len, pairs.barred_R))
-    depth = min(_DEPTH + most, len(candidates_CD))
+    Args:
+        rows_R: numbers of the vectors that search.
+        depth: candidates that an approximate search looks at.
+    """
+    if len(candidates_CD) <= EXACT:
+        everything = np.arange(len(candidates_CD))
+        size = max(CELLS // len(candidates_CD), 1)
+        for start in range(0, len(rows_R), size):
+            block_BC = vectors_TD[rows_R[start : start + size]] @ candidates_CD.T
+            for place, cosines in enumerate(block_BC, start=start):
+                yield place, everything, cosines
+        return
+    index, depth = _index(candidates_CD), min(depth, len(candidates_CD))
     index.hnsw.efSearch = 2 * depth
     size = max(CELLS // depth, 1)
-    for start in range(0, len(pairs.anchor_R), size):
-        found_BK = index.search(anchors_TD[pairs.anchor_R[start : start + size]], depth)
-        for place, (cosines, found) in enumerate(zip(*found_BK, strict=True)):
+    for start in range(0, len(rows_R), size):
+        found_BK = index.search(vectors_TD[rows_R[start : start + size]], depth)
+        for place, (cosines, found) in enumerate(zip(*found_BK, strict=True), start=start):
             there = found >= 0
-            yield start + place, found[there], cosines[there]
-
-
-def approximate_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
-    """Return each text's approximately nearest others, ``(T, nearest)``, -1 where fewer are found."""
-    index = _index(np.ascontiguousarray(vectors_TD))
-    index.hnsw.efSearch = max(_DEPTH, 2 * nearest)
-    found_TK = np.full((len(vectors_TD), nearest), NONE)
-    for start in range(0, len(vectors_TD), CELLS // _DEPTH):
-        _, found_BK = index.search(vectors_TD[start : start + CELLS // _DEPTH], nearest + 1)
-        for place, found in enumerate(found_BK, start=start):
-            others = found[(found != place) & (found >= 0)][:nearest]
-            found_TK[place, : len(others)] = others
-    return found_TK
+            yield place, found[there], cosines[there]
 
 
 def _index(vectors_TD: np.ndarray) -> Any:
@@ -183,17 +169,6 @@ def _index(vectors_TD: np.ndarray) -> Any:
     return index
 
 
-def first_places(cosines: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` highest cosines, the earlier of equals first."""
-    if count == 0:
-        return np.empty(0, np.int64)
-    if count >= len(cosines):
-        return np.arange(len(cosines))
-    last = -np.partition(-cosines, count - 1)[count - 1]
-    above = np.flatnonzero(cosines > last)
-    return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])
-
-
 def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
 
@@ -203,8 +178,14 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     nearest = min(nearest, len(vectors_TD) - 1)
     if nearest < 1:
         return np.empty((0, 2), np.int64)
-    search = _nearest_of_each if len(vectors_TD) <= EXACT else approximate_neighbours
-    found_TK = search(vectors_TD, nearest)
+    vectors_TD = np.ascontiguousarray(vectors_TD)
+    found_TK = np.full((len(vectors_TD), nearest), NONE)
+    depth = max(_DEPTH // 2, nearest + 1)
+    for row, found, cosines in _searched(vectors_TD, np.arange(len(vectors_TD)), vectors_TD, depth):
+        cosines[found == row] = -np.inf
+        chosen = _first_places(cosines, nearest)
+        chosen = chosen[cosines[chosen] > -np.inf]  # an approximate search may find fewer
+        found_TK[row, : len(chosen)] = found[chosen]
     one = np.repeat(np.arange(len(vectors_TD)), found_TK.shape[1])
     pairs = np.stack([one, found_TK.ravel()], axis=1)
     pairs = np.sort(pairs[pairs[:, 1] >= 0], axis=1)
@@ -212,16 +193,13 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     return distinct[times == 2].astype(np.int64)
 
 
-def _nearest_of_each(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
-    """Return each text's nearest others, ``(T, nearest)`` in no order; the earlier of equals."""
-    found_TK = np.empty((len(vectors_TD), nearest), np.int64)
-    size = max(CELLS // len(vectors_TD), 1)
-    for start in range(0, len(vectors_TD), size):
-        cosine_BT = vectors_TD[start : start + size] @ vectors_TD.T
-        rows = np.arange(len(cosine_BT))
-        cosine_BT[rows, start + rows] = -np.inf
-        found_TK[start : start + size] = [first_places(cosine_T, nearest) for cosine_T in cosine_BT]
-    return found_TK
+def _first_places(cosines: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` highest cosines, all if there are no more; the earlier of equals."""
+    if count >= len(cosines):
+        return np.arange(len(cosines))
+    last = -np.partition(-cosines, count - 1)[count - 1]
+    above = np.flatnonzero(cosines > last)
+    return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])
 
 
 def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:

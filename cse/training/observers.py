@@ -45,6 +45,15 @@ class StepRecord:
         """The terms that the batch has."""
         return {name: value for name, value in self.terms.items() if not math.isnan(value)}
 
+    @property
+    def scalars(self) -> dict[str, float]:
+        """Known terms, learning rate and speed, by the names that they have on a board."""
+        return {f"loss/{name}": value for name, value in self.known.items()} | {
+            "learning_rate": self.learning_rate,
+            "speed/sentences_per_second": self.sentences_per_second,
+            "speed/tokens_per_second": self.tokens_per_second,
+        }
+
 
 class Observer:
     """Watches a run without changing it; one that looks at something says what it does then."""
@@ -68,15 +77,13 @@ class ProgressBar(Observer):
     def __init__(
         self, stream: TextIO | None = None, seconds_between_lines: float = 10.0, measure: str = SPEARMAN
     ) -> None:
-        self.measure = measure
-        self.stream = stream or sys.stderr
+        self.stream, self.measure = stream or sys.stderr, measure
         self.seconds = seconds_between_lines
         self.bar: Any = None
         self.started = self.last_line = 0.0
         self.done_before = 0
 
     def start(self, done: int, steps: int) -> None:
-        """Start the bar at ``done`` of ``steps``."""
         self.started, self.done_before = time.monotonic(), done
         if self.stream.isatty():
             self.bar = tqdm(total=steps, initial=done, desc="train", unit="step", file=self.stream, dynamic_ncols=True)
@@ -84,7 +91,6 @@ class ProgressBar(Observer):
             self._say(f"resuming after step {done} of {steps}")
 
     def step(self, record: StepRecord) -> None:
-        """Show loss terms, dev score, speed and time left."""
         text = " ".join(f"{name} {value:.4f}" for name, value in record.known.items())
         text += f" | lr {record.learning_rate:.2e} | {record.sentences_per_second:.0f} sentences/s"
         text += f" {record.tokens_per_second:.0f} tokens/s" + _memory()
@@ -103,7 +109,6 @@ class ProgressBar(Observer):
             self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {_clock(left)} left")
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Print the dev score on its own line."""
         when = f"step {step}" if step else "before training"
         if not step:  # the time left is that of steps
             self.started = time.monotonic()
@@ -112,7 +117,6 @@ class ProgressBar(Observer):
         self._say(f"{when}: {DevScore(score, self.measure)}{' (best so far)' if best and step else ''}")
 
     def close(self) -> None:
-        """Leave the bar where it is."""
         if self.bar is not None:
             self.bar.close()
 
@@ -139,12 +143,10 @@ class CsvLog(Observer):
                 csv.writer(stream, lineterminator="\n").writerows([header, *kept] if kept else [])
 
     def step(self, record: StepRecord) -> None:
-        """Append the loss terms and the learning rate."""
-        values = {"step": record.step, **_rounded(record.terms), "learning_rate": f"{record.learning_rate:.6g}"}
-        self._append("train.csv", values)
+        terms = {name: "" if math.isnan(value) else f"{value:.6g}" for name, value in record.terms.items()}
+        self._append("train.csv", {"step": record.step, **terms, "learning_rate": f"{record.learning_rate:.6g}"})
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Append the dev score."""
         self._append("dev.csv", {"step": step, self.column: f"{score:.4f}"})
 
     def _append(self, name: str, values: Mapping[str, Any]) -> None:
@@ -178,19 +180,13 @@ class TensorBoard(Observer):
             raise
 
     def step(self, record: StepRecord) -> None:
-        """Write the loss terms, learning rate and speed."""
-        for name, value in record.known.items():
-            self.writer.add_scalar(f"loss/{name}", value, record.step)
-        self.writer.add_scalar("learning_rate", record.learning_rate, record.step)
-        self.writer.add_scalar("speed/sentences_per_second", record.sentences_per_second, record.step)
-        self.writer.add_scalar("speed/tokens_per_second", record.tokens_per_second, record.step)
+        for name, value in record.scalars.items():
+            self.writer.add_scalar(name, value, record.step)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Write the dev score."""
         self.writer.add_scalar(self.tag, score, step)
 
     def close(self) -> None:
-        """Flush and close the log."""
         try:
             if self.writer is not None:
                 self.writer.close()
@@ -210,28 +206,20 @@ class Observers(Observer):
         self.observers = observers
 
     def start(self, done: int, steps: int) -> None:
-        """Notify every observer."""
         for observer in self.observers:
             observer.start(done, steps)
 
     def step(self, record: StepRecord) -> None:
-        """Notify every observer."""
         for observer in self.observers:
             observer.step(record)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Notify every observer."""
         for observer in self.observers:
             observer.evaluated(step, score, best)
 
     def close(self) -> None:
-        """Notify every observer."""
         for observer in self.observers:
             observer.close()
-
-
-def _rounded(terms: Mapping[str, float]) -> dict[str, str]:
-    return {name: "" if math.isnan(value) else f"{value:.6g}" for name, value in terms.items()}
 
 
 def _clock(seconds: float) -> str:
@@ -285,17 +273,9 @@ class MlflowRun(Observer):
             raise CseError(f"CSE_OBSERVERS: mlflow: {_first_line(error)}; check MLFLOW_TRACKING_URI") from None
 
     def step(self, record: StepRecord) -> None:
-        """Log the loss terms, the learning rate and the speed."""
-        values = {f"loss/{name}": value for name, value in record.known.items()}
-        values |= {
-            "learning_rate": record.learning_rate,
-            "speed/sentences_per_second": record.sentences_per_second,
-            "speed/tokens_per_second": record.tokens_per_second,
-        }
-        self._log(values, record.step)
+        self._log(record.scalars, record.step)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Log the dev score, and the best one so far."""
         self._log({self.tag: score} | ({"dev/best": score} if best else {}), step)
 
     def close(self) -> None:

@@ -30,13 +30,11 @@ from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
-from cse.training.batch import Augmentation
 from cse.training.corruption import check_generator
-from cse.training.device import choose_bf16, choose_device, is_out_of_memory
-from cse.training.encoder import check_copies, encoder_from, open_backbone
+from cse.training.encoder import check_copies, choose_bf16, choose_device, encoder_from, is_out_of_memory, open_backbone
 from cse.training.fit_post import check_post
 from cse.training.group import ALONE, Group
-from cse.training.loop import Plan, take_best, train
+from cse.training.loop import take_best, train
 from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer
@@ -49,7 +47,7 @@ from cse.training.sources import (
     say_small,
     set_widths,
     sources_of,
-    tables_of,
+    table_of,
     texts_before,
 )
 from cse.training.state import RunFolder, RunState
@@ -61,7 +59,7 @@ DEV_BATCH = 64  # sentences
 
 @dataclass(frozen=True, kw_only=True)
 class Training:
-    """A training that is ready to run under any launcher.
+    """What a launcher runs.
 
     Attributes:
         data: the rows and dev pairs; nothing else in it is read.
@@ -103,8 +101,8 @@ class Training:
         return self.settings.objective.over(self.settings.data.more_terms)
 
     def tables(self) -> list[TokenTable]:
-        """Return the training rows as token ids, see ``tables_of``; shared rows are memory-mapped."""
-        return tables_of(self.settings, self.encoder, self.sources, self.folders.tokens)
+        """Return the training rows of each source as token ids; shared rows are memory-mapped."""
+        return [table_of(self.settings, self.encoder, source, self.folders.tokens) for source in self.sources]
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder.
@@ -112,29 +110,30 @@ class Training:
         Raises:
             Interrupted: a signal arrived; the state is saved.
         """
-        settings, encoder, dev, tables = self.settings, self.encoder, self.dev, self.tables()
+        settings, dev, tables = self.settings, self.dev, self.tables()
         for number, each in enumerate(tables if group.rank == 0 else ()):
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
             say_small(each, settings.train.batch_size, what)
-        table = tables[0]
         try:
+            losses = losses_from(
+                self.objective,
+                self.encoder,
+                settings.train,
+                tables[0],
+                own=own_weights(settings),
+                head=self.head,
+                sources=[source.data for source in self.sources],
+                corrupted=self.folders.corrupted,
+                device=self.device,
+                bf16=self.bf16,
+            )
             return train(
-                encoder,
-                losses_from(
-                    self.objective,
-                    encoder,
-                    settings.train,
-                    table,
-                    own=own_weights(settings),
-                    head=self.head,
-                    sources=[source.data for source in self.sources],
-                    corrupted=self.folders.corrupted,
-                    device=self.device,
-                    bf16=self.bf16,
-                ),
-                table,
-                Plan(settings.train, Augmentation.of(settings.augment, encoder.backbone), self.bf16),
-                more=tables[1:],
+                self.encoder,
+                losses,
+                tables,
+                settings.train,
+                augment=settings.augment,
+                bf16=self.bf16,
                 dev=None if dev is None else lambda: self.score(dev),
                 choose=bool(self.objective.comparing),
                 folder=self.folder,
@@ -145,9 +144,8 @@ class Training:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-            at_once = (
-                settings.train.mini_batch_size or max(len(each.columns) for each in tables) * settings.train.batch_size
-            )
+            views = max(len(table.columns) for table in tables)
+            at_once = settings.train.mini_batch_size or views * settings.train.batch_size
             raise CseError(
                 f"train.mini_batch_size: out of memory ({self.device.type}) with {at_once} sentences at once; set it "
                 f"to {max(at_once // 2, 1)} or less (same gradients, a third slower), or lower train.batch_size"
@@ -155,10 +153,9 @@ class Training:
 
     def score(self, dev: Task) -> float:
         """Return the score that selects checkpoints, times 100, encoded as ``train.selection`` says."""
-        dev = self._in_roles(dev)
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
-            return self._score(dev).value
+            return self._score(self._in_roles(dev)).value
 
     @property
     def chooses_otherwise(self) -> bool:
@@ -210,6 +207,8 @@ def open_training(
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)
+    if settings.augment.repeat_words > 0 and isinstance(backbone, Backbone):
+        _ = backbone.special_ids  # refuses a tokenizer without them
     set_widths(encoder, objective, settings.train)
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)

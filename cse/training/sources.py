@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -40,19 +39,12 @@ class TrainingSource:
 
 def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     """Return the sources that a training reads, the main one first; alone if nothing is trained."""
-    objective = settings.objective
-    return [
-        TrainingSource("data.train_path", data, objective, 1.0),
-        *(
-            TrainingSource(
-                f"data.more.{source.name}",
-                data.of(source.name),
-                objective.of_further(source.terms),
-                source.weight,
-            )
-            for source in (settings.data.more if settings.train.parameters != "none" else ())
-        ),
+    objective, more = settings.objective, settings.data.more if settings.train.parameters != "none" else []
+    further = [
+        TrainingSource(f"data.more.{one.name}", data.of(one.name), objective.of_further(one.terms), one.weight)
+        for one in more
     ]
+    return [TrainingSource("data.train_path", data, objective, 1.0), *further]
 
 
 def own_weights(settings: Settings) -> list[dict[str, float]]:
@@ -63,18 +55,12 @@ def own_weights(settings: Settings) -> list[dict[str, float]]:
     return [main, *(main | terms | unread for terms in settings.data.more_terms)]
 
 
-def tables_of(
-    settings: Settings, encoder: SentenceEncoder, sources: Sequence[TrainingSource], folder: Path | None
-) -> list[TokenTable]:
-    """Return the rows of each source as token ids.
+def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
+    """Return the rows of a source as token ids.
 
     Args:
-        folder: folder where launchers share tokenised rows, which are then memory-mapped; None: not shared.
+        folder: where launchers share tokenised rows, which are then memory-mapped; None: not shared.
     """
-    return [replace(_table(settings, encoder, source, folder), weight=source.weight) for source in sources]
-
-
-def _table(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
     rows, view, copies = source.data.train, source.data.view, source.objective.copies
     labels = source.objective.needs_labels and GROUP in rows.column_names
     before = texts_before(encoder, settings.train.roles, view)
@@ -90,62 +76,51 @@ def _table(settings: Settings, encoder: SentenceEncoder, source: TrainingSource,
             views=copies,
             before=before,
             second_text=second_text(settings.augment, encoder.backbone, settings.train.seed),
-            progress=sys.stderr.isatty(),
         )
         if settings.train.distinct_batches:
             table = replace(table, keys=row_keys(rows))
         return replace(table, labels=group_numbers(rows)) if labels else table
 
-    if folder is None:
-        return make()
     facts = {
         "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
         "max_length": settings.train.max_length,
         "before": before,
         "views": copies,
         "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
+        "distinct_batches": settings.train.distinct_batches,
+        "labels": labels,
     }
-    if settings.train.distinct_batches:
-        facts["distinct_batches"] = True
-    if labels:
-        facts["labels"] = True
-    return shared_table(folder / fingerprint(facts, [source.data.rows_file]), make)
+    made = make() if folder is None else shared_table(folder / fingerprint(facts, [source.data.rows_file]), make)
+    return replace(made, weight=source.weight)
 
 
 def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
-    """Refuse rows that were prepared for another objective, or too few."""
+    """Refuse rows that were prepared for another objective, or too few: ``-s`` may override what they were made for."""
+    if settings.train.parameters == "none":
+        return
     main, *more = sources
-    _check_view(main.data, main.objective, settings.train)
-    _check_rows(str(main.data.folder), main, settings.train)
-    for source, wanted in zip(more, settings.data.more, strict=False):
-        view = settings.data.of(wanted).rows
-        if source.data.view != view:
-            raise CseError(
-                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
-            )
-        _check_rows(source.key, source, settings.train)
-
-
-def _check_view(data: PreparedData, objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse rows prepared for another objective: ``cse train -s`` may override the settings of ``prepare``."""
-    for name, term in objective.terms().items():
-        unlabelled = term.labels and GROUP not in data.train.column_names
-        if train.parameters != "none" and (data.view not in term.views or unlabelled):
+    data = main.data
+    for name, term in main.objective.terms().items():
+        if data.view not in term.views or (term.labels and GROUP not in data.train.column_names):
             views = "categories" if term.labels else " or ".join(term.views)
             raise CseError(
                 f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
                 f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
             )
-
-
-def _check_rows(where: str, source: TrainingSource, train: TrainSettings) -> None:
-    """Refuse too few rows to provide negatives: the loss would always be 0."""
-    rows, objective = len(source.data.train), source.objective
-    if train.parameters != "none" and rows < objective.least_rows:
-        raise CseError(
-            f"{where}: contains {counted(rows, 'row')}, but objective."
-            f"{objective.comparing[0]} uses other rows as negatives; prepare at least {objective.least_rows}"
-        )
+    for source, wanted in zip(more, settings.data.more, strict=True):
+        view = settings.data.of(wanted).rows
+        if source.data.view != view:
+            raise CseError(
+                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
+            )
+    for source in sources:
+        rows, objective = len(source.data.train), source.objective
+        if rows < objective.least_rows:  # the loss would always be 0
+            where = data.folder if source is main else source.key
+            raise CseError(
+                f"{where}: contains {counted(rows, 'row')}, but objective.{objective.comparing[0]} uses other rows as "
+                f"negatives; prepare at least {objective.least_rows}"
+            )
 
 
 def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:

@@ -64,20 +64,12 @@ class RunFolder:
         return RunState(**fields, best_weights=best)
 
     def save(self, state: RunState | None) -> None:
-        """Replace the saved state; a kill at any moment leaves either the old or the new one, never a mixture.
-
-        Args:
-            state: None on all workers but the first.
-        """
+        """Replace the saved state, None on all workers but the first; a kill leaves the old or the new one whole."""
         self.wait()
         self._write_all(state)
 
     def save_behind(self, state: RunState | None) -> None:
-        """Save like ``save``, on a thread while training goes on; waits for the one before.
-
-        Args:
-            state: whose tensors nobody changes any more; None on all workers but the first.
-        """
+        """Save a state whose tensors nobody changes any more on a thread; waits for the one before."""
         self.wait()
         state = state and replace(state, evaluations=[*state.evaluations])
         self._writing = self._writer.submit(self._write_all, state)

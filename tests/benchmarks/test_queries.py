@@ -38,7 +38,7 @@ def collection(tmp_path):
 
 
 def test_every_query_side_is_measured_beside_the_bare_backbone(collection, tiny_folders, monkeypatch):
-    monkeypatch.setattr("cse.training.heads._LEAST", 100)
+    monkeypatch.setattr("cse.training.fit_post._LEAST", 100)
     more = ["--backbone", str(tiny_folders["bert"])]
     found = measure(parse([str(collection), "--seeds", "2", "--splits", "2", *more]))
     of = found["figures"]["tiny"]

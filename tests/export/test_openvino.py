@@ -18,7 +18,7 @@ from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.openvino_graph import OpenvinoGraph
 from cse.runtime.providers import open_graph
-from cse.training.device import choose_device
+from cse.training.encoder import choose_device
 from tests.export.banks import make_bank, make_encoders
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder

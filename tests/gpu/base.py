@@ -10,8 +10,8 @@ from unittest import mock
 import pytest
 import torch
 
-from cse.training.loop import train
 from cse.training.state import RunFolder
+from tests.parts import train
 from tests.training.helpers import Recorder
 
 DEVICE_VARIABLE, REPORT_VARIABLE = "CSE_TEST_DEVICE", "CSE_GPU_REPORT"

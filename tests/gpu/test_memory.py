@@ -19,12 +19,11 @@ from cse.data.store import TRAIN_FILE, write_rows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.settings.train import TrainSettings
-from cse.training.batch import Cut
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from cse.training.tokens import tokenise
 from tests.gpu.base import fit, needs_gpu
-from tests.parts import new_plan, new_prompt, sentence_encoder
+from tests.parts import Cut, new_plan, new_prompt, sentence_encoder
 from tests.systems.tiny import make_data
 from tests.tiny import WORDS, make_backbone_folder
 from tests.training.helpers import Recorder, contrast

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
 
 from cse.settings.train import AugmentSettings
-from cse.training.batch import NO_AUGMENTATION, Augmentation, Cut
-from cse.training.slices import RandomState
+from cse.training.batch import RandomState
 from tests.gpu.base import needs_gpu
+from tests.parts import PLAIN, Cut
 from tests.training.encoding import encode_batch
 from tests.training.systems import SYSTEMS, make_system
 from tests.training.test_replay import ROWS, assert_same, step
@@ -17,13 +16,13 @@ from tests.training.test_replay import ROWS, assert_same, step
 SLICES = Cut(4, None)
 
 
-def encode(system, device, *, seed=7, augmentation=NO_AUGMENTATION):
+def encode(system, device, *, seed=7, augment=PLAIN):
     encoder, _, table = system
     encoder.to(device)
     torch.manual_seed(seed)
     with torch.no_grad():
         return encode_batch(
-            encoder, table, ROWS, cut=SLICES, augmentation=augmentation, rng=np.random.default_rng(7), step=3, epoch=0,
+            encoder, table, ROWS, cut=SLICES, augment=augment, step=3, epoch=0,
             device=device, bf16=False,
         )  # fmt: skip
 
@@ -101,7 +100,7 @@ def test_without_dropout_two_copies_are_equal(folder, device):
 def test_augmentation_changes_one_copy(folder, device, change):
     system = make_system("promcse", folder, dropout=0.0)
     plain = encode(system, device).views
-    changed = encode(system, device, augmentation=Augmentation(AugmentSettings(**change), (0, 2, 3))).views
+    changed = encode(system, device, augment=AugmentSettings(**change)).views
     which, other = (0, 1) if "shuffle_tokens" in change else (1, 0)
     torch.testing.assert_close(changed[other], plain[other], rtol=1e-5, atol=1e-5)
     assert (changed[which] - plain[which]).norm() > 1e-3

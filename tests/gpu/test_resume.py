@@ -7,10 +7,9 @@ import signal
 import pytest
 
 from cse.errors import Interrupted
-from cse.training.batch import Cut
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import distance, fit
-from tests.parts import new_plan, replan
+from tests.parts import Cut, new_plan, replan
 from tests.training.helpers import Recorder
 from tests.training.systems import make_system
 

@@ -11,9 +11,8 @@ import torch
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import MaskedLmGenerator
-from cse.training.batch import Cut
 from tests.gpu.base import CPU, TOLERANCE, distance, every_step, fit, relative
-from tests.parts import new_plan, new_prompt, replan, sentence_encoder
+from tests.parts import Cut, new_plan, new_prompt, replan, sentence_encoder
 from tests.systems.tiny import Watch, cover, make_data, make_models, make_warm_start, run_training, structure, tiny
 from tests.training.helpers import losses_of, make_table
 from tests.training.systems import SYSTEMS, make_system, take_step

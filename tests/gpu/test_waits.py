@@ -14,11 +14,10 @@ import torch
 from cse.model.mlm_head import UnigramGenerator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training import loop
-from cse.training.batch import Cut
-from cse.training.corruption import on_the_fly
+from cse.training.corruption import Corrupter
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import fit, needs_gpu
-from tests.parts import new_plan
+from tests.parts import Cut, new_plan
 from tests.training.systems import VOCABULARY, make_system
 
 SAID = "called a synchronizing CUDA operation"
@@ -72,7 +71,7 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
 def unigram_source(table):
     """A source of rows corrupted on the fly, without a language model: transformers' models wait for their mask."""
     generator = UnigramGenerator([column.ids for column in table.columns], VOCABULARY.size, VOCABULARY.special)
-    return on_the_fly(ReplacedTokensSettings(mask_share=0.3, choice="sample"), 42, VOCABULARY, generator)
+    return Corrupter(ReplacedTokensSettings(mask_share=0.3, choice="sample"), 42, VOCABULARY, generator)
 
 
 def test_a_wait_is_counted(folder, device, tmp_path):

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.batch import Cut
 from tests.gpu.base import CPU, DEVICE, TOLERANCE, distance, relative
+from tests.parts import Cut
 from tests.training.systems import take_step
 
 NAMES = ("promcse", "hinge", "masked_lm", "d2cse", "full")
@@ -20,7 +20,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from cse.training.group import ProcessGroup
+from cse.training.group import Group
 from tests.gpu.test_workers import NAMES, step
 rank, backend, folder, meeting, out = int(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
 torch.set_num_threads(1)
@@ -29,7 +29,7 @@ if backend == "nccl":
     torch.cuda.set_device(rank)
     device = torch.device("cuda", rank)
 dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=2)
-torch.save({name: step(name, folder, device, ProcessGroup(device)) for name in NAMES}, out / f"{rank}.pt")
+torch.save({name: step(name, folder, device, Group.joined(device)) for name in NAMES}, out / f"{rank}.pt")
 dist.destroy_process_group()
 """
 

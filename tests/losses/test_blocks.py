@@ -44,11 +44,6 @@ LOSSES = [simcse, simclr, hinge, nested, khosla]
 ROWS, ANCHORS = 7, {simclr: 14, khosla: 14}
 
 
-class Worker(Group):
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-
 def rows_of(number: int, width: int = 8) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(4)
     made = [torch.randn(n, width, generator=generator, dtype=torch.float64) for n in (number, number, number, 3)]
@@ -72,8 +67,8 @@ def value_and_gradients(loss, worker: Group):
 @pytest.mark.parametrize("size", [2, 3, 7, 20])  # 20: more workers than rows, who all compute the whole
 @pytest.mark.parametrize("loss", LOSSES)
 def test_the_mean_over_workers_is_the_whole_loss(loss, size):
-    whole, slopes = value_and_gradients(loss, Worker(0, 1))
-    found = [value_and_gradients(loss, Worker(rank, size)) for rank in range(size)]
+    whole, slopes = value_and_gradients(loss, Group(0, 1))
+    found = [value_and_gradients(loss, Group(rank, size)) for rank in range(size)]
     torch.testing.assert_close(sum(value for value, _ in found) / size, whole, rtol=1e-12, atol=0)
     for number, expected in enumerate(slopes):
         mean = sum(gradients[number] for _, gradients in found) / size
@@ -97,11 +92,11 @@ def kept(loss, worker: Group, number: int) -> int:
 
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_worker_of_eight_holds_an_eighth_of_the_cosines(loss):
-    alone, shared = (kept(loss, Worker(size - 1, size), 448) for size in (1, 8))
+    alone, shared = (kept(loss, Group(size - 1, size), 448) for size in (1, 8))
     assert shared < alone / 8 * 1.2, f"{shared:,} of {alone:,} bytes"
 
 
 def test_blocks_cover_all_rows_once():
-    workers = [Worker(rank, 3) for rank in range(3)]
+    workers = [Group(rank, 3) for rank in range(3)]
     assert [worker.block(7) for worker in workers] == [slice(0, 2), slice(2, 4), slice(4, 7)]
     assert [worker.block(2) for worker in workers] == [slice(0, 2)] * 3

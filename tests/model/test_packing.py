@@ -11,8 +11,9 @@ import torch
 
 from cse.model.encoder import Encoder
 from cse.model.passes import Packed, pack_rows
-from cse.training.batch import NO_AUGMENTATION, encode_staged, stage_batch
-from cse.training.slices import Cut
+from cse.settings.train import TrainSettings
+from cse.training.batch import encode_staged, stage_batch
+from tests.parts import PLAIN
 from tests.training.helpers import make_problem
 from tests.training.systems import make_system
 
@@ -56,11 +57,11 @@ def test_packing_and_padding_again(multiple):
 
 def step(encoder, losses, table, *, alike: bool):
     staged = stage_batch(
-        encoder, table, ROWS, cut=Cut(None if alike else 3, None), augmentation=NO_AUGMENTATION,
-        rng=np.random.default_rng(0), step=1, epoch=0, device=CPU, bf16=True, alike=alike,
+        encoder, table, ROWS, settings=TrainSettings(row_groups=None if alike else 3), augment=PLAIN,
+        step=1, epoch=0, device=CPU, bf16=True, alike=alike,
     )  # fmt: skip
     tensors = [torch.from_numpy(array) for array in staged.arrays]
-    losses(encode_staged(encoder, staged, tensors, augmentation=NO_AUGMENTATION, bf16=False))["loss"].backward()
+    losses(encode_staged(encoder, staged, tensors, augment=PLAIN, bf16=False))["loss"].backward()
     gradients = {name: weight.grad.clone() for name, weight in encoder.trainable().items()}
     encoder.zero_grad()
     return staged, gradients
@@ -81,7 +82,7 @@ def test_batches_alike_are_of_few_shapes(bert):
     shapes = {
         alike: {
             stage_batch(
-                encoder, table, rows, cut=Cut(None, None), augmentation=NO_AUGMENTATION, rng=np.random.default_rng(0),
+                encoder, table, rows, settings=TrainSettings(), augment=PLAIN,
                 step=0, epoch=0, device=CPU, bf16=True, alike=alike,
             ).shape
             for rows in np.random.default_rng(1).permutation(400).reshape(20, 20)

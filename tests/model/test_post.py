@@ -24,7 +24,7 @@ from cse.model.post import (
     numbered,
     scatter_of,
 )
-from cse.training.heads import fit_linear
+from cse.training.fit_post import fit_linear
 from tests.parts import new_flow
 
 WIDTH = 16

@@ -17,15 +17,13 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.load import check_settings, set_key
 from cse.settings.objective import CollectionSettings
-from cse.training.collection import teach
-from cse.training.fit_post import put_behind
-from cse.training.heads import fit_query_map
-from cse.training.losses import collection_from
+from cse.training.collection import collection_from, teach
+from cse.training.fit_post import fit_query_map, put_behind
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
-LEAST_STEPS = "cse.training.heads._LEAST"
+LEAST_STEPS = "cse.training.fit_post._LEAST"
 TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
 
 
@@ -72,7 +70,7 @@ def train(settings, tmp_path, name="checkpoint"):
 
 def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, tmp_path, models, monkeypatch):
     monkeypatch.setattr(LEAST_STEPS, 1500)  # random weights take many
-    monkeypatch.setattr("cse.training.losses.teach", partial(teach, words=2.0))  # the words rank by another order
+    monkeypatch.setattr("cse.training.collection.teach", partial(teach, words=2.0))  # the words rank by another order
     settings = prepared(MAP)
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))

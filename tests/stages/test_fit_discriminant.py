@@ -17,8 +17,7 @@ from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
 from cse.stages.train import train_stage
-from cse.training.fit_post import put_behind
-from cse.training.heads import SHRINKAGES, choose_shrinkage, labelled_texts
+from cse.training.fit_post import SHRINKAGES, choose_shrinkage, labelled_texts, put_behind
 from tests.tiny import WORDS
 
 # four labels of a few words each
@@ -110,8 +109,8 @@ class TestShrinkage:
             ranked.append(np.bincount(label).max())
             return same_label_precisions(vectors, label)
 
-        monkeypatch.setattr("cse.training.heads._HELD_OUT", 24)
-        monkeypatch.setattr("cse.training.heads.same_label_precisions", count)
+        monkeypatch.setattr("cse.training.fit_post._HELD_OUT", 24)
+        monkeypatch.setattr("cse.training.fit_post.same_label_precisions", count)
         choose_shrinkage(*noisy(6, 100), None)
         assert ranked == [4] * 25
 

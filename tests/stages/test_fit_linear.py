@@ -11,8 +11,7 @@ import torch
 from cse.evaluation.tasks.labels import same_label_precisions
 from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.fit_post import put_behind
-from cse.training.heads import PASSES, choose_passes, fit_linear
+from cse.training.fit_post import PASSES, choose_passes, fit_linear, put_behind
 from tests.stages.test_fit_discriminant import ROWS, noisy, prepared_from
 
 
@@ -51,7 +50,7 @@ def test_the_passes_are_those_that_held_out_texts_choose(capsys):
 
 def test_no_pass_is_the_discriminant(monkeypatch):
     vectors, labels = noisy(7, 13)
-    monkeypatch.setattr("cse.training.heads.PASSES", (0,))
+    monkeypatch.setattr("cse.training.fit_post.PASSES", (0,))
     start, fitted = fit_discriminant(vectors, labels, 0.1), fit_linear(vectors, labels, 0.1, None, seed=1)
     x = torch.from_numpy(vectors)
     cosines = torch.nn.functional.cosine_similarity(start(x), fitted(x) * start(x).norm(dim=1, keepdim=True).mean())
@@ -59,7 +58,7 @@ def test_no_pass_is_the_discriminant(monkeypatch):
 
 
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(monkeypatch):
-    monkeypatch.setattr("cse.training.heads.PASSES", (5,))
+    monkeypatch.setattr("cse.training.fit_post.PASSES", (5,))
     one, again, other = (fit_linear(*bent(5, 60), 0.1, None, seed).matrix for seed in (1, 1, 2))
     assert torch.equal(one, again)
     assert not torch.equal(one, other)

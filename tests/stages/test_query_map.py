@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from cse.training.collection import Targets, pairs_of
-from cse.training.heads import fit_query_map
+from cse.training.fit_post import fit_query_map
 
 
 def rows(count: int, start: int = 0) -> pa.Table:

@@ -9,8 +9,10 @@ import torch
 
 from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.batch import Augmentation, Batch, Cut, encode_staged, stage_batch
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.batch import Batch, encode_staged, stage_batch
 from cse.training.tokens import TokenTable
+from tests.parts import PLAIN, Cut
 
 
 def encode_batch(
@@ -19,14 +21,15 @@ def encode_batch(
     rows: np.ndarray,
     *,
     cut: Cut,
-    augmentation: Augmentation,
+    augment: AugmentSettings = PLAIN,
     device: torch.device,
     bf16: bool,
     **options: Any,
 ) -> Batch:
     """Encode all views of a batch; the options are those of ``stage_batch``."""
+    settings = TrainSettings(**cut._asdict())
     staged = stage_batch(
-        encoder, table, rows, cut=cut, augmentation=augmentation, device=device, bf16=bf16, **options
+        encoder, table, rows, settings=settings, augment=augment, device=device, bf16=bf16, **options
     )  # fmt: skip
     tensors, twice = on_device(staged.arrays, device), cut.mini_batch_size is not None
-    return encode_staged(encoder, staged, tensors, augmentation=augmentation, bf16=bf16, twice=twice)
+    return encode_staged(encoder, staged, tensors, augment=augment, bf16=bf16, twice=twice)

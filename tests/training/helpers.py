@@ -21,7 +21,7 @@ from cse.settings.train import TrainSettings
 from cse.training.batch import Batch
 from cse.training.losses import Losses, losses_from
 from cse.training.tokens import TokenTable, tokenise
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import Cut, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 from tests.training.encoding import encode_batch
 
@@ -94,9 +94,8 @@ def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
         encoder,
         table,
         np.asarray(rows),
-        cut=plan.cut,
-        augmentation=plan.augmentation,
-        rng=np.random.default_rng(0),
+        cut=Cut(plan.train.row_groups, plan.train.mini_batch_size),
+        augment=plan.augment,
         step=0,
         epoch=0,
         device=torch.device("cpu"),

@@ -28,12 +28,10 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.training.batch import NO_AUGMENTATION
 from cse.training.group import ALONE, Group
 from cse.training.losses import Losses, bare_teacher
-from cse.training.slices import Cut
 from cse.training.tokens import TokenTable, tokenise
-from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.parts import Cut, new_prompt, new_template, sentence_encoder
 from tests.training.encoding import encode_batch
 from tests.training.helpers import (
     Fours,
@@ -187,7 +185,7 @@ def take_step(
     bf16 = precision == "bf16"
     with keep:
         batch = encode_batch(
-            encoder, table, rows, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=3, epoch=0,
+            encoder, table, rows, cut=cut, step=3, epoch=0,
             device=device, bf16=bf16, group=group,
         )  # fmt: skip
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):

@@ -8,10 +8,8 @@ import torch
 
 from cse.settings.train import AugmentSettings
 from cse.training.augment import second_text
-from cse.training.batch import Augmentation
-from cse.training.slices import Cut
 from cse.training.tokens import tokenise
-from tests.parts import new_plan, new_template, replan, sentence_encoder
+from tests.parts import Cut, new_plan, new_template, replan, sentence_encoder
 from tests.training.encoding import encode_batch
 from tests.training.helpers import embed_rows, make_rows, make_table
 
@@ -34,15 +32,14 @@ def written(table, view):
     return [column.ids[column.offsets[row] : column.offsets[row + 1]].tolist() for row in ROWS]
 
 
-def augmented(special=(), **options):
-    return replan(PLAN, augmentation=Augmentation(AugmentSettings(**options), special))
+def augmented(**options):
+    return replan(PLAN, augment=AugmentSettings(**options))
 
 
 def test_words_are_repeated_in_the_second_copy_alone(bert):
     encoder, table = sentence_encoder(bert), make_table(bert)
-    special = (*bert.special_ids.values(), bert.pad_id)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.5, special=special))
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.5))
     assert rows_of(batch, 0) == written(table, 0)
     assert rows_of(batch, 2) == written(table, 2)
     longer = 0
@@ -62,7 +59,7 @@ def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
     tokenizers = [encoder.tokenizer_of_view(0, training=True)]
     table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
     with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.99, special=(2, 3, 45)))
+        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.99))
     before = max(int(column.lengths(ROWS).max()) for column in table.columns)
     assert batch.longest - len(encoder.templates[0].ids) > before
     assert batch.projected_XD.isfinite().all()
@@ -70,12 +67,11 @@ def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
 
 def test_repetitions_are_drawn_anew_at_every_step_and_again_after_a_restart(bert):
     encoder, table = sentence_encoder(bert), make_table(bert, view="sentences")
-    plan = augmented(repeat_words=0.5, special=(2, 3))
+    plan = augmented(repeat_words=0.5)
 
     def second(step):
         batch = encode_batch(
-            encoder, table, ROWS, cut=Cut(2, None), augmentation=plan.augmentation,
-            rng=np.random.default_rng([7, step]),
+            encoder, table, ROWS, cut=Cut(2, None), augment=plan.augment,
             step=step, epoch=0, device=torch.device("cpu"), bf16=False,
         )  # fmt: skip
         return rows_of(batch, 1)

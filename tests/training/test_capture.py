@@ -15,9 +15,8 @@ from cse.model.encoder import Encoder
 from cse.model.passes import on_device
 from cse.training.capture import why_not
 from cse.training.group import ALONE
-from cse.training.slices import Cut
 from tests.gpu.base import fit
-from tests.parts import new_plan
+from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import momentum_queue
 from tests.training.systems import SYSTEMS, make_system
@@ -32,10 +31,15 @@ def folder(tmp_path_factory):
     return make_backbone_folder(tmp_path_factory.mktemp("capture") / "bert", "bert", head=True)
 
 
+def why(encoder, losses, device=GPU, **changes) -> str:
+    plan = new_plan(**changes)
+    return why_not(encoder, losses, plan.train, plan.augment, device, ALONE)
+
+
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_systems_that_are_captured(folder, name):
     encoder, losses, _ = make_system(name, folder, dropout=0.1)
-    reason = why_not(encoder, losses, new_plan(), GPU, ALONE)
+    reason = why(encoder, losses)
     assert (reason == "") == (name in CAPTURED), reason
 
 
@@ -49,13 +53,13 @@ def test_systems_that_are_captured(folder, name):
 )
 def test_the_reason_is_a_setting(folder, changes, device, reason):
     encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
-    assert why_not(encoder, losses, new_plan(**changes), torch.device(device), ALONE) == reason
+    assert why(encoder, losses, torch.device(device), **changes) == reason
 
 
 def test_a_queue_is_no_part_of_a_graph(folder):
     encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
     losses.terms["nt_xent"].queue = momentum_queue(encoder, size=6, momentum=0.5)
-    assert why_not(encoder, losses, new_plan(), GPU, ALONE) == "objective.nt_xent"
+    assert why(encoder, losses) == "objective.nt_xent"
 
 
 class Operators(TorchDispatchMode):

@@ -142,7 +142,7 @@ def test_each_distinct_text_is_encoded_once():
             return np.array([[len(text), 1.0] for text in sentences], np.float32)
 
     encoder = Encoder()
-    found = unit_vectors(encoder, ["aa", "b", "aa"], "query", False)
+    found = unit_vectors(encoder, ["aa", "b", "aa"], "query")
     assert encoder.asked == ["aa", "b"]
     np.testing.assert_array_equal(found[0], found[2])
     assert np.linalg.norm(found, axis=1) == pytest.approx(1)

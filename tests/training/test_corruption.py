@@ -17,8 +17,8 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
-from cse.training.corruption import corrupt_all, on_the_fly, prepared
-from cse.training.slices import PaddedRows, pad_in_groups
+from cse.training.corruption import Corrupter, corrupt_all, prepared
+from cse.training.tokens import PaddedRows, pad_in_groups
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import make_table
 
@@ -160,7 +160,7 @@ def masked_logits(folder, part, vocabulary, how, epoch):
 
 def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(parts, folders, family):
     _, vocabulary, generator, part = parts
-    found = on_the_fly(HOW, SEED, vocabulary, generator)(part, CPU, 1).numpy()
+    found = Corrupter(HOW, SEED, vocabulary, generator)(part, CPU, 1).numpy()
     logits, _ = masked_logits(folders[family], part, vocabulary, HOW, 1)
     expected = np.where(part.mask_BL == 1, logits.argmax(-1), part.ids_BL)
     expected[:, 0] = part.ids_BL[:, 0]
@@ -172,9 +172,7 @@ def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(par
 
 def test_masked_positions_only(parts, folders, family):
     _, vocabulary, generator, part = parts
-    found = on_the_fly(HOW.model_copy(update={"positions": "masked"}), SEED, vocabulary, generator)(
-        part, CPU, 0
-    ).numpy()
+    found = Corrupter(HOW.model_copy(update={"positions": "masked"}), SEED, vocabulary, generator)(part, CPU, 0).numpy()
     logits, chosen = masked_logits(folders[family], part, vocabulary, HOW, 0)
     assert np.array_equal(found[chosen], logits.argmax(-1)[chosen])
     assert np.array_equal(found[~chosen], part.ids_BL[~chosen])
@@ -185,7 +183,7 @@ def test_special_tokens_are_protected_where_that_is_asked_for(parts):
     _, vocabulary, generator, part = parts
     special = np.isin(part.ids_BL, vocabulary.special)
     for protect in (False, True):
-        found = on_the_fly(HOW.model_copy(update={"protect_special": protect}), SEED, vocabulary, generator)(
+        found = Corrupter(HOW.model_copy(update={"protect_special": protect}), SEED, vocabulary, generator)(
             part, CPU, 0
         ).numpy()
         assert np.array_equal(found[special], part.ids_BL[special]) == protect
@@ -194,7 +192,7 @@ def test_special_tokens_are_protected_where_that_is_asked_for(parts):
 def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):
     _, vocabulary, generator, part = parts
     how = HOW.model_copy(update={"choice": "sample"})
-    found = on_the_fly(how, SEED, vocabulary, generator)(part, CPU, 0).numpy()
+    found = Corrupter(how, SEED, vocabulary, generator)(part, CPU, 0).numpy()
     logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
     share = np.exp(logits - logits.max(-1, keepdims=True))
     upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
@@ -212,7 +210,7 @@ def test_a_generator_with_dropout_draws_anew_and_one_without_does_not(parts, fol
     lively = load_generator(str(folders[family]), backbone, dropout=True)
     for generator, same in ((calm, True), (lively, False)):
         assert not any(weight.requires_grad for weight in generator.model.parameters())
-        first, second = (on_the_fly(HOW, SEED, vocabulary, generator)(part, CPU, 0) for _ in range(2))
+        first, second = (Corrupter(HOW, SEED, vocabulary, generator)(part, CPU, 0) for _ in range(2))
         assert torch.equal(first, second) == same
 
 
@@ -221,7 +219,7 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
     generator = UnigramGenerator([column], 46, VOCABULARY.special)
     ids, mask = random_row()
     part = PaddedRows(np.array([0]), ids, mask, np.array([1]), np.array([0]))
-    found = on_the_fly(HOW, SEED, VOCABULARY, generator)(part, CPU, 0).numpy()
+    found = Corrupter(HOW, SEED, VOCABULARY, generator)(part, CPU, 0).numpy()
     _, chosen = masked(ids, mask, share=0.3, view=1, seed=SEED)
     assert np.array_equal(found[~chosen], ids[~chosen])
     counts = np.bincount(found[chosen], minlength=46)
@@ -236,13 +234,13 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
 
 
 @pytest.mark.parametrize("how", [HOW, HOW.model_copy(update={"choice": "sample", "protect_special": True}), "unigram"])
-def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
+def test_prepared_rows_equal_rows_made_Corrupter(parts, tmp_path, how):
     backbone, vocabulary, generator, _ = parts
     table = make_table(backbone)
     if how == "unigram":
         how, generator = HOW, UnigramGenerator([c.ids for c in table.columns], 46, vocabulary.special)
-    corrupt_all(table, tmp_path, how=how, seed=SEED, vocabulary=vocabulary, generator=generator, epochs=2)
-    made, live = prepared(tmp_path, table, epochs=2), on_the_fly(how, SEED, vocabulary, generator)
+    corrupt_all(table, tmp_path, Corrupter(how, SEED, vocabulary, generator), epochs=2)
+    made, live = prepared(tmp_path, table, epochs=2), Corrupter(how, SEED, vocabulary, generator)
     seen = []
     for epoch in range(2):
         for rows in np.array_split(np.random.default_rng(epoch).permutation(len(table)), 3):
@@ -260,7 +258,7 @@ def test_prepared_rows_equal_rows_made_on_the_fly(parts, tmp_path, how):
 def made(bert, tmp_path):
     table = make_table(bert)
     generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
-    corrupt_all(table, tmp_path, how=HOW, seed=SEED, vocabulary=VOCABULARY, generator=generator, epochs=1)
+    corrupt_all(table, tmp_path, Corrupter(HOW, SEED, VOCABULARY, generator), epochs=1)
     return table, tmp_path
 
 

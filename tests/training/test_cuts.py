@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.slices import Cut, cheapest_cuts, pad_in_groups, slice_cost
+from cse.settings.train import TrainSettings
+from cse.training.tokens import cheapest_cuts, pad_in_groups, slice_cost, slices_of
+from tests.parts import Cut
 from tests.training.helpers import make_table
 
 CPU = torch.device("cpu")
@@ -50,7 +52,7 @@ def test_a_wider_model_takes_more_slices_and_a_gpu_fewer():
     ],
 )
 def test_number_of_slices(cut, sentences, workers, slices):
-    assert cut.slices(sentences, workers) == slices
+    assert slices_of(TrainSettings(**cut._asdict()), sentences, workers) == slices
 
 
 def test_every_row_is_in_one_slice_with_its_own_tokens(bert):

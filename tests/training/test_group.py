@@ -10,10 +10,8 @@ import pytest
 import torch
 
 from cse.training.group import ALONE, Group
-from cse.training.loop import train
-from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import new_plan
+from tests.parts import Cut, new_plan, train
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
@@ -70,12 +68,12 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from cse.training.group import ProcessGroup
+from cse.training.group import Group
 from tests.training.test_group import everything
 rank, size, folder, meeting, out = int(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:])
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=size)
-torch.save(everything(folder, out / "scratch", ProcessGroup(torch.device("cpu"))), out / f"{rank}.pt")
+torch.save(everything(folder, out / "scratch", Group.joined(torch.device("cpu"))), out / f"{rank}.pt")
 dist.destroy_process_group()
 """
 
@@ -136,12 +134,10 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
 
 
 def test_slices_are_dealt_from_either_end():
-    class Four(Group):
-        size = 4
-
+    four = Group(size=4)
     assert ALONE.deal(3) == [[0, 1, 2]]
-    assert Four().deal(8) == [[0, 7], [1, 6], [2, 5], [3, 4]]
-    assert Four().deal(18) == [[0, 7, 8, 15, 16], [1, 6, 9, 14, 17], [2, 5, 10, 13], [3, 4, 11, 12]]
+    assert four.deal(8) == [[0, 7], [1, 6], [2, 5], [3, 4]]
+    assert four.deal(18) == [[0, 7, 8, 15, 16], [1, 6, 9, 14, 17], [2, 5, 10, 13], [3, 4, 11, 12]]
 
 
 def test_a_worker_alone_divides_by_its_own_tokens():
@@ -154,10 +150,10 @@ def test_a_worker_alone_divides_by_its_own_tokens():
 NUMBERS = """
 import json, sys
 import torch, torch.distributed as dist
-from cse.training.group import ProcessGroup
+from cse.training.group import Group
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-group = ProcessGroup(torch.device("cpu"))
+group = Group.joined(torch.device("cpu"))
 wide = torch.arange(4.0).reshape(2, 2) + 10 * rank
 found = {"joined": group.gather(wide, [2, 2]).tolist()}
 weights = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in (("a", (2, 3)), ("idle", (7,)), ("b", (4,)))}
@@ -201,10 +197,10 @@ TALK = """
 import json, sys
 import torch, torch.distributed as dist
 from cse.errors import CseError
-from cse.training.group import ProcessGroup
+from cse.training.group import Group
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-group = ProcessGroup(torch.device("cpu"))
+group = Group.joined(torch.device("cpu"))
 own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows here, 3 there
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()

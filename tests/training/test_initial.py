@@ -8,9 +8,8 @@ import pytest
 import torch
 
 from cse.errors import Interrupted
-from cse.training.loop import train
 from cse.training.state import RunFolder
-from tests.parts import replan
+from tests.parts import replan, train
 from tests.training.helpers import Recorder, make_problem
 from tests.training.test_loop import PLAN, run
 

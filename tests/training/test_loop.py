@@ -17,11 +17,9 @@ import torch
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.training.group import Group
-from cse.training.loop import Plan, train
 from cse.training.losses import Losses
-from cse.training.slices import Cut
 from cse.training.state import RunFolder
-from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
+from tests.parts import Cut, Plan, embed, new_plan, new_prompt, replan, sentence_encoder, train
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
@@ -314,10 +312,8 @@ from pathlib import Path
 torch.set_num_threads(1)
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.training.slices import Cut
-from cse.training.loop import train
 from cse.training.state import RunFolder
-from tests.parts import new_plan, replan
+from tests.parts import Cut, new_plan, replan, train
 from tests.training.helpers import Recorder, make_problem
 
 class Slow(Recorder):

@@ -28,7 +28,7 @@ def test_an_epoch_is_a_pass_over_the_main_source_and_its_share_of_the_others():
 
 
 def test_the_main_source_keeps_its_own_order_beside_others():
-    alone = Batches(27, batch_size=4, epochs=2, seed=3)
+    alone = Batches(Rows(27), batch_size=4, epochs=2, seed=3)
     own = [
         (passes, rows) for table, passes, rows in steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3)) if not table
     ]

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from cse.settings.train import AugmentSettings
-from cse.training.batch import NO_AUGMENTATION, Augmentation
-from cse.training.slices import Cut, RandomState
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.batch import RandomState
+from cse.training.tokens import slices_of
+from tests.parts import PLAIN, Cut
 from tests.tiny import make_backbone_folder
 from tests.training.encoding import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
@@ -26,7 +27,7 @@ def folder(tmp_path_factory):
     return make_backbone_folder(tmp_path_factory.mktemp("replay") / "bert", "bert", head=True)
 
 
-def step(system, cut, *, augmentation=NO_AUGMENTATION, bf16=False, device=CPU):
+def step(system, cut, *, augment=PLAIN, bf16=False, device=CPU):
     """Return the loss and every gradient of one step, and how often the first layer ran."""
     encoder, losses, table = system
     encoder.to(device), losses.to(device)
@@ -35,7 +36,7 @@ def step(system, cut, *, augmentation=NO_AUGMENTATION, bf16=False, device=CPU):
     hook = layer.register_forward_hook(lambda module, inputs, output: calls.append(len(inputs[0])))
     torch.manual_seed(7)
     batch = encode_batch(
-        encoder, table, ROWS, cut=cut, augmentation=augmentation, rng=np.random.default_rng(7), step=3, epoch=0,
+        encoder, table, ROWS, cut=cut, augment=augment, step=3, epoch=0,
         device=device, bf16=bf16,
     )  # fmt: skip
     terms = losses(batch)
@@ -68,9 +69,9 @@ def test_two_passes_give_the_gradient_of_one_with_dropout_on(folder, name):
 
 
 def test_augmented_copies_and_bf16(folder):
-    augmentation = Augmentation(AugmentSettings(repeat_words=0.3, shuffle_tokens=True, cut_features=0.2), (0, 2, 3))
-    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augmentation=augmentation)
-    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augmentation=augmentation)
+    augment = AugmentSettings(repeat_words=0.3, shuffle_tokens=True, cut_features=0.2)
+    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None), augment=augment)
+    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), augment=augment)
     assert_same(direct, cached)
     direct, cached = (
         step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
@@ -80,7 +81,7 @@ def test_augmented_copies_and_bf16(folder):
 
 @pytest.mark.parametrize("cut", [Cut(1, 7), Cut(6, 20), Cut(1, 1)])
 def test_slices_of_any_size(folder, cut):
-    slices = cut.slices(2 * len(ROWS), workers=1)
+    slices = slices_of(TrainSettings(**cut._asdict()), 2 * len(ROWS), 1)
     assert_same(
         step(make_system("masked_lm", folder, dropout=0.1), Cut(slices, None)),
         step(make_system("masked_lm", folder, dropout=0.1), cut),
@@ -104,7 +105,7 @@ def test_two_batches_before_one_gradient(folder):
         torch.manual_seed(7)
         batches = [
             encode_batch(
-                encoder, table, rows, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=0,
+                encoder, table, rows, cut=cut, step=0,
                 epoch=0, device=torch.device("cpu"), bf16=False,
             )
             for rows in (ROWS, ROWS + 1)
@@ -127,7 +128,7 @@ def test_what_is_kept_does_not_grow_with_the_layers(folder):
 
         with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
             batch = encode_batch(
-                encoder, table, ROWS, cut=cut, augmentation=NO_AUGMENTATION, rng=np.random.default_rng(7), step=0,
+                encoder, table, ROWS, cut=cut, step=0,
                 epoch=0, device=torch.device("cpu"), bf16=False,
             )  # fmt: skip
             losses(batch)

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.training.slices import Cut
+from tests.parts import Cut
 from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, take_step
 

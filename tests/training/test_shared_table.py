@@ -7,8 +7,7 @@ import sys
 
 import numpy as np
 
-from cse.training.slices import pad_in_groups
-from cse.training.tokens import shared_table
+from cse.training.tokens import pad_in_groups, shared_table
 from tests.training.helpers import make_table
 
 ROWS = np.array([3, 17, 0, 9])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cse.training.slices import Cut
+from tests.parts import Cut
 from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, take_step
 

@@ -20,8 +20,7 @@ from cse.settings.objective import MaskedLmSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.losses import losses_from
 from cse.training.observers import CsvLog, StepRecord
-from cse.training.slices import Cut
-from tests.parts import new_plan
+from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import embed_rows, make_problem, make_table
 

@@ -24,12 +24,10 @@ from cse.model.checkpoint import stored_weights
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.training.loop import train
 from cse.training.losses import Losses, bare_teacher
-from cse.training.slices import Cut
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import embed, new_plan, new_prompt, replan, sentence_encoder
+from tests.parts import Cut, embed, new_plan, new_prompt, replan, sentence_encoder, train
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Fours,
