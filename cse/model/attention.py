@@ -44,8 +44,8 @@ def prefix_attention(
     Returns:
         The outputs ``(B, L, H, K)``, and None for the weights.
     """
+    scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
     if not isinstance(attention_mask, torch.Tensor | None):
-        scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
         return attention_mask.attend(query_BHLK, key_BHLK, value_BHLK, prefix, dropout=dropout, scaling=scale), None
     if prefix is not None:
         prefix_key, prefix_value = prefix
@@ -53,39 +53,24 @@ def prefix_attention(
         key_BHLK = torch.cat([per_row(prefix_key, rows).to(key_BHLK.dtype), key_BHLK], dim=2)
         value_BHLK = torch.cat([per_row(prefix_value, rows).to(value_BHLK.dtype), value_BHLK], dim=2)
     if key_BHLK.shape[1] != query_BHLK.shape[1]:
-        share = query_BHLK.shape[1] // key_BHLK.shape[1]
-        key_BHLK, value_BHLK = (x.repeat_interleave(share, dim=1) for x in (key_BHLK, value_BHLK))
-    if query_BHLK.device.type == "cpu" and (dropout > 0.0 or torch.is_grad_enabled()):
-        output_BHLK = _attend_in_steps(query_BHLK, key_BHLK, value_BHLK, attention_mask, dropout, scaling)
-    else:
+        times = query_BHLK.shape[1] // key_BHLK.shape[1]
+        key_BHLK, value_BHLK = (x.repeat_interleave(times, dim=1) for x in (key_BHLK, value_BHLK))
+    if query_BHLK.device.type != "cpu" or not (dropout > 0.0 or torch.is_grad_enabled()):
         output_BHLK = F.scaled_dot_product_attention(
             query_BHLK, key_BHLK, value_BHLK, attn_mask=attention_mask, dropout_p=dropout, scale=scaling
         )
-    return output_BHLK.transpose(1, 2), None
-
-
-def _attend_in_steps(
-    query_BHLK: torch.Tensor,
-    key_BHLK: torch.Tensor,
-    value_BHLK: torch.Tensor,
-    attention_mask: torch.Tensor | None,
-    dropout: float,
-    scaling: float | None,
-) -> torch.Tensor:
-    """Compute what torch's kernel does, a third as long in training on a CPU: its backward pass is slow for short rows,
-    and it draws dropout masks slowly.
-    """
-    scale = query_BHLK.shape[-1] ** -0.5 if scaling is None else scaling
+        return output_BHLK.transpose(1, 2), None
+    # in training on a CPU, step by step in a third of the time: the backward pass of torch's kernel is slow for short
+    # rows, and it draws dropout masks slowly
     scores = (query_BHLK * scale) @ key_BHLK.transpose(-2, -1)
     if attention_mask is not None:
         if attention_mask.dtype == torch.bool:
-            attention_mask = torch.zeros_like(attention_mask, dtype=scores.dtype).masked_fill_(
-                ~attention_mask, float("-inf")
-            )
+            hidden = ~attention_mask
+            attention_mask = torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf"))
         scores += attention_mask
     wide = torch.promote_types(scores.dtype, torch.float32)  # in bf16, the softmax takes four times as long
     share = scores.softmax(dim=-1, dtype=wide).to(value_BHLK.dtype)
-    return cheap_dropout(share, dropout) @ value_BHLK
+    return (cheap_dropout(share, dropout) @ value_BHLK).transpose(1, 2), None
 
 
 def visible_columns(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -89,33 +89,17 @@ _KEY = "objective.replaced_tokens.generator"
 _HINT = f"; if no generator is available, set {_KEY}: {UNIGRAM}"
 
 
-class Generator(Protocol):
-    """Proposes a token at every position.
-
-    Attributes:
-        reads_context: whether proposals depend on the sentence; if not, only masked positions are replaced.
-    """
-
-    name: str
-    reads_context: bool
-
-    def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
-        """Return token ids ``(B, L)``: the most likely, or drawn from the distribution with uniforms ``draw_BL``; they
-        stay on the generator's device.
-        """
-
-
 class MaskedLmGenerator:
     """A frozen masked language model with the backbone's vocabulary."""
 
-    reads_context = True
+    reads_context = True  # proposals depend on the sentence; else only masked positions are replaced
 
     def __init__(self, model: Any, name: str, *, dropout: bool) -> None:
         self.model = model.requires_grad_(False).train(dropout)
         self.name = name
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
-        """Return the most likely token at every position, or one drawn by inverting the cumulative distribution."""
+        """Return ids ``(B, L)`` on the model's device: the most likely, or drawn by uniforms ``draw_BL``."""
         device = self.model.device
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
             ids, mask = (pinned(array, device) for array in (masked_BL, mask_BL))
@@ -149,6 +133,9 @@ class UnigramGenerator:
         if draw_BL is None:
             raise ValueError("a unigram generator samples its tokens; pass draw_BL")
         return torch.from_numpy(np.searchsorted(self.upto, draw_BL, side="right").clip(max=len(self.upto) - 1))
+
+
+Generator = MaskedLmGenerator | UnigramGenerator
 
 
 def find_generator(name: str) -> BackboneFiles:

@@ -12,7 +12,6 @@ from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.post import fit_discriminant
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import WORDS
@@ -36,7 +35,7 @@ def sizes(vectors):
 def bare(request, tiny_folders, tmp_path_factory):
     """The backbone's own bundle in a precision."""
     backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
-    encoder = SentenceEncoder(backbone, pooler="mean")
+    encoder = sentence_encoder(backbone, pooler="mean")
     return encoder, export(encoder, tmp_path_factory.mktemp("bare") / "bundle", request.param), request.param
 
 
@@ -75,7 +74,7 @@ def test_the_bare_backbones_bundle_is_not_the_checkpoints(bare, tmp_path, step, 
 def test_a_head_is_held_in_every_precision_and_one_of_less_shrinkage_is_not(bare, tmp_path):
     plain, _, precision = bare
     vectors, labels = plain.encode(SENTENCES, normalize=False), [str(row % 6) for row in range(len(SENTENCES))]
-    right, other = (SentenceEncoder(plain.backbone, pooler="mean") for _ in range(2))
+    right, other = (sentence_encoder(plain.backbone, pooler="mean") for _ in range(2))
     right.post = fit_discriminant(vectors, labels, 0.3)
     other.post = fit_discriminant(vectors, labels, 0.01)
     onnx = export(right, tmp_path / "right", precision)
