@@ -57,11 +57,7 @@ def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.G
 
 
 def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Generator) -> str:
-    """Replace a random span of characters with the mask token (Mirror-BERT, Liu et al. 2021).
-
-    Args:
-        text: a sentence; returned unchanged unless it is longer than the span.
-    """
+    """Replace a random span of characters of a longer text with the mask token (Mirror-BERT, Liu et al. 2021)."""
     if len(text) <= characters:
         return text
     start = int(rng.integers(0, len(text) - characters + 1))
@@ -82,10 +78,8 @@ def second_text(how: AugmentSettings, backbone: Backbone | StaticWords, seed: in
 def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, special: bool = False) -> torch.Tensor:
     """Shuffle the position ids of each row (ConSERT's token shuffling, Yan et al. 2021).
 
-    Padding and the first and last real token keep their positions. Uses torch's random numbers.
-
-    Args:
-        special: whether to shuffle the first and last real token too, as in the released code.
+    Padding keeps its positions and, unless ``special`` (the released code), so do the first and last real token. Uses
+    torch's random numbers.
     """
     column_L = torch.arange(mask_BL.shape[1], device=mask_BL.device)
     edge = 0 if special else 1
@@ -97,11 +91,7 @@ def shuffled_positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor, *, spe
 
 
 def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
-    """Zero a random share of each row's features at all tokens, without rescaling (ConSERT).
-
-    Args:
-        share: share of the ``D`` features, rounded down.
-    """
+    """Zero a random share of each row's ``D`` features, rounded down, at all tokens, without rescaling (ConSERT)."""
     rows, _, width = embedded_BLD.shape
     rank_BD = torch.rand((rows, width), device=embedded_BLD.device).argsort(dim=1).argsort(dim=1)
     kept_BD = (rank_BD >= int(share * width)).to(embedded_BLD.dtype)

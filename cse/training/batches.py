@@ -39,11 +39,7 @@ class Rows:
 
 
 class Batches:
-    """The rows of every step of a run over one table; they follow from the arguments alone.
-
-    Args:
-        steps: more passes follow until there are as many batches.
-    """
+    """The rows of every step of a run over one table, of more than ``epochs`` if ``steps`` asks for more batches."""
 
     def __init__(self, rows: Rows, *, batch_size: int, epochs: int, seed: int, steps: int = 0) -> None:
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
@@ -146,10 +142,7 @@ def _filled(
     """Put every row into the smallest batch that holds none of its keys.
 
     Rows that share their most frequent key follow each other; a batch that took one, or may not take the next, is held
-    back until they are through.
-
-    Args:
-        free: the empty batches as (rows, random number, batch).
+    back until they are through. A batch is (rows, random number, its number); ``free`` has the empty ones.
     """
     chief_R, crossing = _chief_keys(keys_RK, counts)
     sequence = _by_class(chief_R, order)
@@ -215,11 +208,7 @@ def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
 
 
 class Mixture:
-    """The table and the rows of every step of a run; they follow from the arguments alone.
-
-    Args:
-        tables: of the main source, then of the further ones.
-    """
+    """The table and the rows of every step of a run, of the main source and further ones, from the arguments alone."""
 
     def __init__(self, tables: Sequence[Rows], *, batch_size: int, epochs: int, seed: int) -> None:
         main, *more = tables

@@ -60,11 +60,7 @@ class QueryPairs:
         return QueryPairs(queries, self.documents, self.place[rows], self.stands_in[rows], self.source[rows])
 
     def times(self, weights: Sequence[float]) -> NDArray[np.int64]:
-        """Return how often each row comes in a pass, so that a source has ``weight`` rows for each of the first one.
-
-        Args:
-            weights: of each source but the first.
-        """
+        """Return how often each row comes in a pass, so that a further source has its weight in rows of the first."""
         counts = np.bincount(self.source, minlength=len(weights) + 1)
         wanted = counts[0] * np.array([1.0, *weights]) / np.maximum(counts, 1)
         return np.maximum(wanted.round().astype(np.int64), 1)[self.source]
@@ -109,10 +105,7 @@ def teach(
     A score is the cosine plus ``words`` times BM25, each less its mean over the documents and divided by its standard
     deviation; a softmax over the best ``CANDIDATES`` makes shares of the scores. All documents are scored, a block of
     them after the other: once for means and deviations, and once more for the best. Of more than ``MOST_DOCUMENTS``,
-    half as many at random are the targets' sample.
-
-    Args:
-        document_ND: its unit vectors of the documents ``(N, D)``, which may lie in a file.
+    half as many at random are the targets' sample. The documents' unit vectors ``(N, D)`` may lie in a file.
     """
     queries, documents = len(pairs.queries), len(pairs.documents)
     kept = min(CANDIDATES, documents - (1 if documents > 1 else 0))

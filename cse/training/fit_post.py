@@ -216,13 +216,8 @@ def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
 
     Each of five folds of even labels is held out in turn, and its texts search it for the others of their label. Texts
     are held out from the discriminant alone: where the encoder was trained on the same texts, their vectors keep
-    to their labels more than those of new texts will, and the choice shrinks too little.
-
-    Args:
-        vectors: ``(n, D)``, one row per distinct text, not normalised.
-
-    Returns:
-        The scores by shrinkage, smallest first; nothing where no fold has two texts of a label.
+    to their labels more than those of new texts will, and the choice shrinks too little. Nothing is returned where no
+    fold has two texts of a label. Vectors ``(n, D)`` are one per distinct text, not normalised.
     """
     label = numbered(labels)
     whole = scatter_of(vectors, label)
@@ -273,9 +268,6 @@ def fit_linear(
 
     It starts from the discriminant. A fifth of the texts of each label is held out to choose the number of passes by
     the MAP with which they find the others of their label; then all texts are trained on.
-
-    Args:
-        vectors: one row per distinct text, not normalised.
     """
     start, label = fit_labelled(vectors, labels, shrinkage, dimension), numbered(labels)
     passes = 0

@@ -74,11 +74,7 @@ class Group:
         return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
 
     def over_blocks(self, part: torch.Tensor, rows: int) -> torch.Tensor:
-        """Return this worker's contribution to a mean over all rows; averaging over workers gives the mean.
-
-        Args:
-            part: the part of the mean that belongs to the anchors of ``block(rows)``, a scalar with gradient.
-        """
+        """Return this worker's contribution to a mean over all rows, given the part of the anchors of ``block``."""
         return part if self.size == 1 or rows < self.size else self.size * part
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:

@@ -170,11 +170,7 @@ def _index(vectors_TD: np.ndarray) -> Any:
 
 
 def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
-    """Return the pairs of texts that are among each other's ``nearest``, the earlier text first, in order.
-
-    Returns:
-        Numbers of texts, int64 ``(P, 2)``; none twice.
-    """
+    """Return the pairs of texts among each other's ``nearest``, int64 ``(P, 2)``, the earlier first, in order."""
     nearest = min(nearest, len(vectors_TD) - 1)
     if nearest < 1:
         return np.empty((0, 2), np.int64)

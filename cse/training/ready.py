@@ -105,11 +105,7 @@ class Training:
         return [table_of(self.settings, self.encoder, source, self.folders.tokens) for source in self.sources]
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
-        """Train, or resume a killed run, and leave the best weights in the encoder.
-
-        Raises:
-            Interrupted: a signal arrived; the state is saved.
-        """
+        """Train, or resume a killed run, and leave the best weights in the encoder; see ``train``."""
         settings, dev, tables = self.settings, self.dev, self.tables()
         for number, each in enumerate(tables if group.rank == 0 else ()):
             what = f"a pass over {self.sources[number].key}" if number else "an epoch"
@@ -193,11 +189,7 @@ def open_training(
     backbone: Backbone | StaticWords | None = None,
     folder: Path | None = None,
 ) -> Training:
-    """Build everything a training needs.
-
-    Args:
-        folder: the run's folder, if a launcher has chosen it.
-    """
+    """Build everything a training needs, in the run's ``folder`` if a launcher has chosen one."""
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
@@ -255,10 +247,7 @@ def groups_of(settings: Settings) -> dict[str, Any]:
 def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> dict[str, str]:
     """Return what a training depends on beside its settings and rows, each in words: models, code, arithmetic.
 
-    If rows were corrupted before training, the generator is not read.
-
-    Args:
-        opened: the backbone's files if already found, to avoid hashing them again.
+    If rows were corrupted before training, the generator is not read. Files ``opened`` already are not hashed again.
     """
     device = choose_device(settings.train.device)
     facts = {

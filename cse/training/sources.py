@@ -25,11 +25,7 @@ from cse.training.tokens import TokenTable, shared_table, tokenise
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """A source of training rows.
-
-    Attributes:
-        weight: its batches for each batch of the main source.
-    """
+    """A source of training rows, with ``weight`` batches for each batch of the main one."""
 
     key: str
     data: PreparedData
@@ -56,11 +52,7 @@ def own_weights(settings: Settings) -> list[dict[str, float]]:
 
 
 def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
-    """Return the rows of a source as token ids.
-
-    Args:
-        folder: where launchers share tokenised rows, which are then memory-mapped; None: not shared.
-    """
+    """Return the rows of a source as token ids, memory-mapped if launchers share them in a folder."""
     rows, view, copies = source.data.train, source.data.view, source.objective.copies
     labels = source.objective.needs_labels and GROUP in rows.column_names
     before = texts_before(encoder, settings.train.roles, view)
@@ -164,11 +156,7 @@ def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: st
 def check_roles(
     encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str], *, max_length: int
 ) -> None:
-    """Refuse roles that do not fit the source with the most columns of text, or whose task texts crowd out sentences.
-
-    Args:
-        max_length: tokens that training cuts at, ``train.max_length``; a task text leaves the sentence at least half.
-    """
+    """Refuse roles that do not fit the source with the most columns, or texts that leave sentences less than half."""
     widest = max(views, key=lambda view: len(_columns(view)))
     for text in texts_before(encoder, roles, widest):
         taken = len(encoder.text_tokenizers.truncating_at(encoder.max_length).encode(text).ids) if text else 0

@@ -91,8 +91,6 @@ def tokenise(
 
     Args:
         tokenizers: fast tokenizers, one for all views or one per view (two templates); copied before use.
-        before: the task text that goes before each column of text; none: no text.
-        second_text: changes the second copy's text, given its row.
     """
 
     def column(number: int, which: int, change: Callable[[str, int], str] | None) -> TokenColumn:
@@ -123,11 +121,7 @@ def tokenise(
 
 
 def shared_table(folder: Path, make: Callable[[], TokenTable]) -> TokenTable:
-    """Return a table of memory-mapped arrays; processes that open the same folder share one copy.
-
-    Args:
-        folder: folder of the arrays; the first process writes them while the others wait.
-    """
+    """Return a table of memory-mapped arrays, which the first process writes into the folder while others wait."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(folder.with_name(f"{folder.name}.lock")):
         if not (folder / _TABLE).is_file():
@@ -241,13 +235,9 @@ def pad_in_groups(
 
 
 def cheapest_cuts(lengths: np.ndarray, cost: float) -> list[int]:
-    """Return where to cut rows, so that padded tokens plus ``cost`` per slice are fewest.
+    """Return the rows at which a new slice begins, so that padded tokens plus ``cost`` per slice are fewest.
 
-    Args:
-        lengths: tokens of each row, rising.
-
-    Returns:
-        Rising row numbers at which a new slice begins; empty for one slice.
+    ``lengths`` are the tokens of each row, rising.
     """
     ends = np.append(np.flatnonzero(np.diff(lengths)) + 1, len(lengths))  # a cut between equal lengths saves nothing
     best, begin = [0.0], [0]
