@@ -219,7 +219,7 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, d
     check_given(model, data)
     from cse.training.fit_post import put_behind
 
-    put_behind(model, settings.post, prepared=data, out=out, collection=settings.objective.collection)
+    put_behind(model, settings.post, prepared=data, out=out)
 
 
 cli.add_command(evaluate)

@@ -260,12 +260,6 @@ class CollectionSettings(LossSettings):
     copies = False
     contrasts = False  # the documents are, not the rows
 
-    teacher_folder: str | None = Field(
-        None,
-        description="A checkpoint or model whose cosines teach, such as `data/raw/teacher`; the pipeline watches "
-        "`objective.distillation.teacher_folder`: name it there, too. null: the bare backbone.",
-    )
-
 
 class ObjectiveSettings(SettingsGroup):
     """The terms of the loss."""

@@ -125,7 +125,7 @@ def _train(
             results = _training_facts(state, training.objective, training.measure) | start
     if settings.post.kind != "none":
         weights = {source.name: source.weight for source in settings.data.more}
-        fit_post(encoder, settings.post, data, settings.objective.collection, weights)
+        fit_post(encoder, settings.post, data, weights)
     if settings.post.kind != "none" or settings.train.parameters == "none" or training.chooses_otherwise:
         results = _at_inference(training, results)
     encoder.to("cpu")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import click
@@ -20,14 +19,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from cse.data.store import AGAIN, STAND_INS, PreparedData, texts_in
-from cse.errors import CseError, in_terms_of
+from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT, Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
-from cse.settings.objective import CollectionSettings
 
 CANDIDATES = 200  # best documents of the teacher that get a share of its softmax
 WORDS = 0.5  # weight of BM25 beside the cosines in the teacher's scores
@@ -36,7 +34,6 @@ MOST_DOCUMENTS = 20_000  # that a step ranks; of more, half as many at random
 OWN_SHARE = 0.9  # of a pair's own document, the rest is the teacher's
 _BLOCK = 4_000_000  # scores at a time
 _LEAST_DEVIATION = 1e-6
-_TEACHER = "objective.collection.teacher_folder"
 
 
 @dataclass(frozen=True)
@@ -202,7 +199,7 @@ class TaughtCollection:
 
     Attributes:
         documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
-        queries: the teacher's unit vectors of the queries ``(n, D')``.
+        queries: those of the queries ``(n, D)``.
     """
 
     pairs: QueryPairs
@@ -212,9 +209,9 @@ class TaughtCollection:
 
 
 def collection_from(
-    encoder: SentenceEncoder, sources: Sequence[PreparedData], settings: CollectionSettings, most: int | None = None
+    encoder: SentenceEncoder, sources: Sequence[PreparedData], most: int | None = None
 ) -> TaughtCollection:
-    """Encode the documents, let the teacher score them for each query, and say how many there are.
+    """Encode the documents, let the bare backbone and BM25 score them for each query, and say how many there are.
 
     Args:
         most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
@@ -235,10 +232,5 @@ def collection_from(
     click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
     bare = encoder.documents
     documents = document_vectors(bare, pairs.documents)
-    teacher, taught = bare, documents
-    if settings.teacher_folder is not None:
-        with in_terms_of(f"{_TEACHER}: "):
-            teacher = SentenceEncoder.load(Path(settings.teacher_folder))
-        taught = document_vectors(teacher, pairs.documents)
-    queries = unit_vectors(teacher, pairs.queries, role_for("query", teacher.texts))
-    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, taught))
+    queries = unit_vectors(bare, pairs.queries, role_for("query", bare.texts))
+    return TaughtCollection(pairs, documents, queries, teach(pairs, queries, documents))

@@ -46,13 +46,11 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings.model import PostSettings
-from cse.settings.objective import CollectionSettings
 from cse.training.collection import collection_from, unit_vectors
 
 FIT_BATCH = 64  # sentences
 _FIT_LENGTH = 64  # tokens of each, at most
 SEED = 42  # of initialisation and order
-DEFAULT_COLLECTION = CollectionSettings()
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
@@ -75,7 +73,6 @@ def fit_post(
     encoder: SentenceEncoder,
     post: PostSettings,
     data: PreparedData,
-    collection: CollectionSettings = DEFAULT_COLLECTION,
     weights: Mapping[str, float] | None = None,
 ) -> None:
     """Fit post-processing, which ``check_post`` has passed, on the training sentences and add it to the encoder.
@@ -86,7 +83,7 @@ def fit_post(
             main source. None: 1.
     """
     if post.kind == QUERY_MAP:
-        _fit_query_map(encoder, post, data, collection, weights or {})
+        _fit_query_map(encoder, post, data, weights or {})
         return
     label_of = labelled_texts(data) if post.kind in LABELLED_KINDS else None
     found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
@@ -113,11 +110,10 @@ def _fit_query_map(
     encoder: SentenceEncoder,
     post: PostSettings,
     data: PreparedData,
-    settings: CollectionSettings,
     weights: Mapping[str, float],
 ) -> None:
-    made = collection_from(encoder, [data, *map(data.of, data.sources)], settings, post.sentences)
-    bare = settings.teacher_folder is None and encoder.prompt is None and encoder.cls is None and encoder.mlp is None
+    made = collection_from(encoder, [data, *map(data.of, data.sources)], post.sentences)
+    bare = encoder.prompt is None and encoder.cls is None and encoder.mlp is None
     vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY)
     encoder.post = fit_query_map(
         vectors,
@@ -136,7 +132,6 @@ def put_behind(
     prepared: Path,
     out: Path,
     measure: str | None = None,
-    collection: CollectionSettings = DEFAULT_COLLECTION,
 ) -> dict[str, Any]:
     """Fit post-processing on prepared sentences and save the encoder with it as a checkpoint.
 
@@ -152,7 +147,7 @@ def put_behind(
     check_post(encoder, post, data)
     dev = open_dev(data)
     before = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
-    fit_post(encoder, post, data, collection)
+    fit_post(encoder, post, data)
     after = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
     scores = {} if after is None else facts_of(after)
     with publish_folder(out, Kind.CHECKPOINT) as target:

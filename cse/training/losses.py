@@ -135,7 +135,7 @@ def losses_from(
         return Distillation(encoder, objective.distillation, teachers_of(objective.distillation, encoder, train))
 
     def collection() -> Collection:
-        made = collection_from(encoder, sources, objective.collection)
+        made = collection_from(encoder, sources)
         sizes = [len(data.train) for data in sources]
         return Collection(encoder, objective.collection, made.documents, made.targets, sizes)
 
@@ -171,24 +171,26 @@ def teachers_of(
 ) -> list[SentenceEncoder]:
     """Return the teachers of distillation: the bare backbone, the models in a folder (by name), or both."""
     bare = [] if settings.teacher == "folder" else [bare_teacher(encoder)]
-    places = _places(Path(settings.teacher_folder), _TEACHERS) if settings.reads_folder else []
+    places = _places(Path(settings.teacher_folder)) if settings.reads_folder else []
     return bare + [_teacher(place, encoder, min(train.max_length, encoder.max_length)) for place in places]
 
 
-def teachers_content(folder: Path, key: str = _TEACHERS) -> str:
-    """Return a hash of everything read from the models in a folder, which the setting ``key`` names."""
-    return fingerprint({"teachers": [_content(place, key) for place in _places(folder, key)]})
+def teachers_content(folder: Path) -> str:
+    """Return a hash of everything read from the models in a folder."""
+    return fingerprint({"teachers": [_content(place) for place in _places(folder)]})
 
 
-def _places(folder: Path, key: str) -> list[Path]:
+def _places(folder: Path) -> list[Path]:
     if _is_model(folder):
         return [folder]
     inside = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(".")]
     for path in inside:
         if not _is_model(path):
-            raise CseError(f"{key}: {path} is no checkpoint or model; put only folders of models there")
+            raise CseError(f"{_TEACHERS}: {path} is no checkpoint or model; put only folders of models there")
     if not inside:
-        raise CseError(f"{key}: no model in {folder}; put a checkpoint or model there, or several in folders of it")
+        raise CseError(
+            f"{_TEACHERS}: no model in {folder}; put a checkpoint or model there, or several in folders of it"
+        )
     return inside
 
 
@@ -196,8 +198,8 @@ def _is_model(folder: Path) -> bool:
     return is_checkpoint(folder) or (folder / "config.json").is_file()
 
 
-def _content(place: Path, key: str) -> str:
-    with in_terms_of(f"{key}: "):
+def _content(place: Path) -> str:
+    with in_terms_of(f"{_TEACHERS}: "):
         return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
 
 

@@ -260,18 +260,13 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     prompt, objective = settings.prompt, settings.objective.over(settings.data.more_terms)
     if prompt.kind != "none" and prompt.init == "checkpoint":
         facts["the initial prompt"] = _hash_of_start(Path(prompt.init_checkpoint))
-    trains, collection = settings.train.parameters != "none", objective.collection
-    replaced, distillation = objective.replaced_tokens, objective.distillation
+    trains, replaced = settings.train.parameters != "none", objective.replaced_tokens
+    distillation = objective.distillation
     if trains and replaced.reads_generator:
         check_generator(replaced)
         facts["the generator"] = find_generator(replaced.generator_model).content()
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
-    ranks = (trains and collection.weight > 0) or settings.post.kind == "query_map"
-    if ranks and collection.teacher_folder is not None:
-        facts["the teacher of its collection"] = teachers_content(
-            Path(collection.teacher_folder), "objective.collection.teacher_folder"
-        )
     return facts
 
 

@@ -15,8 +15,6 @@ from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.load import check_settings, set_key
-from cse.settings.objective import CollectionSettings
 from cse.training.collection import collection_from, teach
 from cse.training.fit_post import fit_query_map, put_behind
 from tests.stages.training import train_in
@@ -74,7 +72,7 @@ def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, 
     settings = prepared(MAP)
     encoder = train(settings, tmp_path)
     data, bare = PreparedData(tmp_path / "prepared"), SentenceEncoder.load(str(models["bert"]))
-    made = collection_from(encoder, [data], CollectionSettings())
+    made = collection_from(encoder, [data])
     texts = made.pairs.documents
     np.testing.assert_array_equal(encoder.encode(texts, role="passage"), bare.encode(texts))
     np.testing.assert_array_equal(encoder.encode(texts), bare.encode(texts))
@@ -109,7 +107,7 @@ def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documen
     train(settings, tmp_path)
     data = PreparedData(tmp_path / "prepared")
     encoder = SentenceEncoder.load(tmp_path / "checkpoint")
-    made = collection_from(encoder, [data, data.of("judged")], CollectionSettings())
+    made = collection_from(encoder, [data, data.of("judged")])
     labelled = np.flatnonzero(~made.pairs.stands_in)
     assert len(labelled) == 12 and len(made.pairs.documents) == 30, "the judged documents are those of the collection"
     best = made.targets.place[labelled, made.targets.share[labelled].argmax(axis=1)]
@@ -126,7 +124,7 @@ def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, docume
     rows = [*data.train["sent1"].to_pylist(), *data.of("judged").train["sent1"].to_pylist()]
     assert len(data.train) == 7 and len(data.documents) == 30 > len(set(data.train["sent1"].to_pylist()))
     encoder = train(settings, tmp_path)
-    made = collection_from(encoder, [data, data.of("judged")], settings.objective.collection)
+    made = collection_from(encoder, [data, data.of("judged")])
     assert [made.pairs.documents[place] for place in made.pairs.place] == rows
     assert made.documents.shape[0] == 30 and len(made.targets.sample) == 5
     assert encoder.post is not None, "trained on a sample of them"
@@ -143,34 +141,15 @@ def test_behind_a_bare_backbone(prepared, tmp_path, models):
     np.testing.assert_allclose(behind, through_train.encode(texts, role="query"), atol=1e-6)
 
 
-def test_another_model_may_teach(prepared, tmp_path, models):
-    settings = prepared(MAP)
-    own, other = (
-        train(check_settings(tree, where="test"), tmp_path, name)
-        for name, tree in (
-            ("own", settings.model_dump()),
-            ("other", taught_by(settings.model_dump(), str(models["roberta"]))),
-        )
-    )
-    assert not torch.equal(own.post.matrix, other.post.matrix)
-    with pytest.raises(CseError, match=r"objective\.collection\.teacher_folder: "):
-        train(check_settings(taught_by(settings.model_dump(), str(tmp_path / "none")), where="test"), tmp_path)
-
-
-def taught_by(tree: dict, folder: str) -> dict:
-    set_key(tree, "objective.collection.teacher_folder", folder)
-    return tree
-
-
 def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models):
     encoder = SentenceEncoder.load(str(models["bert"]))
     with pytest.raises(CseError, match=r"objective\.collection: trains queries alone; set prompt\.side: query"):
-        collection_from(encoder, [PreparedData(data["sentences"])], CollectionSettings())
+        collection_from(encoder, [PreparedData(data["sentences"])])
     sided = SentenceEncoder(encoder.backbone, side="query")
     with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
-        collection_from(sided, [PreparedData(data["sentences"])], CollectionSettings())
+        collection_from(sided, [PreparedData(data["sentences"])])
     with pytest.raises(CseError, match=r"contains triplets, but queries are trained on pairs"):
-        collection_from(sided, [PreparedData(data["triplets"])], CollectionSettings())
+        collection_from(sided, [PreparedData(data["triplets"])])
 
 
 def test_one_document_is_no_collection(prepared, tmp_path, models):
@@ -178,7 +157,7 @@ def test_one_document_is_no_collection(prepared, tmp_path, models):
     prepared({"data.train_path": str(tmp_path / "one.txt")})
     sided = SentenceEncoder(SentenceEncoder.load(str(models["bert"])).backbone, side="query")
     with pytest.raises(CseError, match="one document is no collection; prepare two or more"):
-        collection_from(sided, [PreparedData(tmp_path / "prepared")], CollectionSettings())
+        collection_from(sided, [PreparedData(tmp_path / "prepared")])
 
 
 def test_a_map_recovers_a_rotation(monkeypatch):

@@ -96,11 +96,6 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     ):  # fmt: skip
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
-    teaches = {"objective.collection.teacher_folder": str(models["bert"])}
-    untrained = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
-    assert set(depends_on(settings(teaches))) == ALWAYS, "its weight is 0"
-    sided = settings(nowhere | teaches | untrained | {"prompt.side": "query"})
-    assert set(depends_on(sided)) == ALWAYS | {"the teacher of its collection"}, "the map is fitted by it"
 
 
 @pytest.mark.parametrize(
