@@ -36,11 +36,10 @@ def settings_command(words: Sequence[str], changed: bool, params: Path) -> None:
 
     there = params.exists() or params != PARAMS_FILE
     own = load_settings(params, any_view=True) if there else Settings()
-    values = {key: value for key, _, value in leaves(own)}
+    values = {leaf.key: leaf.value for leaf in leaves(own)}
     shown, known = 0, []
-    for key, field, default in leaves():
+    for key, field, default, about in leaves():
         known.append(key)
-        about = field.description or ""
         if words and not any(_fits(word.lower(), key, about) for word in words):
             continue
         differs = values[key] != default

@@ -17,22 +17,23 @@ VIEW_WIDTH = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 3, "documen
 class SourceSettings(SettingsGroup):
     """A further source of training rows; documents and categories are read as group `data` says."""
 
-    name: str = Field(
-        pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$",
-        max_length=40,
-        description="Its name in files, reports and errors: lower-case letters, digits and dashes.",
-    )
-    path: str = Field(description="As `data.train_path`; `dvc repro` watches `data/raw/more`.")
-    view: View = Field(description="As `data.view`.")
-    pairs: Pairs = Field(["title_body", "neighbours"], description="As `data.pairs`.")
-    weight: float = Field(1.0, gt=0.0, description="Batches of it for each batch of the main source.")
-    columns: list[str] | None = Field(None, description="As `data.columns`.")
-    max_rows: Positive | None = Field(None, description="As `data.max_rows`.")
-    terms: dict[str, NonNegative] | None = Field(
-        None,
-        description="Weights that replace those of terms of `objective` on its batches, such as `{energy_hinge: 0}`; 0 "
-        "switches a term off. null: none.",
-    )
+    name: str = Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=40)
+    """Its name in files, reports and errors: lower-case letters, digits and dashes."""
+    path: str
+    """As `data.train_path`; `dvc repro` watches `data/raw/more`."""
+    view: View
+    """As `data.view`."""
+    pairs: Pairs = Field(["title_body", "neighbours"])
+    """As `data.pairs`."""
+    weight: float = Field(1.0, gt=0.0)
+    """Batches of it for each batch of the main source."""
+    columns: list[str] | None = None
+    """As `data.columns`."""
+    max_rows: Positive | None = None
+    """As `data.max_rows`."""
+    terms: dict[str, NonNegative] | None = None
+    """Weights that replace those of terms of `objective` on its batches, such as `{energy_hinge: 0}`; 0 switches a term
+    off. null: none."""
 
     @model_validator(mode="after")
     def _check(self) -> SourceSettings:
@@ -43,106 +44,72 @@ class SourceSettings(SettingsGroup):
 class DataSettings(SettingsGroup):
     """Where the text comes from and how ``prepare`` processes it."""
 
-    source: Literal["sample", "files", "hub"] = Field(
-        "sample", description="`sample` generates text, `files` reads the paths below, `hub` downloads a data set."
-    )
-    view: View = Field(
-        "triplets",
-        description="What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, "
-        "two sentences with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: "
-        "`documents` (see `pairs`) or `categories`, texts with any label (pairs within a label).",
-    )
-    pairs: Pairs = Field(
-        ["title_body", "neighbours"],
-        description="`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each "
-        "passage and the next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text "
-        "below; or `sentences` alone: every sentence; or `stand_ins` alone: the title and sentences in place of "
-        "queries, each with its whole document (see `objective.collection`).",
-    )
-    stand_ins: Positive = Field(5, description="`documents` with `pairs: [stand_ins]`: most rows of a document.")
-    language: str = Field(
-        "en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$", description="`documents`: language code, to find sentence ends."
-    )
-    train_path: str = Field(
-        "data/raw/train",
-        description="`files`: a txt, csv, tsv, jsonl, json or parquet file, or a folder with one such file; for "
-        "`documents` also a Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR.",
-    )
-    dev_path: str = Field(
-        "data/raw/dev",
-        description="`files`: scored pairs or another task of your own for checkpoint selection; if the folder is "
-        "empty, STS-B dev is used.",
-    )
-    dev: Literal["stsb", "own", "none"] = Field(
-        "stsb",
-        description="`files` and `hub`: what selects checkpoints where neither `dev_path` nor `hold_out` gives it: "
-        "`stsb`: STS-B dev; `own`: nothing; `none`: nothing either, and the rows that `hold_out` draws to select are "
-        "trained on: for a last training with what they chose.",
-    )
-    evaluation_path: str = Field(
-        "data/raw/evaluation",
-        description="`files` and `hub`: SentEval's `downstream` folder, or your own scored pairs.",
-    )
-    cxc_path: str = Field(
-        "data/raw/cxc",
-        description="`files` and `hub`: CxC-STS CSV including the captions, or a folder that may contain it.",
-    )
-    task_path: str = Field(
-        "data/raw/task",
-        description="`files` and `hub`: your own task, or a folder of several: pairs, triplets, labelled texts or a "
-        "retrieval collection.",
-    )
-    columns: list[str] | None = Field(
-        None,
-        description="Columns to read, in the order of `view` (`pairs`: with or without their label); null: find them "
-        "by their usual names.",
-    )
-    encoding: str = Field("utf-8", description="Character encoding of text files.")
-    score_range: list[float] = Field(
-        [0.0, 5.0],
-        description="Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`.",
-    )
-    hub_id: str = Field("princeton-nlp/datasets-for-simcse", description="`hub`: data set id.")
-    hub_file: str = Field(
-        "nli_for_simcse.csv",
-        description="`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one.",
-    )
-    hub_revision: str = Field("main", description="`hub`: branch, tag or commit.")
-    hold_out: float = Field(
-        0.0,
-        ge=0.0,
-        le=0.5,
-        description="`files`: about this share of the rows (of whole documents; of the texts of each label) is held "
-        "out, drawn by a hash of the text and halved until it is 1,000 rows at most, as the task that selects "
-        "checkpoints where `dev_path` has none, and as much again to measure where `task_path` has none; 0: none. "
-        "Held-out pairs are a proxy of what you want: prefer the two paths.",
-    )
-    max_rows: Positive | None = Field(
-        None, description="Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."
-    )
-    max_words: Positive = Field(
-        1000,
-        description="Maximum words per sentence; rows with a longer one, or one over 100,000 characters, are dropped "
-        "and counted.",
-    )
-    drop_duplicates: bool = Field(True, description="Drop repeated rows (same text after trimming).")
-    near_duplicates: float | None = Field(
-        None,
-        ge=0.1,
-        le=1.0,
-        description="Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier "
-        "row or, if `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none.",
-    )
-    drop_evaluation_overlap: bool = Field(
-        True, description="Drop training rows containing an evaluation sentence (ignoring case and punctuation)."
-    )
-    more: list[SourceSettings] = Field(
-        [],
-        description="`files`: further sources to train on besides, such as `[{name: nli, path: "
-        "data/raw/more/nli.csv, view: triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them "
-        "alone.",
-    )
-    seed: int = Field(42, ge=0, description="Seed for the generated text and for drawing `max_rows`.")
+    source: Literal["sample", "files", "hub"] = "sample"
+    """`sample` generates text, `files` reads the paths below, `hub` downloads a data set."""
+    view: View = "triplets"
+    """What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, two sentences
+    with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: `documents` (see
+    `pairs`) or `categories`, texts with any label (pairs within a label)."""
+    pairs: Pairs = Field(["title_body", "neighbours"])
+    """`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each passage and the
+    next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text below; or `sentences`
+    alone: every sentence; or `stand_ins` alone: the title and sentences in place of queries, each with its whole
+    document (see `objective.collection`)."""
+    stand_ins: Positive = 5
+    """`documents` with `pairs: [stand_ins]`: most rows of a document."""
+    language: str = Field("en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$")
+    """`documents`: language code, to find sentence ends."""
+    train_path: str = "data/raw/train"
+    """`files`: a txt, csv, tsv, jsonl, json or parquet file, or a folder with one such file; for `documents` also a
+    Markdown or HTML file, a folder of such and of txt files, or a folder of BEIR."""
+    dev_path: str = "data/raw/dev"
+    """`files`: scored pairs or another task of your own for checkpoint selection; if the folder is empty, STS-B dev is
+    used."""
+    dev: Literal["stsb", "own", "none"] = "stsb"
+    """`files` and `hub`: what selects checkpoints where neither `dev_path` nor `hold_out` gives it: `stsb`: STS-B dev;
+    `own`: nothing; `none`: nothing either, and the rows that `hold_out` draws to select are trained on: for a last
+    training with what they chose."""
+    evaluation_path: str = "data/raw/evaluation"
+    """`files` and `hub`: SentEval's `downstream` folder, or your own scored pairs."""
+    cxc_path: str = "data/raw/cxc"
+    """`files` and `hub`: CxC-STS CSV including the captions, or a folder that may contain it."""
+    task_path: str = "data/raw/task"
+    """`files` and `hub`: your own task, or a folder of several: pairs, triplets, labelled texts or a retrieval
+    collection."""
+    columns: list[str] | None = None
+    """Columns to read, in the order of `view` (`pairs`: with or without their label); null: find them by their usual
+    names."""
+    encoding: str = "utf-8"
+    """Character encoding of text files."""
+    score_range: list[float] = Field([0.0, 5.0])
+    """Lowest and highest score of pairs; those at four fifths or above are positives in view `pairs`."""
+    hub_id: str = "princeton-nlp/datasets-for-simcse"
+    """`hub`: data set id."""
+    hub_file: str = "nli_for_simcse.csv"
+    """`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one."""
+    hub_revision: str = "main"
+    """`hub`: branch, tag or commit."""
+    hold_out: float = Field(0.0, ge=0.0, le=0.5)
+    """`files`: about this share of the rows (of whole documents; of the texts of each label) is held out, drawn by a
+    hash of the text and halved until it is 1,000 rows at most, as the task that selects checkpoints where `dev_path`
+    has none, and as much again to measure where `task_path` has none; 0: none. Held-out pairs are a proxy of what you
+    want: prefer the two paths."""
+    max_rows: Positive | None = None
+    """Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."""
+    max_words: Positive = 1000
+    """Maximum words per sentence; rows with a longer one, or one over 100,000 characters, are dropped and counted."""
+    drop_duplicates: bool = True
+    """Drop repeated rows (same text after trimming)."""
+    near_duplicates: float | None = Field(None, ge=0.1, le=1.0)
+    """Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier row or, if
+    `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none."""
+    drop_evaluation_overlap: bool = True
+    """Drop training rows containing an evaluation sentence (ignoring case and punctuation)."""
+    more: list[SourceSettings] = Field([])
+    """`files`: further sources to train on besides, such as `[{name: nli, path: data/raw/more/nli.csv, view:
+    triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them alone."""
+    seed: int = Field(42, ge=0)
+    """Seed for the generated text and for drawing `max_rows`."""
 
     @property
     def grouped(self) -> bool:
@@ -221,23 +188,13 @@ def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]
 class MineSettings(SettingsGroup):
     """Pairs and hard negatives, mined with the bare backbone before training."""
 
-    neighbours: int = Field(
-        0,
-        ge=0,
-        le=1000,
-        description="Pairs from plain sentences: every two that are among each other's so many nearest become a pair; "
-        "0: none.",
-    )
-    negatives: Literal[0, 1] = Field(
-        0, description="Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."
-    )
-    margin: float = Field(
-        0.95,
-        gt=0.0,
-        le=1.0,
-        description="A text whose cosine to the anchor is above this share of the positive's is taken for a false "
-        "negative and skipped (NV-Retriever's TopK-PercPos).",
-    )
+    neighbours: int = Field(0, ge=0, le=1000)
+    """Pairs from plain sentences: every two that are among each other's so many nearest become a pair; 0: none."""
+    negatives: Literal[0, 1] = 0
+    """Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."""
+    margin: float = Field(0.95, gt=0.0, le=1.0)
+    """A text whose cosine to the anchor is above this share of the positive's is taken for a false negative and skipped
+    (NV-Retriever's TopK-PercPos)."""
 
     @property
     def wanted(self) -> bool:

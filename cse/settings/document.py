@@ -5,13 +5,17 @@ Regenerate the page with ``python -m cse.settings.document --page docs/settings.
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, cast
 
 import click
 from pydantic import TypeAdapter
@@ -57,9 +61,9 @@ def settings_page() -> str:
 def settings_table() -> str:
     """Return a Markdown table with one row per key: key, values, default, meaning."""
     rows = ["key | values | default | meaning", "---|---|---|---"]
-    for key, field, default in leaves():
+    for key, field, default, meaning in leaves():
         shown = "required" if field.is_required() else f"`{yaml_value(default)}`"
-        cells = (f"`{key}`", describe_values(field), shown, field.description or "")
+        cells = (f"`{key}`", describe_values(field), shown, meaning)
         rows.append(" | ".join(cell.replace("|", "\\|") for cell in cells))
     return "\n".join(rows) + "\n"
 
@@ -102,13 +106,38 @@ def yaml_value(value: Any) -> str:
     return str(value)
 
 
-def leaves(settings: Settings | None = None) -> Iterator[tuple[str, FieldInfo, Any]]:
-    """Yield every key with its field and value, and what an entry of ``data.more`` has (``data.more[].name``)."""
+@cache
+def meanings(group: type[SettingsGroup]) -> dict[str, str]:
+    """Return the text below each setting of a group as one line; read here alone, since it would slow every start."""
+    found = {}
+    for kind in reversed(group.__mro__[: group.__mro__.index(SettingsGroup)]):
+        (definition,) = ast.parse(inspect.getsource(kind)).body
+        for setting, text in pairwise(cast("ast.ClassDef", definition).body):
+            match setting, text:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(words))):
+                    found[name] = " ".join(words.split())
+    return found
+
+
+class Leaf(NamedTuple):
+    """A setting by its dotted key, with its value and its meaning."""
+
+    key: str
+    field: FieldInfo
+    value: Any
+    meaning: str
+
+
+def leaves(settings: Settings | None = None) -> Iterator[Leaf]:
+    """Yield every setting, and what an entry of ``data.more`` has (``data.more[].name``)."""
     settings = settings or Settings()
     for key, field in walk_keys():
-        yield key, field, attrgetter(key)(settings)
+        place, _, name = key.rpartition(".")
+        group: SettingsGroup = attrgetter(place)(settings)
+        yield Leaf(key, field, getattr(group, name), meanings(type(group))[name])
         if key == "data.more":
-            yield from ((f"{key}[].{part}", own, own.default) for part, own in SourceSettings.model_fields.items())
+            for name, own in SourceSettings.model_fields.items():
+                yield Leaf(f"{key}[].{name}", own, own.default, meanings(SourceSettings)[name])
 
 
 def _render_group(group: SettingsGroup, depth: int, prefix: str = "") -> list[str]:
@@ -124,17 +153,17 @@ def _render_group(group: SettingsGroup, depth: int, prefix: str = "") -> list[st
             about = (type(value).__doc__ or "").splitlines()[0]
             lines += [*_explained(f"{indent}{name}:{'' if inner else ' {}'}", about), *inner]
         elif key in COMMON or value != field.get_default(call_default_factory=True):
+            about = _with_choices(field, meanings(type(group))[name])
             if isinstance(value, dict) and value:
-                lines += _explained(f"{indent}{name}:", _with_choices(field))
+                lines += _explained(f"{indent}{name}:", about)
                 lines += [f"{indent}{_INDENT}{yaml_value(key)}: {yaml_value(item)}" for key, item in value.items()]
             else:
-                lines += _explained(f"{indent}{name}: {yaml_value(value)}", _with_choices(field))
+                lines += _explained(f"{indent}{name}: {yaml_value(value)}", about)
     return lines
 
 
-def _with_choices(field: FieldInfo) -> str:
-    """Append the choices of a ``Literal`` to the description unless it names them all."""
-    text = field.description or ""
+def _with_choices(field: FieldInfo, text: str) -> str:
+    """Append the choices of a ``Literal`` to the meaning unless it names them all."""
     choices = [str(choice) for choice in _choices(json_schema(field))]
     if all(choice in text for choice in choices):
         return text

@@ -18,7 +18,7 @@ Temperature = Annotated[float, Field(ge=1e-6)]
 
 
 class SettingsGroup(BaseModel):
-    """A group of settings: frozen, strictly typed, no unknown keys."""
+    """A group of settings: frozen, strictly typed, no unknown keys; the text below each is its meaning."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 

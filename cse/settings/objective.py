@@ -34,7 +34,8 @@ class LossSettings(SettingsGroup):
     head: ClassVar[bool] = False
     labels: ClassVar[bool] = False
 
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss; 0 disables it.")
+    weight: NonNegative = 0.0
+    """Weight of this term in the loss; 0 disables it."""
 
     @property
     def least_rows(self) -> int:
@@ -53,35 +54,26 @@ class LabelLossSettings(LossSettings):
 class NtXentSettings(LossSettings):
     """Contrastive cross-entropy (SimCSE equations 1 and 5)."""
 
-    weight: NonNegative = Field(1.0, description="Weight of this term in the loss; 0 disables it.")
-    temperature: Temperature = Field(0.05, description="Softmax temperature: cosines are divided by it.")
-    hard_negative_weight: float = Field(
-        0.0, description="Added to the logit of each row's own hard negative (log of its weight)."
-    )
-    two_views: bool = Field(
-        False, description="Symmetric loss with negatives from both copies, as in SimCLR (ConSERT, Mirror-BERT)."
-    )
-    queue: int = Field(
-        0,
-        ge=0,
-        le=1_000_000,
-        description="Extra negatives: number of past embeddings to keep from a momentum encoder (ESimCSE); 0: none.",
-    )
-    queue_projector: Literal["following", "current"] = Field(
-        "following",
-        description="`queue`: projector of the momentum encoder: its own, which follows the trained one "
-        "(`following`), or the trained one itself (`current`, ESimCSE's released code).",
-    )
+    weight: NonNegative = 1.0
+    """Weight of this term in the loss; 0 disables it."""
+    temperature: Temperature = 0.05
+    """Softmax temperature: cosines are divided by it."""
+    hard_negative_weight: float = 0.0
+    """Added to the logit of each row's own hard negative (log of its weight)."""
+    two_views: bool = False
+    """Symmetric loss with negatives from both copies, as in SimCLR (ConSERT, Mirror-BERT)."""
+    queue: int = Field(0, ge=0, le=1_000_000)
+    """Extra negatives: number of past embeddings to keep from a momentum encoder (ESimCSE); 0: none."""
+    queue_projector: Literal["following", "current"] = "following"
+    """`queue`: projector of the momentum encoder: its own, which follows the trained one (`following`), or the trained
+    one itself (`current`, ESimCSE's released code)."""
 
 
 class MatryoshkaSettings(LossSettings):
     """NT-Xent on the first numbers of each vector, so that vectors may be cut (Kusupati et al. 2022)."""
 
-    widths: list[Positive] = Field(
-        [256, 128, 64],
-        min_length=1,
-        description="Numbers of dimensions to train for, each below the embedding's; `encode` then offers them.",
-    )
+    widths: list[Positive] = Field([256, 128, 64], min_length=1)
+    """Numbers of dimensions to train for, each below the embedding's; `encode` then offers them."""
 
 
 class EnergyHingeSettings(LossSettings):
@@ -90,13 +82,10 @@ class EnergyHingeSettings(LossSettings):
     views = ("triplets",)
     rows = "hard negatives"
 
-    weight: NonNegative = Field(10.0, description="Weight of this term in the loss; 0 disables it.")
-    margin: float = Field(
-        0.2,
-        ge=0.0,
-        le=2.0,
-        description="Margin by which the cosine of the positive must exceed that of every negative.",
-    )
+    weight: NonNegative = 10.0
+    """Weight of this term in the loss; 0 disables it."""
+    margin: float = Field(0.2, ge=0.0, le=2.0)
+    """Margin by which the cosine of the positive must exceed that of every negative."""
 
 
 class MaskedLmSettings(LossSettings):
@@ -106,16 +95,12 @@ class MaskedLmSettings(LossSettings):
     compares = False
     head = True
 
-    weight: NonNegative = Field(0.0, description="Initial weight of this term in the loss; 0 disables it.")
-    decay_rate: float = Field(
-        0.95,
-        gt=0.0,
-        le=1.0,
-        description="Factor by which the weight decays every 100 steps; decay is continuous (real-valued exponent).",
-    )
-    train_head: bool = Field(
-        False, description="Train the MLM head, untied from the word embeddings (released code); false: freeze it."
-    )
+    weight: NonNegative = 0.0
+    """Initial weight of this term in the loss; 0 disables it."""
+    decay_rate: float = Field(0.95, gt=0.0, le=1.0)
+    """Factor by which the weight decays every 100 steps; decay is continuous (real-valued exponent)."""
+    train_head: bool = False
+    """Train the MLM head, untied from the word embeddings (released code); false: freeze it."""
 
 
 class ReplacedTokensSettings(LossSettings):
@@ -123,51 +108,36 @@ class ReplacedTokensSettings(LossSettings):
 
     compares = False
 
-    weight: NonNegative = Field(0.0, description="Weight of this term in the loss (lambda); 0 disables it.")
-    discriminator: Literal["shared", "frozen", "copy"] = Field(
-        "shared",
-        description="`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: the frozen backbone "
-        "without prompts (ablation a); `copy`: a trained copy of the backbone without prompts (DiffCSE, ablation b).",
-    )
-    condition: bool = Field(
-        True, description="Feed the sentence embedding to the discriminator in place of `[CLS]`; false: ablation c."
-    )
-    copy_learning_rate: float | None = Field(
-        None,
-        gt=0.0,
-        description="Learning rate of the discriminator with `discriminator: copy`; null: `train.learning_rate`.",
-    )
-    generator: str = Field(
-        "distilbert/distilbert-base-uncased",
-        description="Hub id of the masked language model that proposes tokens; it must share the backbone's "
-        "vocabulary. `folder`: the model in `generator_folder`; `unigram`: draw tokens by their frequency in the "
-        "training text, without a model.",
-    )
-    generator_folder: str = Field(
-        "data/raw/generator",
-        description="Model folder for `generator: folder`; the pipeline retrains when it changes.",
-    )
-    corruption: Literal["on_the_fly", "prepared"] = Field(
-        "on_the_fly",
-        description="Corrupt each batch during training, with dropout in the generator (released code), or all rows "
-        "before it, without (one corruption per epoch).",
-    )
-    mask_share: Share = Field(0.3, description="Share of tokens masked for the generator.")
-    choice: Literal["argmax", "sample"] = Field(
-        "argmax", description="Take the generator's most likely token (released code) or sample from its distribution."
-    )
-    positions: Literal["all", "masked"] = Field(
-        "all", description="Where to use the generator's tokens: every position (released code) or masked ones only."
-    )
-    protect_special: bool = Field(False, description="Keep all special tokens unchanged; false: only `[CLS]`.")
-    normalize: Literal["positions", "tokens", "sum"] = Field(
-        "positions",
-        description="`positions`: mean over all positions, padding to the batch's longest row included (released "
-        "code); `tokens`: mean over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2).",
-    )
-    prompt_draw: Literal["shared", "separate"] = Field(
-        "shared", description="Whether both passes share one draw of prompt dropout or each draws its own."
-    )
+    weight: NonNegative = 0.0
+    """Weight of this term in the loss (lambda); 0 disables it."""
+    discriminator: Literal["shared", "frozen", "copy"] = "shared"
+    """`shared`: the frozen backbone with the same prompts (D2CSE); `frozen`: the frozen backbone without prompts
+    (ablation a); `copy`: a trained copy of the backbone without prompts (DiffCSE, ablation b)."""
+    condition: bool = True
+    """Feed the sentence embedding to the discriminator in place of `[CLS]`; false: ablation c."""
+    copy_learning_rate: float | None = Field(None, gt=0.0)
+    """Learning rate of the discriminator with `discriminator: copy`; null: `train.learning_rate`."""
+    generator: str = "distilbert/distilbert-base-uncased"
+    """Hub id of the masked language model that proposes tokens; it must share the backbone's vocabulary. `folder`: the
+    model in `generator_folder`; `unigram`: draw tokens by their frequency in the training text, without a model."""
+    generator_folder: str = "data/raw/generator"
+    """Model folder for `generator: folder`; the pipeline retrains when it changes."""
+    corruption: Literal["on_the_fly", "prepared"] = "on_the_fly"
+    """Corrupt each batch during training, with dropout in the generator (released code), or all rows before it, without
+    (one corruption per epoch)."""
+    mask_share: Share = 0.3
+    """Share of tokens masked for the generator."""
+    choice: Literal["argmax", "sample"] = "argmax"
+    """Take the generator's most likely token (released code) or sample from its distribution."""
+    positions: Literal["all", "masked"] = "all"
+    """Where to use the generator's tokens: every position (released code) or masked ones only."""
+    protect_special: bool = False
+    """Keep all special tokens unchanged; false: only `[CLS]`."""
+    normalize: Literal["positions", "tokens", "sum"] = "positions"
+    """`positions`: mean over all positions, padding to the batch's longest row included (released code); `tokens`: mean
+    over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2)."""
+    prompt_draw: Literal["shared", "separate"] = "shared"
+    """Whether both passes share one draw of prompt dropout or each draws its own."""
 
     @property
     def corrupts_beforehand(self) -> bool:
@@ -224,17 +194,14 @@ class DistillationSettings(LossSettings):
 
     copies = False
 
-    temperature: Temperature = Field(0.05, description="Softmax temperature: the cosines of both are divided by it.")
-    teacher: Literal["backbone", "folder", "both"] = Field(
-        "backbone",
-        description="`backbone`: the bare backbone, so that the model stays near it; `folder`: the models in "
-        "`teacher_folder`; `both`: those and the backbone. Similarities of several are averaged.",
-    )
-    teacher_folder: str = Field(
-        "data/raw/teacher",
-        description="`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several; "
-        "the pipeline retrains when it changes.",
-    )
+    temperature: Temperature = 0.05
+    """Softmax temperature: the cosines of both are divided by it."""
+    teacher: Literal["backbone", "folder", "both"] = "backbone"
+    """`backbone`: the bare backbone, so that the model stays near it; `folder`: the models in `teacher_folder`; `both`:
+    those and the backbone. Similarities of several are averaged."""
+    teacher_folder: str = "data/raw/teacher"
+    """`teacher: folder`: a checkpoint or model with the backbone's tokenizer, or a folder of several; the pipeline
+    retrains when it changes."""
 
     @property
     def reads_folder(self) -> bool:
