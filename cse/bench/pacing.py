@@ -44,8 +44,8 @@ def mixed_steps(files: tuple[tuple[Path, float], ...], distinct: bool, batch_siz
         batch_size: rows per batch.
         seed: of their order.
     """
-    from cse.training.batches import Mixture, Rows, row_keys
+    from cse.training.batches import Mixture, RowOrder, row_keys
 
     sources = [(open_rows(file), weight) for file, weight in files]
-    tables = [Rows(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
+    tables = [RowOrder(len(rows), row_keys(rows) if distinct else None, weight) for rows, weight in sources]
     return Mixture(tables, batch_size=batch_size, epochs=epochs, seed=seed).steps

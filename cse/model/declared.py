@@ -187,6 +187,15 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
     return found
 
 
+def pools_otherwise(folder: Path) -> bool:
+    """Return whether a folder declares a pooling that this project has not."""
+    try:
+        _pooling_of(folder)
+    except CseError:
+        return True
+    return False
+
+
 def _pooling_of(folder: Path) -> PoolerKind | None:
     for path in sorted(folder.glob("*_Pooling/config.json")):
         modes = read_json(path)

@@ -84,7 +84,7 @@ class Encoder(nn.Module):
         self.loss_pooler: PoolerKind = read_out.kind_in_loss or self.pooler
         self._check_parts(cls)
         if isinstance(backbone, Backbone):
-            backbone.train_only(trained, lora_rank)
+            backbone.train_only(trained, lora_rank)  # of the backbone; prompt, projector and words below are trained
         self.mlp = self._make_projector() if read_out.mlp != "none" else None
         self.cnn = TokenCnn(backbone.hidden_size) if self.pooler == "cnn" else None
         self.cls = nn.Parameter(self._word(self.transformer.special_ids["cls"])) if cls else None
@@ -129,7 +129,7 @@ class Encoder(nn.Module):
         return TanhMlp(self.backbone.dimension)
 
     def _decide_use(self, use: Declared) -> None:
-        """Set texts, widths, length and tokenizer."""
+        """Set texts, widths, tokenizer and the length at inference; training cuts at ``train.max_length``."""
         backbone, prompt = self.backbone, self.prompt
         self.widths, self.texts = use.widths, dict(use.texts)
         if self.side == QUERY and QUERY not in use.texts:  # a role for each of the two sides

@@ -125,7 +125,8 @@ class Family:
         given: dict[str, Any],
     ) -> torch.Tensor:
         """Return a layer's output ``(B, L, D)``; ``given`` is from ``by_type``."""
-        # MPNet's layer passes on this one argument
+        # the layer hands the prefix on to ``prefix_attention``, registered with the library by name; MPNet's passes on
+        # this one argument
         own = {"position_bias": (given["bias_1HLL"], prefix)} if self.relative else given | {"prefix": prefix}
         output = layer(state_BLD, attention_mask=visible, **own)
         return output[0] if isinstance(output, tuple) else output

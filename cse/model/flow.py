@@ -80,7 +80,7 @@ class Flow(nn.Module):
         if width % 2**levels:
             raise CseError(
                 f"post.kind: a flow of {levels} levels halves the vectors {levels} times, but the encoder's width "
-                f"{width} is not divisible by {2**levels}; use fewer levels or post.kind: whitening"
+                f"{width} is not divisible by {2**levels}; use post.kind: whitening"
             )
         self.width = self.dimension = width
         self.depth, self.hidden = depth, hidden
@@ -172,7 +172,7 @@ def fit_flow(
     if torch.equal(first_BD, first_BD[:1].expand_as(first_BD)):
         raise CseError(
             f"post.kind: a flow starts from the spread of its first batch, and the {len(first_BD)} sentence(s) in it "
-            "have the same vector; prepare more distinct rows or raise the batch size"
+            "have the same vector; prepare more distinct rows"
         )
     _add_noise(first_BD, constant_D, spread, generator)
     flow.initialise(first_BD, generator)
@@ -191,7 +191,7 @@ def fit_flow(
             if not (math.isfinite(bits) and math.isfinite(norm)):
                 raise CseError(
                     f"post.kind: at step {number} of {len(batches)} the flow's loss is {bits:g} with a gradient of "
-                    f"{norm:g}; lower its learning rate (now {learning_rate:g}) or raise its batch size"
+                    f"{norm:g}; its sentences are too much alike: prepare others, or set post.kind: whitening"
                 )
             optimizer.step()
             bar.set_postfix_str(f"{bits:.3f} bits/dim", refresh=False)

@@ -219,7 +219,7 @@ def attend(
     """Return the outputs ``(1, T, H, K)``.
 
     Args:
-        packed: the rows; at most ``packing.LONGEST`` tokens each.
+        packed: the rows; at most ``passes.LONGEST`` tokens each.
     """
     own = (None, None) if prefix is None else prefix
     constants = packed.longest, dropout, packed.prompt_dropout, scaling

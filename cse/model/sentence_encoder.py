@@ -23,7 +23,7 @@ from cse.model.checkpoint import (
     read_config,
     read_weights,
 )
-from cse.model.declared import CONFIG_FILE, Declared, is_checkpoint, is_word_file
+from cse.model.declared import CONFIG_FILE, Declared, is_checkpoint, is_word_file, pools_otherwise
 from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, load_words
@@ -236,8 +236,10 @@ def load_bare_backbone(folder: Path) -> SentenceEncoder:
     """Return the language model that a checkpoint was trained on, without the trained weights.
 
     It reads as many tokens as the checkpoint, behind the same task texts; of one with a query side, as its documents.
+    It pools as its folder says, or, where this project has no such pooling, as the checkpoint does.
     """
     config = read_config(folder)
-    backbone = load_backbone(find_recorded_backbone(folder, config))
+    files = find_recorded_backbone(folder, config)
+    backbone = load_backbone(files, config["pooler"]["kind"] if pools_otherwise(files.folder) else None)
     length = None if config["side"] == QUERY else config["max_length"]
     return SentenceEncoder(backbone.use_as(max_length=length, texts=config["texts"]))

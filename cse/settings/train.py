@@ -46,7 +46,7 @@ class TrainSettings(SettingsGroup):
     """Share of the steps over which the learning rate warms up from 0."""
     weight_decay: NonNegative = 0.0
     """AdamW's decoupled weight decay."""
-    start_share: float = Field(0.0, ge=0.0, lt=1.0)
+    start_share: Share = 0.0
     """Share of the initial weights in those that are scored and saved (WiSE-FT); 0: the trained weights alone."""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
     """Precision of matrix products in training; `auto`: bf16 if the hardware supports it."""

@@ -1,7 +1,7 @@
 """The settings tree: the groups of ``params.yaml``, and the combinations of values that cannot work.
 
 Refusals stand in two lists: of what cannot work on any rows, and of what cannot be trained on rows of ``data.view``.
-Each stage receives only the groups it declares in ``dvc.yaml``.
+A stage reads only the groups that ``dvc.yaml`` names for it; ``tests/stages/test_uses.py`` holds it to that.
 """
 
 from __future__ import annotations
@@ -131,6 +131,10 @@ def _impossible_losses(settings: Settings) -> Iterator[str]:
     afresh = "objective.replaced_tokens.corruption: on_the_fly"
     if replaced.corrupts_beforehand and settings.augment.repeat_words > 0:
         yield f"augment.repeat_words: would change rows after they were corrupted; set it to 0 or {afresh}"
+    if replaced.corrupts_beforehand and settings.augment.mask_span > 0:
+        yield f"augment.mask_span: would change rows after they were corrupted; set it to 0 or {afresh}"
+    if replaced.corrupts_beforehand and train.roles is not None:
+        yield f"train.roles: rows are corrupted beforehand without task texts; set it to null or {afresh}"
     if replaced.corrupts_beforehand and settings.mine.wanted:
         unmined = "set mine.negatives and mine.neighbours to 0"
         yield f"mine: rows corrupted before training cannot be mined; {unmined}, or {afresh}"

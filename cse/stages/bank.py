@@ -54,7 +54,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
     """
-    encoder, onnx = SentenceEncoder.load(model), _open(bank, settings)
+    encoder, onnx = SentenceEncoder.load(model), _open(bank)
     prepared = None if data is None else PreparedData(data)
     domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
@@ -90,7 +90,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     """
     if not is_bank(bank):
         click.echo(_create(bare_of(settings.backbone), bank, settings), err=True)
-    onnx = _open(bank, settings)
+    onnx = _open(bank)
     for name in names:
         folder = place / name
         if not is_checkpoint(folder / "checkpoint"):
@@ -130,7 +130,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     return Admission(name, "added" if held is None else "replaced", verdict.dev, verdict.promoted_dev)
 
 
-def _open(bank: Path, settings: Settings) -> OnnxEncoder:
+def _open(bank: Path) -> OnnxEncoder:
     onnx = OnnxEncoder(bank)
     if onnx.bank is None:
         raise CseError(f"{bank}: a bundle of one model, not a bank; make one with `cse bank create`")

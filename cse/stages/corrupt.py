@@ -46,7 +46,8 @@ def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, obje
     from cse.training.tokens import tokenise
 
     data, replaced, train = PreparedData(prepared), settings.objective.replaced_tokens, settings.train
-    backbone = load_backbone(find_backbone(settings.backbone.name, settings.backbone.revision))
+    # how it pools changes no token, and only the training is told (pooler.kind)
+    backbone = load_backbone(find_backbone(settings.backbone.name, settings.backbone.revision), "mean", dense=False)
     table = tokenise(
         data.train,
         data.view,

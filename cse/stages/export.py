@@ -40,6 +40,11 @@ _TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
 
 
+def open_with_torch(model: str | Path) -> SentenceEncoder:
+    """Open a checkpoint or a backbone; the pipeline's own checkpoint is never looked up on the hub."""
+    return load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
+
+
 def export_stage(
     settings: Settings,
     *,
@@ -50,8 +55,7 @@ def export_stage(
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
     check_folder(bundle, Kind.BUNDLE)
-    # never look up the pipeline's own checkpoint on the hub
-    encoder = load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
+    encoder = open_with_torch(model)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
     data = PreparedData(prepared)
     sentences = sentences_for_parity(data)

@@ -9,11 +9,9 @@ import click
 
 from cse.data.store import PreparedData
 from cse.export.bank import SENTENCES
-from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.settings import Settings
-from cse.stages.common import CHECKPOINT
-from cse.stages.export import sentences_for_parity
+from cse.stages.export import open_with_torch, sentences_for_parity
 
 
 def to_sentence_transformers(settings: Settings, *, model: str, prepared: Path, out: Path) -> None:
@@ -21,7 +19,7 @@ def to_sentence_transformers(settings: Settings, *, model: str, prepared: Path, 
     from cse.interchange.sentence_transformers import export_sentence_transformers
 
     check_folder(out, Kind.SENTENCE_TRANSFORMERS)
-    encoder, sentences, options = _open(model), _sentences(settings, prepared), settings.export
+    encoder, sentences, options = open_with_torch(model), _sentences(settings, prepared), settings.export
     found = export_sentence_transformers(encoder, out, sentences, normalize=True, tolerance=options.tolerance)
     ordinary = encoder.prompt is None and encoder.cls is None
     loads = f"SentenceTransformer({str(out)!r}{'' if ordinary else ', trust_remote_code=True'})"
@@ -33,17 +31,12 @@ def to_peft(settings: Settings, *, model: str, prepared: Path, out: Path) -> Non
     from cse.interchange.peft import export_adapter
 
     check_folder(out, Kind.PEFT)
-    encoder, sentences = _open(model), _sentences(settings, prepared)
+    encoder, sentences = open_with_torch(model), _sentences(settings, prepared)
     found = export_adapter(encoder, out, sentences, tolerance=settings.export.tolerance)
     if found is None:
         click.echo(f"{out}: not compared, because peft is not installed (pip install 'cse[interchange]')")
     else:
         click.echo(f"{out}: {_compared(found['largest_difference'], found['provider'], sentences)}")
-
-
-def _open(model: str) -> SentenceEncoder:
-    # never look up the pipeline's own checkpoint on the hub
-    return load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
 
 
 def _sentences(settings: Settings, prepared: Path) -> Sequence[str]:

@@ -25,7 +25,7 @@ _CHUNK = 10_000
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowOrder:
     """The rows of one table, as far as their order goes.
 
     Attributes:
@@ -41,7 +41,7 @@ class Rows:
 class Batches:
     """The rows of every step of a run over one table, of more than ``epochs`` if ``steps`` asks for more batches."""
 
-    def __init__(self, rows: Rows, *, batch_size: int, epochs: int, seed: int, steps: int = 0) -> None:
+    def __init__(self, rows: RowOrder, *, batch_size: int, epochs: int, seed: int, steps: int = 0) -> None:
         self.rows, self.batch_size, self.seed = rows, batch_size, seed
         self._batches = lru_cache(maxsize=2)(self._batches_of)
         self.ends: list[int] = []
@@ -210,7 +210,7 @@ def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
 class Mixture:
     """The table and the rows of every step of a run, of the main source and further ones, from the arguments alone."""
 
-    def __init__(self, tables: Sequence[Rows], *, batch_size: int, epochs: int, seed: int) -> None:
+    def __init__(self, tables: Sequence[RowOrder], *, batch_size: int, epochs: int, seed: int) -> None:
         main, *more = tables
         first = Batches(main, batch_size=batch_size, epochs=epochs, seed=seed)
         numbers_E = np.diff(first.ends, prepend=0)

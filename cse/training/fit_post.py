@@ -32,7 +32,6 @@ from cse.model.declared import is_checkpoint
 from cse.model.flow import Flow, fit_flow
 from cse.model.post import (
     LABELLED_KINDS,
-    LINEAR_KINDS,
     QUERY_MAP,
     LinearMap,
     Scatter,
@@ -63,10 +62,10 @@ def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData)
         data.check_labelled()
     if post.kind == QUERY_MAP and encoder.documents is None:
         raise CseError(f"post.kind: {QUERY_MAP} maps queries alone; set prompt.side: {QUERY}")
-    if post.kind in LINEAR_KINDS:
-        kept_dimension(post.dimension, encoder.dimension)
-    else:
+    if post.kind == "flow":
         Flow(encoder.dimension)
+    elif post.kind != QUERY_MAP:  # which keeps all dimensions
+        kept_dimension(post.dimension, encoder.dimension)
 
 
 def fit_post(

@@ -20,7 +20,7 @@ from cse.data.store import texts_in
 from cse.files import write_array
 from cse.outputs import Kind, publish_folder
 from cse.settings.train import TrainSettings
-from cse.training.batches import Rows
+from cse.training.batches import RowOrder
 
 _CHUNK = 10_000
 _TABLE = "table.json"
@@ -71,9 +71,9 @@ class TokenTable:
         return len(self.columns[0].offsets) - 1
 
     @property
-    def rows(self) -> Rows:
+    def rows(self) -> RowOrder:
         """What the order of the rows follows from."""
-        return Rows(len(self), self.keys, self.weight)
+        return RowOrder(len(self), self.keys, self.weight)
 
 
 def tokenise(

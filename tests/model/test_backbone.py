@@ -14,9 +14,10 @@ from cse.errors import CseError, OfflineError
 from cse.model import backbone_files
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import MINILM_SHA256, find_backbone
+from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import MINILM
 from cse.model.prompts import Prompt
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.settings.load import check_settings
 from cse.training.encoder import encoder_from
 from tests.parts import new_prompt, sentence_encoder
@@ -118,7 +119,11 @@ def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
     (folder / "1_Pooling/config.json").write_text(json.dumps(modes))
     message = refused(folder)
     assert str(modes.get("pooling_mode", *modes)) in message
-    assert load_backbone(find_backbone(str(folder)), "mean").pooling == "mean", "an explicit choice wins"
+    chosen = SentenceEncoder(load_backbone(find_backbone(str(folder)), "mean"))
+    assert chosen.pooler == "mean", "an explicit choice wins"
+    (folder / "trained").mkdir()
+    save_checkpoint(chosen, folder / "trained")
+    assert load_bare_backbone(folder / "trained").pooler == "mean", "what the trained model is compared with"
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------

@@ -105,6 +105,9 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
     assert expected in complaint(text)
 
 
+CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}\n"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -139,6 +142,8 @@ def test_a_wrong_value_names_its_key(complaint, text, expected):
             "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}",
             "mine: rows corrupted before training cannot be mined",
         ),
+        (CORRUPTED + "augment: {mask_span: 3}", "augment.mask_span: would change rows after they were corrupted"),
+        (CORRUPTED + "train: {roles: [query, passage]}", "train.roles: rows are corrupted beforehand without task"),
         (
             "train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}",
             "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches",

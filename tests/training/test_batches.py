@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse.training.batches import NO_KEY, Batches, Rows, distinct_batches, row_keys
+from cse.training.batches import NO_KEY, Batches, RowOrder, distinct_batches, row_keys
 from cse.training.tokens import shared_table
 from tests.training.helpers import make_table
 
@@ -26,7 +26,7 @@ def pairs(first: list[str], second: list[str], group: list[str] | None = None) -
 
 
 def test_off_is_a_slice_of_the_epochs_permutation():
-    batches = Batches(Rows(21), batch_size=8, epochs=2, seed=5)
+    batches = Batches(RowOrder(21), batch_size=8, epochs=2, seed=5)
     assert batches.steps == 6
     for step in range(6):
         epoch, rows = batches.at(step)
@@ -88,7 +88,7 @@ def test_no_two_rows_of_a_batch_share_a_key(rows, batch_size, kinds):
 def test_steps_add_up_though_epochs_may_differ():
     rng = np.random.default_rng(0)
     keys = rng.integers(0, 9, (97, 3)) + np.array([0, 100, 200])
-    batches = Batches(Rows(97, keys), batch_size=2, epochs=3, seed=1)
+    batches = Batches(RowOrder(97, keys), batch_size=2, epochs=3, seed=1)
     epochs = [distinct_batches(keys, batch_size=2, seed=1, epoch=epoch) for epoch in range(3)]
     assert batches.steps == sum(map(len, epochs))
     flat = [(epoch, rows) for epoch, found in enumerate(epochs) for rows in found]

@@ -11,7 +11,7 @@ import torch
 from cse.errors import CseError
 from cse.training import loop
 from cse.training.batch import Batch
-from cse.training.batches import Batches, Rows
+from cse.training.batches import Batches, RowOrder
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from tests.parts import Cut, new_plan, replan, train
@@ -51,7 +51,7 @@ def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, b
     _, losses, _, _ = run(bert, tmp_path, replan(PLAN, bf16=bf16))
     assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
     for batch in losses.batches:
-        expected = Batches(Rows(ROWS), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
+        expected = Batches(RowOrder(ROWS), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
         assert np.array_equal(batch.rows, expected)
         assert len(batch.slices) == 3
     assert losses.bf16 == {bf16}

@@ -6,10 +6,10 @@ from collections import Counter
 
 import numpy as np
 
-from cse.training.batches import Batches, Mixture, Rows
+from cse.training.batches import Batches, Mixture, RowOrder
 
 # epochs of 7 batches of the main source (27 rows), 4 of the second (7 * 0.5, rounded) and 14 of the third
-THREE = [Rows(27), Rows(10, weight=0.5), Rows(5, weight=2.0)]
+THREE = [RowOrder(27), RowOrder(10, weight=0.5), RowOrder(5, weight=2.0)]
 
 
 def steps_of(mixture: Mixture) -> list[tuple[int, int, list[int]]]:
@@ -28,12 +28,12 @@ def test_an_epoch_is_a_pass_over_the_main_source_and_its_share_of_the_others():
 
 
 def test_the_main_source_keeps_its_own_order_beside_others():
-    alone = Batches(Rows(27), batch_size=4, epochs=2, seed=3)
+    alone = Batches(RowOrder(27), batch_size=4, epochs=2, seed=3)
     own = [
         (passes, rows) for table, passes, rows in steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3)) if not table
     ]
     assert own == [(epoch, rows.tolist()) for epoch, rows in map(alone.at, range(14))]
-    single = Mixture([Rows(27)], batch_size=4, epochs=2, seed=3)
+    single = Mixture([RowOrder(27)], batch_size=4, epochs=2, seed=3)
     assert steps_of(single) == [(0, *one) for one in own]
 
 
@@ -50,7 +50,7 @@ def test_passes_over_another_source_go_on_from_epoch_to_epoch():
 def test_every_source_keeps_rows_of_one_text_apart():
     """Six rows of a text make six batches of each pass over that source, of 2, 2, 2, 2, 1 and 1 rows."""
     keys = np.array([0] * 6 + [-1] * 4)[:, None]
-    tables = [Rows(8, np.full((8, 1), -1)), Rows(10, keys, weight=2.0)]
+    tables = [RowOrder(8, np.full((8, 1), -1)), RowOrder(10, keys, weight=2.0)]
     mixture = Mixture(tables, batch_size=4, epochs=3, seed=1)
     found = [rows for table, _, rows in steps_of(mixture) if table == 1]
     assert len(found) == 3 * 4, "two batches of the main source, times two"
