@@ -14,6 +14,8 @@ import pytest
 from flows.repository import git
 
 DVC_YAML = """
+artifacts:
+  sentence-encoder: {path: data/bundle}
 stages:
   second:
     cmd: cp data/first.txt data/second.txt
@@ -25,8 +27,6 @@ stages:
     outs: [data/first.txt]
     metrics:
       - data/metrics/train.json: {cache: false}
-artifacts:
-  sentence-encoder: {path: data/bundle}
 """
 
 
