@@ -13,11 +13,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ruamel.yaml import YAML
-
 from cse.errors import CseError, error_line, nearest
 from cse.evaluation.dev_facts import dev_of
 from cse.settings import Settings
+from cse.settings.load import parse_yaml, read_text
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
 from flows.repository import author, dvc_errors, git, has_origin, json_at
 
@@ -52,11 +51,11 @@ class ModelVersion:
 
 def name_of_model(root: Path) -> str:
     """Return the model's name in the registry: that of the bundle under ``artifacts`` in ``dvc.yaml``."""
-    named = YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8")).get("artifacts", {})
-    for name, artifact in named.items():
+    path = root / "dvc.yaml"
+    for name, artifact in ((parse_yaml(read_text(path), str(path)) or {}).get("artifacts") or {}).items():
         if artifact["path"] == str(BUNDLE):
             return str(name)
-    raise CseError(f"{root / 'dvc.yaml'}: no artifact has the path {BUNDLE}; add one, its name is the model's")
+    raise CseError(f"{path}: no artifact has the path {BUNDLE}; add one, its name is the model's")
 
 
 def name_of_domain(root: Path, domain: str) -> str:

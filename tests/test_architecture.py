@@ -10,6 +10,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import grimp
@@ -125,6 +126,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     trains = {file for file in files if not file.startswith(around)}
     assert {"cse/training/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
+    assert "cse/scale/train.py" in trains  # a launcher, which the stage does not import
 
 
 def test_stage_settings():
@@ -209,8 +211,7 @@ def modules_of_stage(graph, module: str) -> set[str]:
     """All modules of the project that run with a stage: what it imports, and the packages around that.
 
     Of the settings only the files of the groups that the stage reads. The root package is left out; it only hands out
-    names on first use (tested above). A launcher, found by the name of an entry point, is none of it: it starts workers
-    that run the stage's own training, and what they compute is that of one worker.
+    names on first use (tested above).
     """
     assert module in graph.modules, f"{module}: no such module"
     found, todo = set(), [module, *settings_of(module)]
@@ -219,7 +220,7 @@ def modules_of_stage(graph, module: str) -> set[str]:
         if name in ("cse", WHOLE_TREE) or name in found:
             continue
         found.add(name)
-        todo += graph.find_modules_directly_imported_by(name)
+        todo += [*graph.find_modules_directly_imported_by(name), *launchers_of(name)]
         parent = name.rpartition(".")[0]
         if holds_code(file_of(parent)):
             todo.append(parent)
@@ -231,6 +232,14 @@ def settings_of(module: str) -> list[str]:
     if not module.startswith(("cse.stages.", "cse.bench.")):
         return []
     return [type(getattr(Settings(), group)).__module__ for group in declared_groups(file_of(module))]
+
+
+def launchers_of(module: str) -> list[str]:
+    """The modules that a stage finds by the name of an entry point and does not import."""
+    if '"cse.launchers"' not in file_of(module).read_text(encoding="utf-8"):
+        return []
+    entries = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
+    return [place.partition(":")[0] for place in entries["cse.launchers"].values()]
 
 
 def holds_code(file: Path) -> bool:
