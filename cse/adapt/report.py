@@ -12,8 +12,7 @@ from cse.bench.data import DataFolders
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
 from cse.data.tasks.store import OWN, open_tasks
-from cse.evaluation.record import ITEMS_FILE
-from cse.evaluation.tasks.items import read_items
+from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.report.canvas import COLOURS, Picture, canvas
 from cse.report.cells import Cell, Line, Table
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cse.errors import CseError, nearest
-from cse.evaluation.compared import Compared, Measured, compare_measured, compared_rows
-from cse.evaluation.record import Record
-from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, read_items
+from cse.evaluation.comparison import Compared, Measured, compare_measured, compared_rows
+from cse.evaluation.record import ITEMS_FILE, STS_FILE, Record, read_items
 from cse.report.cells import Cell, Line, Table
 from cse.report.systems import System
 

@@ -13,8 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from cse.evaluation.density import ALL
 from cse.evaluation.record import DENSITY_FILE, TSNE_FILE, Record
+from cse.evaluation.space import ALL
 from cse.report.ablations import Ablation
 from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels, short
 from cse.report.figures import cxc_mean, sts_average

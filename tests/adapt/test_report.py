@@ -12,8 +12,7 @@ from cse.adapt.report import MOST, change_tables, draw_ladder
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import write_tasks
-from cse.evaluation.record import ITEMS_FILE
-from cse.evaluation.tasks.items import write_items
+from cse.evaluation.record import ITEMS_FILE, write_items
 from cse.report.page import as_html, as_markdown, make_report
 from tests.tiny import write_report
 

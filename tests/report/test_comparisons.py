@@ -11,7 +11,7 @@ import pytest
 
 from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
-from cse.evaluation.compared import compared_rows
+from cse.evaluation.comparison import compared_rows
 from cse.evaluation.suite import evaluate_suite
 from cse.report.comparisons import comparison_table, comparisons
 from cse.report.systems import find_records, group
