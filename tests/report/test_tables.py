@@ -10,8 +10,9 @@ import pytest
 from cse.files import write_sealed
 from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
+from cse.report.papers import paper_tables
 from cse.report.systems import find_records, group
-from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
+from cse.report.tables import own_tables, settings_table, systems_table
 from cse.settings.presets import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
 
@@ -137,7 +138,7 @@ def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     first, second = ([record.scores["sts"]["tickets"]["all"] for record in system.records] for system in found)
     assert [line.cells[-1].number for line in table.lines] == pytest.approx([first[0], sum(second) / 2])
     assert table.lines[1].cells[-1].deviation.startswith("± ")
-    made = Report(found, [], paper_tables(found, []), [])
+    made = Report(found, [], paper_tables(found))
     for written in (as_html(made), as_markdown(made)):
         assert written.index("Your own pairs") < written.index("PromCSE table 1: ")
         assert f"{first[0]:.2f}" in written
