@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from cse.errors import CseError, nearest
@@ -57,6 +58,18 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
         "rows without a true difference one seems to have one."
     )
     return Table("comparisons", "Is it better?", caption, head, lines, 5)
+
+
+def in_words(table: Table) -> str:
+    """Return a line for each system: on how many measures of ``comparison_table`` it is better or worse."""
+    found: dict[str, Counter[str]] = {}
+    for line in table.lines:
+        system, against, _, _, verdict, *_ = (cell.text for cell in line.cells)
+        found.setdefault(f"{system} against {against}", Counter())[verdict.partition(",")[0]] += 1
+    return "\n".join(
+        f"{pair}: " + ", ".join(f"{verdict} on {count}" for verdict, count in sorted(counts.items())) + " measures"
+        for pair, counts in found.items()
+    )
 
 
 def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:

@@ -20,7 +20,7 @@ from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
 from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
-from cse.report.comparisons import comparison_table
+from cse.report.comparisons import comparison_table, in_words
 from cse.report.papers import paper_tables
 from cse.report.pictures import draw_all
 from cse.report.systems import System
@@ -62,6 +62,9 @@ def make_report(
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
     tables = paper_tables(systems, ablations) if papers else []
+    compared = comparison_table(systems)
+    if compared is not None:
+        verdict, further = verdict or in_words(compared), [*further, compared]
     return Report(systems, draw_all(systems, ablations), tables, verdict, proof, further)
 
 
@@ -105,7 +108,7 @@ def _packaged(name: str) -> str:
 
 def _content(report: Report) -> dict[str, Any]:
     """Return what both templates show."""
-    systems, compared = report.systems, comparison_table(report.systems)
+    systems = report.systems
     headline, _, more = report.verdict.partition("\n")
     records = [record for system in systems for record in system.records]
     return {
@@ -113,7 +116,7 @@ def _content(report: Report) -> dict[str, Any]:
         "headline": headline,
         "more": more,
         "proof": report.proof,
-        "further": [*report.further, *([] if compared is None else [compared])],
+        "further": report.further,
         "introduction": f"{len(systems)} systems from {len(records)} evaluated models. Scores are measured by this "
         "project unless marked as published.",
         "systems": systems_table(systems),
