@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from importlib.resources import files
 from operator import itemgetter
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
 
 from cse.data.tasks.kinds import ScoredPairs
 
-_FOLDER = files("cse.data").joinpath("sample_rows")
+_FOLDER = Path(__file__).with_name("sample_rows")
 _WIDTHS = {"sentences": 1, "pairs": 2, "triplets": 3}
 SAMPLE = "sample"
 
@@ -37,7 +37,7 @@ def sample_pairs(part: Literal["dev", "test"]) -> ScoredPairs:
 
 
 def _rows(name: str) -> Iterator[tuple[str, ...]]:
-    with _FOLDER.joinpath(f"{name}.csv").open(encoding="utf-8", newline="") as file:
+    with (_FOLDER / f"{name}.csv").open(encoding="utf-8", newline="") as file:
         lines = csv.reader(file)
         next(lines)  # the header
         yield from map(tuple, lines)
