@@ -224,7 +224,8 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
         return both()[0] if both.cache_info().currsize else vectors.of(task.test)[0]
 
     def told(by: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> _Found:
-        found = by(*both(), reference)
+        test_TD, reference_ND = both()
+        found = by(test_TD, reference_ND, reference)
         return _mean((found == test).astype(np.float64))._replace(told=found)
 
     return {

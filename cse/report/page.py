@@ -167,8 +167,10 @@ def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
     for system in systems:
         queries: dict[tuple[str, str], dict[str, Any]] = {}
         for row in system.first.table(RETRIEVAL_FILE):
-            example = {"query": row["query"], "partner": row["partner"], "rank": int(row["rank"]), "nearest": []}
-            example = queries.setdefault((row["query"], row["partner"]), example)
+            example = queries.setdefault(
+                (row["query"], row["partner"]),
+                {"query": row["query"], "partner": row["partner"], "rank": int(row["rank"]), "nearest": []},
+            )
             correct = row["correct"] == "1"
             example["nearest"].append({"sentence": row["candidate"], "cosine": row["cosine"], "correct": correct})
         worst = sorted(queries.values(), key=lambda example: -example["rank"])[:EXAMPLES]
