@@ -37,7 +37,7 @@ from cse.training.group import ALONE, Group
 from cse.training.loop import take_best, train
 from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
-from cse.training.observers import Observer
+from cse.training.observers import Observer, watchers
 from cse.training.sources import (
     TrainingSource,
     check_early_stop,
@@ -172,6 +172,10 @@ class Training:
 
     def _score(self, dev: Task) -> DevScore:
         return score_dev(self.encoder, dev, DEV_BATCH, self.measure, progress=sys.stderr.isatty())
+
+    def watchers(self) -> Observer:
+        """Return the observers of a run in this process."""
+        return watchers(self.folder.path, groups_of(self.settings), self.measure)
 
     def take_over(self, state: RunState | None) -> RunState:
         """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it."""
