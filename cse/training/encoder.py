@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -118,34 +120,36 @@ def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
     backbone, room = encoder.backbone, encoder.max_length
     if max_length <= room:
         return
+    positions, longer = f"{backbone.max_positions} positions", f"train.max_length: {max_length} tokens, but"
     if max_length <= backbone.usable_length(encoder.shift):
-        raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {room}; lower it or "
-            "raise backbone.max_length"
+        words = f"{longer} {backbone.files.name} is declared for {room}; lower it or raise backbone.max_length"
+    elif encoder.shift == 0:
+        words = f"{longer} {backbone.files.name} has room for {room} in its {positions}; lower it"
+    else:
+        words = (
+            f"prompt.length: {encoder.shift} leaves {room} of the {positions} of {backbone.files.name}, fewer than "
+            f"train.max_length {max_length}; lower one of the two"
         )
-    if encoder.shift == 0:
-        raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {room} in its "
-            f"{backbone.max_positions} positions; lower it"
-        )
-    raise CseError(
-        f"prompt.length: {encoder.shift} leaves {room} of the {backbone.max_positions} positions of "
-        f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
-    )
+    raise CseError(words)
+
+
+def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
+    """Find the files of a language model or of word vectors."""
+    find = find_words if is_word_file(Path(backbone.name)) else partial(find_backbone, revision=backbone.revision)
+    return find(backbone.name)
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
     """Open the language model, or the word vectors of all words in the prepared data."""
+    files = files_of_backbone(backbone)
     if is_word_file(Path(backbone.name)):
-        words = words_of(_every_text(data))
-        return load_words(find_words(backbone.name), words, progress=sys.stderr.isatty())
-    return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
+        return load_words(files, words_of(_every_text(data)), progress=sys.stderr.isatty())
+    return open_language_model(files, backbone, pooler)
 
 
 def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
     """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
-    opened = load_backbone(files, pooler.kind)
-    return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
+    return load_backbone(files, pooler.kind).use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
 def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
@@ -234,7 +238,7 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
             f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but the "
             f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); use the backbone it was trained on"
         )
-    if other["kind"] != prompt.kind or other["shared"] != prompt.shared:
+    if (other["kind"], other["shared"]) != (prompt.kind, prompt.shared):
         layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
         raise CseError(
             f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
@@ -268,13 +272,8 @@ def choose_bf16(wish: str, device: torch.device) -> bool:
 
 
 # from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
-_SAID = (
-    "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "can't allocate memory",
-    "bad_alloc",
-    "could not create a primitive",
-    "out_of_memory",
+_SAID = re.compile(
+    "out[ _]of[ _]memory|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|bad_alloc|could not create a primitive"
 )
 
 
@@ -282,7 +281,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
+    return isinstance(error, RuntimeError) and _SAID.search(str(error)) is not None
 
 
 PACKAGES = (

@@ -19,22 +19,28 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
-from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.backbone_files import BackboneFiles
 from cse.model.checkpoint import WEIGHTS_FILE
-from cse.model.declared import is_word_file
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords, find_words
+from cse.model.static_words import StaticWords
 from cse.runtime.seal import sha256
 from cse.settings import Settings
-from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
 from cse.training.corruption import check_generator
-from cse.training.encoder import check_copies, choose_bf16, choose_device, encoder_from, is_out_of_memory, open_backbone
+from cse.training.encoder import (
+    check_copies,
+    choose_bf16,
+    choose_device,
+    encoder_from,
+    files_of_backbone,
+    is_out_of_memory,
+    open_backbone,
+)
 from cse.training.fit_post import check_post
 from cse.training.group import ALONE, Group
-from cse.training.loop import take_best, train
+from cse.training.loop import train
 from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer, watchers
@@ -92,7 +98,7 @@ class Training:
 
     @cached_property
     def sources(self) -> list[TrainingSource]:
-        """The sources of the rows, the main one first."""
+        """See ``sources_of``."""
         return sources_of(self.settings, self.data)
 
     @property
@@ -176,13 +182,6 @@ class Training:
     def watchers(self) -> Observer:
         """Return the observers of a run in this process."""
         return watchers(self.folder.path, groups_of(self.settings), self.measure)
-
-    def take_over(self, state: RunState | None) -> RunState:
-        """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it."""
-        if state is None:
-            raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
-        take_best(self.encoder, state)
-        return state
 
 
 def open_training(
@@ -272,13 +271,6 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
     return facts
-
-
-def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
-    """Find the files of a language model or of word vectors."""
-    if is_word_file(Path(backbone.name)):
-        return find_words(backbone.name)
-    return find_backbone(backbone.name, backbone.revision)
 
 
 def _hash_of_start(folder: Path) -> str:

@@ -40,6 +40,7 @@ from cse.settings import Settings
 from cse.storage import Folder, filesystem, is_local, reading, sending
 from cse.training import Folders
 from cse.training.group import Group, PeerLost
+from cse.training.loop import take_best
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import Training, open_training
 from cse.training.state import RunFolder, RunState
@@ -59,13 +60,11 @@ _WHOLE = "whole"  # a file that says that all rows are in the bucket
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
-    given = training.folders
-    named = {"prepared": given.prepared, "mined": given.mined, "corrupted": given.corrupted}
-    folders = {name: path.resolve() for name, path in named.items()}
+    folders = Folders(**{name: path and path.resolve() for name, path in vars(training.folders).items()})
     url, rows = os.environ.get(STORAGE_VARIABLE, "").rstrip("/"), None
     if url:
         rows = SharedRows(f"{url}/{folder.name}", folder.name)
-        rows.put({name: path for name, path in folders.items() if path.is_dir()})
+        rows.put({name: path for name, path in vars(folders).items() if name != "tokens" and path.is_dir()})
     else:
         training.tables()  # workers memory-map it
     with ray_session() as ray:
@@ -80,9 +79,7 @@ def train_on_workers(training: Training) -> RunState:
         store, path = filesystem(url or str((folder / "ray").resolve()))  # by fsspec, as everywhere here
         trainer = TorchTrainer(
             work,
-            train_loop_config={
-                "task": WorkerTask(settings, folders, given.tokens and given.tokens.resolve(), rows, relay)
-            },
+            train_loop_config={"task": WorkerTask(settings, folders, rows, relay)},
             scaling_config=ScalingConfig(
                 num_workers=(1, wanted),  # at least 1
                 use_gpu=gpus,
@@ -108,7 +105,10 @@ def train_on_workers(training: Training) -> RunState:
             except Exception as error:
                 failure: Failure | None = ray.get(relay.failed.remote())
                 raise CseError(_reason(error) if failure is None else in_line(failure, folder)) from None
-        state = training.take_over(_state_in(saved))
+        state = _state_in(saved)
+        if state is None:
+            raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
+        take_best(training.encoder, state)
     shutil.rmtree(folder / "ray", ignore_errors=True)
     if rows:
         rows.remove()
@@ -156,16 +156,10 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What every worker is given.
-
-    Attributes:
-        folders: where the rows are: prepared, mined and corrupted ones.
-        rows: where the rows are instead, if machines share no disk; each machine then makes its own tokens.
-    """
+    """What every worker is given; if there are ``rows``, each machine's copy of them is in place of the folders."""
 
     settings: dict[str, Any]
-    folders: dict[str, Path]
-    tokens: Path | None
+    folders: Folders
     rows: SharedRows | None
     relay: Any
 
@@ -180,12 +174,11 @@ def work(config: dict[str, WorkerTask]) -> None:
     own = Path(tempfile.mkdtemp(prefix=_DRAFTS))
     gone = throwaway_folder(own, f"{_DRAFTS}*", f"{own}: in use by another process; run again")
     with told(lambda failure: ray.get(task.relay.fail.remote(failure)), context.get_world_rank()), gone:
-        folders, tokens = task.folders, task.tokens
+        folders = task.folders
         if task.rows is not None:
             here = task.rows.here()
-            folders, tokens = {name: here / name for name in folders}, here / "tokens"
-        settings = Settings.model_validate(task.settings)
-        training = open_training(settings, Folders(**folders, tokens=tokens), scratch=own, folder=own)
+            folders = Folders(**{name: here / name for name in vars(folders)})
+        training = open_training(Settings.model_validate(task.settings), folders, scratch=own, folder=own)
         group, observer = Group.joined(get_device()), Observer()
         if group.rank == 0:
             task.relay.tell.remote(GROUP, f"workers that share each batch: {group.size}")
