@@ -46,7 +46,7 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
 def own_weights(settings: Settings) -> list[dict[str, float]]:
     """Return, for each source, the weights that replace those of terms on its batches."""
     everything = settings.objective.over(settings.data.more_terms).terms()
-    main = {name: 0.0 for name in everything if name not in settings.objective.terms()}
+    main = dict.fromkeys(everything.keys() - settings.objective.terms().keys(), 0.0)
     unread = {name: 0.0 for name, term in everything.items() if term.labels}
     return [main, *(main | terms | unread for terms in settings.data.more_terms)]
 
