@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from cse.data.store import PreparedData, rows_in_words
-from cse.errors import CseError
+from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming
 from cse.model.backbone import Backbone
@@ -29,7 +29,6 @@ from cse.training import Folders
 from cse.training.encoder import environment
 from cse.training.fit_post import fit_post
 from cse.training.ready import Training, groups_of, open_training
-from cse.training.sources import counted
 from cse.training.state import RunState
 
 LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training

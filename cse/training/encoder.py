@@ -1,4 +1,4 @@
-"""The backbone that settings name, the encoder to train on it, and the device of a run."""
+"""The backbone that settings name, the encoder to train on it with the texts of its roles, and the device of a run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from cse.choices import ReadOut
-from cse.data.store import PreparedData
+from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, in_terms_of
@@ -28,8 +28,12 @@ from cse.model.prompts import INPUT, Prompt
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
+from cse.runtime.seal import short
+from cse.runtime.uses import text_of
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 
 _INIT_STD = 0.02  # of a new prompt, as in the released code
 
@@ -165,6 +169,59 @@ def _every_text(data: PreparedData) -> Iterator[str]:
     for task in [*tested, *open_tasks(data, OWN), *open_tasks(data, DEV)]:
         yield from all_texts(task)
 
+
+# ---- task texts and widths ----------------------------------------------------------------------------------------
+
+
+def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: str) -> list[str]:
+    """Return the task text that goes before each column of text, or an empty list."""
+    if roles is None:
+        return []
+    columns = _columns(view)
+    if len(roles) < len(columns):
+        raise _wrong_number(roles, columns)
+    with in_terms_of("train.roles: ", hint="; set backbone.texts"):
+        return [text_of(role, encoder.texts) for role in roles][: len(columns)]
+
+
+def check_roles(
+    encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str], *, max_length: int
+) -> None:
+    """Refuse roles that do not fit the source with the most columns, or texts that leave sentences less than half."""
+    widest = max(views, key=lambda view: len(_columns(view)))
+    for text in texts_before(encoder, roles, widest):
+        taken = len(encoder.text_tokenizers.truncating_at(encoder.max_length).encode(text).ids) if text else 0
+        if 2 * taken > max_length:
+            raise CseError(
+                f"train.max_length: the task text {short(text)} takes {taken} of its {max_length} tokens, special "
+                f"tokens included, and the sentence needs at least half; raise it to {2 * taken} or shorten "
+                "backbone.texts"
+            )
+    if roles is not None and len(roles) > len(_columns(widest)):
+        raise _wrong_number(roles, _columns(widest))
+
+
+def _columns(view: str) -> list[str]:
+    return [name for name in VIEW_COLUMNS[view] if name != "label"]
+
+
+def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
+    return CseError(f"train.roles: {len(roles)} roles for {len(columns)} columns of text ({', '.join(columns)})")
+
+
+def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:
+    """Let a model that is trained for shorter vectors offer them."""
+    term, key = objective.matryoshka, "objective.matryoshka.widths"
+    if term.weight == 0 or train.parameters == "none":
+        return
+    if max(term.widths) >= encoder.dimension:
+        raise CseError(f"{key}: {max(term.widths)} is not below the {encoder.dimension} dimensions of the embedding")
+    if encoder.read_out.mlp == "train_only":
+        raise CseError(f"{key}: the loss sees the projector's output; set pooler.mlp to none or always")
+    encoder.widths = tuple(sorted(set(term.widths)))
+
+
+# ---- prompts that start from something ----------------------------------------------------------------------------
 
 _KEY = "prompt.init_checkpoint"
 TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
