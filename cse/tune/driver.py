@@ -194,7 +194,7 @@ def _check_objective(settings: Settings, prepared: Path) -> None:
 
 def _dev_of_sweep(data: PreparedData, settings: Settings) -> tuple[int, str]:
     """Return the number of dev pairs or of a dev task's items, and the measure."""
-    from cse.evaluation.tasks.score import dev_measure  # imports what the driver does not need
+    from cse.evaluation.score import dev_measure  # imports what the driver does not need
 
     task = open_dev(data)
     if task is None:
