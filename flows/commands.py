@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shlex
@@ -106,16 +107,12 @@ def run(deployment: str, options: Sequence[str]) -> None:
 
     OPTIONS are passed to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
     """
-    from flows.server import check_server
-
     if not deployment.strip("/") or deployment.count("/") > 1:
         raise CseError(f"{deployment}: not a deployment; write FLOW/NAME, for instance train-cse/local")
     flow_name, _, name = deployment.partition("/")
-    command = ["prefect", "deployment", "run", f"{flow_name}/{name or 'local'}", *options]
-    click.echo(f"$ {shlex.join(command)}", err=True)
-    _check_parameters(flow_name, options)
-    check_server()
-    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+    if flow_name == "train-cse":
+        _check_parameters(options)
+    _prefect("deployment", "run", f"{flow_name}/{name or 'local'}", *options)
 
 
 @flow_command.command()
@@ -124,12 +121,15 @@ def deploy() -> None:
 
     Also creates the work pools. Prints the full command.
     """
+    _prefect("--no-prompt", "deploy", "--all")
+
+
+def _prefect(*arguments: str) -> None:
     from flows.server import check_server
 
-    command = ["prefect", "--no-prompt", "deploy", "--all"]
-    click.echo(f"$ {shlex.join(command)}", err=True)
+    click.echo(f"$ {shlex.join(['prefect', *arguments])}", err=True)
     check_server()
-    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+    sys.exit(subprocess.call([sys.executable, "-m", "prefect", *arguments]))
 
 
 def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
@@ -143,10 +143,8 @@ def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
     return space or None
 
 
-def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
+def _check_parameters(options: Sequence[str]) -> None:
     """Refuse a wrong preset or setting here, where the nearest right one can be named; the server checks the rest."""
-    if flow_name != "train-cse":
-        return
     from pydantic import TypeAdapter, ValidationError
 
     from flows.parameters import Overrides, Preset, Sweep
@@ -156,11 +154,9 @@ def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
         name, _, value = given.partition("=")
         if option not in ("-p", "--param") or name not in kinds:
             continue
+        with contextlib.suppress(ValueError):  # Prefect too takes for text what is no JSON
+            value = json.loads(value)
         try:
-            parsed = json.loads(value)
-        except ValueError:
-            parsed = value  # as Prefect reads it
-        try:
-            TypeAdapter(kinds[name] | None).validate_python(parsed)
+            TypeAdapter(kinds[name] | None).validate_python(value)
         except ValidationError as error:
             raise CseError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None

@@ -7,7 +7,7 @@ from prefect.states import Completed, Failed
 from prefect.utilities.callables import parameter_schema
 
 from cse.cli.main import cli
-from flows import adapt_cse as module
+from flows import command_flows as module
 
 SUMMARY = "It helped: intents MAP rose by 4.20.\n  more\n"
 

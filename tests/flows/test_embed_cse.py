@@ -7,7 +7,7 @@ from prefect.states import Completed
 from prefect.utilities.callables import parameter_schema
 
 from cse.cli.main import cli
-from flows import embed_cse as module
+from flows import command_flows as module
 
 
 @pytest.fixture

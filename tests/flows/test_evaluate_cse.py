@@ -8,7 +8,7 @@ from pathlib import Path
 from prefect.states import Completed
 
 from cse.cli.main import cli
-from flows import evaluate_cse as module
+from flows import command_flows as module
 
 SCORES = {
     "data/checkpoint": {
