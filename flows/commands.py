@@ -41,16 +41,7 @@ def flow_command() -> None:
     "--promote", type=click.Choice(["no", "register", "promote"]), default="no", show_default=True,
     help="Register the result as a version; promote: also put it in production if it passes the gate.",
 )  # fmt: skip
-def train(
-    preset: str | None,
-    keep_data: bool,
-    overrides: Sequence[str],
-    sweep: Sequence[str],
-    clone: bool,
-    pull: bool,
-    push: bool,
-    promote: str,
-) -> None:
+def train(overrides: Sequence[str], sweep: Sequence[str], clone: bool, **same: str | bool | None) -> None:
     """Run the flow train-cse here.
 
     It is recorded on the configured Prefect server, or on a temporary one.
@@ -61,17 +52,8 @@ def train(
     from flows.server import run_here
     from flows.train_cse import train_cse
 
-    run_here(
-        train_cse,
-        preset=preset,
-        keep_data=keep_data,
-        overrides=parse_overrides(overrides),
-        sweep=_space(sweep),
-        workspace="clone" if clone else "auto",
-        pull=pull,
-        push=push,
-        promote=promote,
-    )
+    place = "clone" if clone else "auto"
+    run_here(train_cse, overrides=parse_overrides(overrides), sweep=_space(sweep), workspace=place, **same)
 
 
 @flow_command.command(
@@ -81,7 +63,7 @@ def train(
 @click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")
 @click.option("--push", is_flag=True, help="Push the results to the DVC remote, and the versions to git's origin.")
 @click.option("--promote/--no-promote", default=True, show_default=True, help="Put what passes the gate into the bank.")
-def train_bank_command(domains: Sequence[str], pull: bool, push: bool, promote: bool) -> None:
+def train_bank_command(domains: Sequence[str], **same: bool) -> None:
     """Run the flow train-bank here: train the domains that changed and bring the bank up to date.
 
     Without DOMAIN, looks at all of `bank.domains`.
@@ -89,7 +71,7 @@ def train_bank_command(domains: Sequence[str], pull: bool, push: bool, promote: 
     from flows.server import run_here
     from flows.train_bank import train_bank
 
-    run_here(train_bank, domains=list(domains) or None, pull=pull, push=push, promote=promote)
+    run_here(train_bank, domains=list(domains) or None, **same)
 
 
 @flow_command.command(

@@ -21,7 +21,6 @@ from flows.registry import (
     models,
     name_of_domain,
     name_of_model,
-    push_tags,
     register,
     scores_at,
     trained_on_at,
@@ -108,8 +107,6 @@ def promote(version: str | None, force: bool, push: bool) -> None:
     root = find_root()
     settings = load_settings(root / PARAMS_FILE)
     name = name_of_model(root)
-    if push:
-        fetch_tags(root)
     if version is None:
         from dvc.repo import Repo
 
@@ -117,20 +114,18 @@ def promote(version: str | None, force: bool, push: bool) -> None:
             stale = [stage for stage in repo.status() if not stage.endswith(".dvc")]
         if stale:
             raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
-        model = register(root, name, snapshot(root, f"{name}: result of the pipeline"))
+        model = register(root, name, snapshot(root, f"{name}: result of the pipeline"), push=push)
         click.echo(f"registered {model.tag}")
     else:
+        if push:
+            fetch_tags(root)
         model = find(root, name, version)
     verdict = judge_model(root, model, settings)
     for reason in verdict.reasons:
         click.echo(f"{model.tag}: {reason}", err=True)
     if not verdict.passed and not force:
-        if push and version is None:
-            push_tags(root, model.tag)
         raise CseError(f"{model.tag}: not promoted to {PRODUCTION}; use `--force` to promote it anyway")
-    tag = assign(root, model, PRODUCTION)
-    if push:
-        push_tags(root, model.tag, tag)
+    tag = assign(root, model, PRODUCTION, push=push)
     held = verdict.promoted_dev
     against = "" if held is None else f", {verdict.dev or 0:.2f} against {held:.2f} on dev"
     click.echo(f"{model.tag} is in {PRODUCTION} ({tag}){against}")

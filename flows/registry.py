@@ -107,20 +107,28 @@ def find(root: Path, name: str, wanted: str | None = None) -> ModelVersion:
     raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; see `cse models list`")
 
 
-def register(root: Path, name: str, revision: str, message: str = "") -> ModelVersion:
+def register(root: Path, name: str, revision: str, message: str = "", *, push: bool = False) -> ModelVersion:
     """Give a commit the next version, unless it already has one."""
+    if push:
+        fetch_tags(root)
     known = models(root, name)
     if not any(model.revision == revision for model in known):
         step: dict[str, Any] = {"bump_minor": True} if known else {"version": _FIRST}
         _gto("register", root, name, revision, message=message or None, **step)
-    return next(model for model in models(root, name) if model.revision == revision)
+    model = next(model for model in models(root, name) if model.revision == revision)
+    if push:
+        push_tags(root, model.tag)
+    return model
 
 
-def assign(root: Path, model: ModelVersion, stage: str) -> str:
+def assign(root: Path, model: ModelVersion, stage: str, *, push: bool = False) -> str:
     """Put a version into a stage and return the tag; do not tag again if it is there already."""
     if stage not in model.stages:
         _gto("assign", root, model.name, stage=stage, version=model.version, force=True)
-    return max(git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines(), key=_promotion)
+    tag = max(git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines(), key=_promotion)
+    if push:
+        push_tags(root, model.tag, tag)
+    return tag
 
 
 def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:

@@ -26,7 +26,7 @@ from cse.settings import PARAMS_FILE, load_settings
 from cse.settings.domains import settings_of_domain
 from cse.stages.common import BANK, METRICS, run_safely
 from flows.processes import CommandError, explain, run_dvc, run_module
-from flows.registry import PRODUCTION, assign, fetch_tags, name_of_domain, push_tags, register
+from flows.registry import PRODUCTION, assign, name_of_domain, register
 from flows.repository import check_no_conflict, dvc_errors, find_root
 from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, pull_data, push_data, raise_for, run_command
 from flows.workspace import Workspace, in_place, snapshot
@@ -152,15 +152,11 @@ def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
 @task(task_run_name="register", cache_policy=NO_CACHE)
 def give_versions(root: Path, names: list[str], push: bool) -> dict[str, str]:
     """Register each domain as the next version of its own name, in the stage `production`."""
-    if push:
-        fetch_tags(root)
     revision = snapshot(root, f"domains {', '.join(names)}")
     versions = {}
     for name in names:
-        model = register(root, name_of_domain(root, name), revision, f"domain {name}")
-        tag = assign(root, model, PRODUCTION)
-        if push:
-            push_tags(root, model.tag, tag)
+        model = register(root, name_of_domain(root, name), revision, f"domain {name}", push=push)
+        assign(root, model, PRODUCTION, push=push)
         versions[name] = model.version
     return versions
 

@@ -42,21 +42,18 @@ from flows.parameters import (
     sweep_options,
     write_settings,
 )
-from flows.registry import PRODUCTION, assign, fetch_tags, judge_model, name_of_model, push_tags, register
+from flows.registry import PRODUCTION, assign, judge_model, name_of_model, register
 from flows.repository import (
     check_no_conflict,
     commit_link,
-    experiment_ref,
     find_root,
-    git,
-    has_origin,
     paths_left_behind,
     stages_in_order,
     uncommitted,
 )
 from flows.stages import pull_data, push_data, raise_for, repro_stage, run_command
 from flows.sweep import keep_trials, stages_before, sweep_settings
-from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
+from flows.workspace import Workspace, in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
@@ -132,9 +129,7 @@ def train_cse(
             if push:
                 raise_for(push_data(place, return_state=True))
                 summary.facts["Pushed"] = "data, checkpoint and bundle, to the DVC remote"
-                if in_clone and has_origin(root):
-                    reference = experiment_ref(name, root)
-                    git(root, "push", "--quiet", "origin", f"+{reference}:{reference}")
+                if in_clone and push_experiment(root, name):
                     summary.facts["Elsewhere"] = f"`dvc exp pull origin {name}`, then `dvc exp apply {name}`"
             if promote != "no":
                 state = give_version(
@@ -243,20 +238,14 @@ def give_version(
         Completed; named ``Refused``, with the reason, if the gate refused; Failed if git or GTO refused.
     """
     try:
-        if push:
-            fetch_tags(root)
-        model = register(root, name_of_model(root), revision or snapshot(root, message), message)
-        if push:
-            push_tags(root, model.tag)
+        model = register(root, name_of_model(root), revision or snapshot(root, message), message, push=push)
         if not promote:
             return Completed(message=f"registered {model.tag}")
         verdict = judge_model(root, model, settings)
         if not verdict.passed:
             reasons = "; ".join(verdict.reasons)
             return Completed(name=REFUSED, message=f"{model.tag} not promoted to {PRODUCTION}: {reasons}")
-        tag = assign(root, model, PRODUCTION)
-        if push:
-            push_tags(root, tag)
+        assign(root, model, PRODUCTION, push=push)
     except CseError as error:
         return Failed(message=f"register: {error}")
     against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"

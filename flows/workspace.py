@@ -19,7 +19,7 @@ from cse.errors import CseError
 from cse.process import throwaway_folder
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, last_after, run_dvc
-from flows.repository import author, experiment, experiment_ref, git
+from flows.repository import author, experiment, experiment_ref, git, has_origin
 
 
 @dataclass(frozen=True)
@@ -144,6 +144,14 @@ def bring_over(workspace: Workspace, name: str) -> str:
     reference = experiment_ref(name, workspace.folder)
     git(workspace.source, "fetch", "--quiet", str(workspace.folder), f"+{reference}:{reference}")
     return revision
+
+
+def push_experiment(root: Path, name: str) -> bool:
+    """Push an experiment to git's origin, if there is one; return whether."""
+    if there := has_origin(root):
+        reference = experiment_ref(name, root)
+        git(root, "push", "--quiet", "origin", f"+{reference}:{reference}")
+    return there
 
 
 def _dvc(arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
