@@ -63,13 +63,17 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
 def in_words(table: Table) -> str:
     """Return a line for each system: on how many measures of ``comparison_table`` it is better or worse."""
     found: dict[str, Counter[str]] = {}
+    alone = {}
     for line in table.lines:
         system, against, _, _, verdict, *_ = (cell.text for cell in line.cells)
-        found.setdefault(f"{system} against {against}", Counter())[verdict.partition(",")[0]] += 1
-    return "\n".join(
-        f"{pair}: " + ", ".join(f"{verdict} on {count}" for verdict, count in sorted(counts.items())) + " measures"
-        for pair, counts in found.items()
-    )
+        verdict, _, once = verdict.partition(", ")
+        found.setdefault(f"{system} against {against}", Counter())[verdict] += 1
+        alone[f"{system} against {against}"] = once
+    lines = []
+    for pair, counts in found.items():
+        told = [f"{verdict} on {counts[verdict]}" for verdict in sorted(counts, key=lambda one: (len(one), one))]
+        lines.append(f"{pair}: {', '.join(told)} measures" + (f"; {alone[pair]}" if alone[pair] else ""))
+    return "\n".join(lines)
 
 
 def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:

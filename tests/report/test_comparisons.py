@@ -77,6 +77,8 @@ def test_the_report_begins_with_a_verdict_in_words(own):
     assert report.verdict.startswith("prompts against backbone: ") and report.verdict.endswith(" measures")
     page = as_html(report)
     assert page.index(report.verdict) < page.index('id="comparisons"') < page.index('id="systems-section"')
+    once = make_report(group(find_records([own / "backbone", own / "prompts-1"])), papers=False)
+    assert once.verdict.endswith(" measures; this one training only")
 
 
 def test_the_command_says_it_in_words_and_numbers(own, cse, tmp_path):  # noqa: F811
