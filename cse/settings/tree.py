@@ -93,8 +93,6 @@ def _impossible_read_outs(settings: Settings) -> Iterator[str]:
         yield "pooler.kind: a template.text without {mask} is read at the last token; set it to last"
     if pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"):
         yield f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null"
-    if augment.shuffle_special and not augment.shuffle_tokens:
-        yield "augment.shuffle_special: has no effect without augment.shuffle_tokens; set that to true"
     if augment.attention_dropout is not None and not augment.dropout:
         yield "augment.attention_dropout: has no effect without augment.dropout; set that to true"
     if pooler.projector == "batch_norm" and pooler.mlp == "always":

@@ -69,8 +69,8 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
 def check_copies(encoder: SentenceEncoder, settings: Settings, views: Sequence[str]) -> None:
     """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose."""
     backbone, prompt, augment = encoder.backbone, encoder.prompt, settings.augment
-    altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
-    altered = altered or settings.template.second is not None
+    altered = augment.repeat_words or augment.mask_span or augment.cut_features
+    altered = altered or augment.shuffle_tokens != "none" or settings.template.second is not None
     noisy = not isinstance(backbone, Backbone) or backbone.has_dropout or (prompt is not None and prompt.dropout > 0.0)
     if "sentences" in views and augment.dropout and not altered and not noisy:
         raise CseError(

@@ -59,7 +59,7 @@ def test_show_says_on_which_rows_a_system_trains(cse):
         "data: princeton-nlp/datasets-for-simcse/nli_for_simcse.csv from the hub; duplicates and rows that occur in "
         "the evaluation data are kept, as in the published run" in shown
     )
-    assert "  data.drop_evaluation_overlap: false\n" in cse("preset", "show", "promcse-eh-bert-base").out
+    assert "  data.drop: []\n" in cse("preset", "show", "promcse-eh-bert-base").out
     assert "data: yours (data.view: triplets)\n" in cse("preset", "show", "promcse-eh-minilm").out
 
 

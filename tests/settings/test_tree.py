@@ -66,7 +66,7 @@ def test_overrides_win_over_the_file(tmp_path):
             "template: {text: '{sentence} is', denoise: always}",
             "template.denoise: needs a template with {mask}; give template.text",
         ),
-        ("augment: {shuffle_special: true}", "augment.shuffle_special: has no effect without augment.shuffle_tokens"),
+        ("augment: {shuffle_tokens: true}", "augment.shuffle_tokens: input should be 'none', 'paper' or 'released'"),
         (
             "augment: {dropout: false, attention_dropout: 0.3}",
             "augment.attention_dropout: has no effect without augment.dropout",
