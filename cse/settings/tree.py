@@ -105,6 +105,11 @@ def _impossible_losses(settings: Settings) -> Iterator[str]:
     objective = settings.objective.over(settings.data.more_terms)
     terms, train, replaced = _terms(settings, objective), settings.train, objective.replaced_tokens
     group, templated = objective.contrastive_tension.group, settings.template.text is not None
+    if train.early_stop is not None and terms and not objective.comparing:
+        yield (
+            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop this "
+            "training; set it to null"
+        )
     if objective.nt_xent.queue > 0 and (objective.nt_xent.two_views or "nt_xent" not in terms):
         yield "objective.nt_xent.queue: needs nt_xent without two_views; set queue: 0"
     if "mutual_information" in terms and settings.pooler.kind != "cnn":
@@ -127,17 +132,15 @@ def _impossible_losses(settings: Settings) -> Iterator[str]:
     if "replaced_tokens" in terms and (templated or settings.prompt.kind == "input"):
         yield "objective.replaced_tokens.weight: cannot be combined with a template or an 'input' prompt; set it to 0"
     afresh = "objective.replaced_tokens.corruption: on_the_fly"
-    if replaced.corrupts_beforehand and settings.augment.repeat_words > 0:
-        yield f"augment.repeat_words: would change rows after they were corrupted; set it to 0 or {afresh}"
-    if replaced.corrupts_beforehand and settings.augment.mask_span > 0:
-        yield f"augment.mask_span: would change rows after they were corrupted; set it to 0 or {afresh}"
-    if replaced.corrupts_beforehand and train.roles is not None:
-        yield f"train.roles: rows are corrupted beforehand without task texts; set it to null or {afresh}"
-    if replaced.corrupts_beforehand and settings.mine.wanted:
-        unmined = "set mine.negatives and mine.neighbours to 0"
-        yield f"mine: rows corrupted before training cannot be mined; {unmined}, or {afresh}"
-    if replaced.corrupts_beforehand and settings.data.more:
-        yield f"data.more: only the rows of the main source can be corrupted before training; set it to [], or {afresh}"
+    augment, data, unmined = settings.augment, settings.data, "set mine.negatives and mine.neighbours to 0,"
+    beforehand = (
+        (augment.repeat_words > 0, "augment.repeat_words: would change rows after they were corrupted; set it to 0"),
+        (augment.mask_span > 0, "augment.mask_span: would change rows after they were corrupted; set it to 0"),
+        (train.roles is not None, "train.roles: rows are corrupted beforehand without task texts; set it to null"),
+        (settings.mine.wanted, f"mine: rows corrupted before training cannot be mined; {unmined}"),
+        (data.more, "data.more: only the rows of the main source can be corrupted before training; set it to [],"),
+    )
+    yield from (f"{words} or {afresh}" for when, words in beforehand if when and replaced.corrupts_beforehand)
 
 
 def impossible_rows(settings: Settings) -> Iterator[str]:

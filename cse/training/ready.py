@@ -40,7 +40,6 @@ from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer
 from cse.training.sources import (
     TrainingSource,
-    check_early_stop,
     check_roles,
     check_sources,
     own_weights,
@@ -193,7 +192,6 @@ def open_training(
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
-    check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)

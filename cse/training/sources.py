@@ -115,15 +115,6 @@ def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None
             )
 
 
-def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse to stop by a dev score that says nothing about the loss."""
-    if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
-        raise CseError(
-            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop "
-            "this training; set it to null"
-        )
-
-
 def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:
     """Say so if rows that may not meet make batches of ``what`` much smaller than asked for."""
     if table.keys is None:

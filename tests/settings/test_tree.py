@@ -128,6 +128,11 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
             "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, label_proxies: {weight: 1.0}}",
             "data.more.a.terms: every term has weight 0",
         ),
+        (
+            "train: {early_stop: 2}\n"
+            "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, masked_lm: {weight: 1.0}}",
+            "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training",
+        ),
         ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
         (
             "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, collection: {weight: 1.0}}",
