@@ -23,8 +23,7 @@ from pydantic.fields import FieldInfo
 
 from cse.settings.data import SourceSettings
 from cse.settings.group import LARGEST, SettingsGroup
-from cse.settings.load import load_settings, walk_keys
-from cse.settings.tree import Settings
+from cse.settings.load import Settings, load_settings, walk_keys
 
 # What ``params.yaml`` always has: what people change, and every key that ``dvc.yaml`` names.
 COMMON = (

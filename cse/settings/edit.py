@@ -17,8 +17,7 @@ from ruamel.yaml.nodes import CollectionNode, MappingNode, Node
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.settings.document import params_text, yaml_value
-from cse.settings.load import check_settings, flatten, parse_tree, read_text, set_key
-from cse.settings.tree import Settings
+from cse.settings.load import Settings, check_settings, flatten, parse_tree, read_text, set_key
 
 
 def read_values(path: Path) -> tuple[str, dict[str, Any]]:

@@ -18,8 +18,7 @@ from typing import Any
 
 from cse.errors import CseError, nearest
 from cse.settings.edit import read_values, write_values
-from cse.settings.load import PARAMS_FILE, flatten, packaged
-from cse.settings.tree import Settings
+from cse.settings.load import PARAMS_FILE, Settings, flatten, packaged
 
 # These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...
 SYSTEM_GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
