@@ -153,21 +153,18 @@ class DataSettings(SettingsGroup):
             what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
             raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
         check_reading(self.view, self.columns, self.pairs)
-        self._check_more()
-        if self.encoding != "utf-8":
-            try:
-                "".encode(self.encoding)
-            except LookupError:
-                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
-        return self
-
-    def _check_more(self) -> None:
         names = [source.name for source in self.more]
         doubled = [name for place, name in enumerate(names) if name in names[:place]]
         if doubled:
             raise ValueError(f"more: {len(names)} sources, {doubled[0]!r} twice; give each its own name")
         if self.more and self.source != "files":
             raise ValueError(f"more: further sources need data.source: files, found {self.source!r}; set it to []")
+        if self.encoding != "utf-8":
+            try:
+                "".encode(self.encoding)
+            except LookupError:
+                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
+        return self
 
 
 def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:
