@@ -111,6 +111,10 @@ def _impossible_read_outs(settings: Settings) -> Iterator[str]:
         yield "pooler.mlp: the 'batch_norm' projector is for the loss only; set it to train_only"
     if template.text is not None and settings.prompt.kind == "input":
         yield "prompt.kind: an 'input' prompt cannot be combined with a template; choose one"
+    if pooler.mlp == "train_only" and "matryoshka" in _terms(
+        settings, settings.objective.over(settings.data.more_terms)
+    ):
+        yield "objective.matryoshka.widths: the loss sees the projector's output; set pooler.mlp to none or always"
 
 
 def _impossible_losses(settings: Settings) -> Iterator[str]:

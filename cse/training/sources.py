@@ -171,11 +171,12 @@ def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
 
 def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:
     """Let a model that is trained for shorter vectors offer them."""
-    term, key = objective.matryoshka, "objective.matryoshka.widths"
+    term = objective.matryoshka
     if term.weight == 0 or train.parameters == "none":
         return
     if max(term.widths) >= encoder.dimension:
-        raise CseError(f"{key}: {max(term.widths)} is not below the {encoder.dimension} dimensions of the embedding")
-    if encoder.read_out.mlp == "train_only":
-        raise CseError(f"{key}: the loss sees the projector's output; set pooler.mlp to none or always")
+        raise CseError(
+            f"objective.matryoshka.widths: {max(term.widths)} is not below the {encoder.dimension} dimensions of the "
+            "embedding"
+        )
     encoder.widths = tuple(sorted(set(term.widths)))
