@@ -17,7 +17,7 @@ from types import MappingProxyType
 from typing import Any
 
 from cse.errors import CseError, nearest
-from cse.settings.edit import read_values, write_values
+from cse.settings.document import read_values, write_values
 from cse.settings.load import PARAMS_FILE, Settings, flatten, packaged
 
 # These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...

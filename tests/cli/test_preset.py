@@ -80,7 +80,7 @@ def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch
 
     (empty / "params.yaml").write_text("data: {max_rows: 30}\n")
     said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
-    assert said[-1].endswith("`dvc repro` trains it on generated sample text")
+    assert said[-1].endswith("`dvc repro` trains it on the sample text")
     assert cse("prepare").code == 0
 
 

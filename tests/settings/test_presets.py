@@ -14,8 +14,7 @@ from ruamel.yaml import YAML
 
 from cse.errors import CseError
 from cse.settings import Settings, check_settings, load_settings
-from cse.settings.document import params_text
-from cse.settings.edit import _edit, write_values
+from cse.settings.document import _edit, params_text, write_values
 from cse.settings.load import flatten, set_key, walk_keys
 from cse.settings.presets import MACHINE_KEYS, apply_preset, load_preset, preset_names
 

@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
-from cse.settings.document import leaves
-from cse.settings.edit import read_values
+from cse.settings.document import leaves, read_values
 from cse.settings.load import set_key, walk_keys
 
 
