@@ -111,7 +111,6 @@ class Altered:
     view_B: torch.Tensor
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return the position ids, shuffled in first copies."""
         how = self.augment.shuffle_tokens
         if how == "none":
             return positions_BL
@@ -119,7 +118,6 @@ class Altered:
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        """Return the input of the first layer, cut in second copies."""
         if self.augment.cut_features == 0.0:
             return embedded_BLD
         cut_BLD = cut_features(embedded_BLD, self.augment.cut_features)
