@@ -161,7 +161,7 @@ def _against(score: float, before: float | None) -> str:
 
 def _pictures(folder: Path) -> list[tuple[str, str]]:
     """Return titles and figures as data URLs: an artifact has no files."""
-    from cse.report.run_pictures import draw_scores, draw_training
+    from cse.report.pictures import draw_scores, draw_training
 
     drawn = (draw_scores(folder / PLOTS / "sts.csv"), draw_training(folder / PLOTS / "train"))
     return [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 from importlib.resources import files
 
@@ -10,8 +12,9 @@ import pytest
 from cse.files import write_sealed
 from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
+from cse.report.papers import paper_tables
 from cse.report.systems import find_records, group
-from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
+from cse.report.tables import own_tables, settings_table, systems_table
 from cse.settings.presets import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
 
@@ -48,11 +51,11 @@ def tables(systems, ablations):
 
 def test_every_published_figure_is_there_as_printed(tables):
     """Against the file of figures itself, not the rows that the tables were made from."""
-    records = json.loads(files("cse.settings").joinpath("published.json").read_text("utf-8"))
+    text = files("cse.settings").joinpath("published.csv").read_text("utf-8")
     wanted = {}
-    for record in records:
+    for record in csv.DictReader(io.StringIO(text)):
         key = f"{record['paper'].lower()}-{record['table'].removeprefix('Table ')}"
-        wanted.setdefault(key, []).append(float(record["value"]))
+        wanted.setdefault(key, []).append(float(json.loads(record["value"])))
     assert set(tables) == set(wanted)
     for key, values in wanted.items():
         shown = [
@@ -123,6 +126,17 @@ def test_systems_and_what_they_differ_in(systems):
     assert settings_table(systems[:1]) is None
 
 
+def test_a_fitted_head_says_what_it_was_fitted_on(tmp_path):
+    """It was once shown as no training with 0 weights."""
+    head = trained(1, train__parameters="none") | {"prompt": None, "post": {"kind": "discriminant"}}
+    head["facts"]["settings"]["post"] = {"kind": "discriminant"}
+    head["facts"]["parameters"]["trained"] = 0
+    make_record(tmp_path, "head", head, data=make_data(("STS12",)), measures=("sts",))
+    (line,) = systems_table(group(find_records([tmp_path]))).lines
+    shown = [cell.text for cell in line.cells]
+    assert shown[2:6] == ["none", "discriminant fitted on rows.csv, 7,680 triplets", "no seed", "fitted"]
+
+
 def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     data = make_data(("STS12", "tickets"))
     make_record(tmp_path, "trained", trained(1), seed=1, data=data, measures=("sts",))
@@ -137,7 +151,7 @@ def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     first, second = ([record.scores["sts"]["tickets"]["all"] for record in system.records] for system in found)
     assert [line.cells[-1].number for line in table.lines] == pytest.approx([first[0], sum(second) / 2])
     assert table.lines[1].cells[-1].deviation.startswith("± ")
-    made = Report(found, [], paper_tables(found, []), [])
+    made = Report(found, [], paper_tables(found))
     for written in (as_html(made), as_markdown(made)):
         assert written.index("Your own pairs") < written.index("PromCSE table 1: ")
         assert f"{first[0]:.2f}" in written

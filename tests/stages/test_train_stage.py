@@ -19,7 +19,7 @@ from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
@@ -257,11 +257,6 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
     run(settings(changes), "rising")
     kept, rising = (contents(tmp_path / name / "checkpoint")["weights.safetensors"] for name in ("run", "rising"))
     assert kept == rising
-
-
-def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
-    changes = {"objective.masked_lm.weight": 1.0, "objective.nt_xent.weight": 0.0, "train.early_stop": 2}
-    refused(run, settings(changes), "^train.early_stop: objective.masked_lm compares no sentences, so the dev score")
 
 
 # ---- two at once, and too little memory ---------------------------------------------------------------------------
