@@ -131,7 +131,7 @@ def measure_command(
     Figures are means over seeds and half of their 95 % interval (Student's t). Comparisons count
     items and seeds as sources of chance (docs/evaluate.md).
     """
-    from cse.evaluation.compared import compared_rows
+    from cse.evaluation.comparison import compared_rows
     from cse.evaluation.table import format_rows
     from cse.study.choice import choices, say_choice
     from cse.study.outcome import compared, measure_chosen, result_table

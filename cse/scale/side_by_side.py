@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from cse.errors import CseError, error_line
-from cse.scale.machines import WAIT_SECONDS, cpus_each, free_in_words, gpus_each, in_words, listed_machines, with_more
+from cse.ray_session import WAIT_SECONDS, cpus_each, free_in_words, gpus_each, in_words, listed_machines, with_more
 
 MOST_LOSSES = 2  # lost workers before a job is given up
 

@@ -13,7 +13,7 @@ from scipy.stats import t as student
 from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.evaluation.compared import Compared
+from cse.evaluation.comparison import Compared
 from cse.evaluation.record import read_record
 from cse.evaluation.suite import content_of_suite, evaluate_suite
 from cse.model.sentence_encoder import SentenceEncoder

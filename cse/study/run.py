@@ -20,8 +20,8 @@ from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY
 from cse.data.tasks.parts import apart
+from cse.evaluation.score import dev_measure
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.tasks.score import dev_measure
 from cse.files import fingerprint
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder

@@ -35,4 +35,5 @@ def training_code() -> list[Path]:
     Sweeps, studies and adaptations use the list too. A test compares it with the imports of stage ``train``.
     """
     root = Path(__file__).parents[1]
-    return [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]
+    inside = [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]
+    return [root / "ray_session.py", root / "storage.py", *inside]

@@ -18,8 +18,7 @@ from cse.errors import CseError, full_disk_in
 from cse.evaluation.dev_facts import SPEARMAN
 from cse.files import fingerprint, naming
 from cse.process import only_one
-from cse.scale.machines import in_words, listed_machines, with_more
-from cse.scale.session import ray_session
+from cse.ray_session import in_words, listed_machines, ray_session, with_more
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import Space, build_space, reached, settings_with
@@ -195,7 +194,7 @@ def _check_objective(settings: Settings, prepared: Path) -> None:
 
 def _dev_of_sweep(data: PreparedData, settings: Settings) -> tuple[int, str]:
     """Return the number of dev pairs or of a dev task's items, and the measure."""
-    from cse.evaluation.tasks.score import dev_measure  # imports what the driver does not need
+    from cse.evaluation.score import dev_measure  # imports what the driver does not need
 
     task = open_dev(data)
     if task is None:

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from cse.scale.machines import WAIT_SECONDS, free_in_words, in_words
+from cse.ray_session import WAIT_SECONDS, free_in_words, in_words
 from cse.settings.spaces import Space
 from cse.tune.job import METRIC, WORST, Job
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
 from cse.errors import CseError
+from cse.ray_session import Machine, cpus_each, gpus_each, listed_machines, places, with_more
 from cse.scale.corpus import cluster
-from cse.scale.machines import Machine, cpus_each, gpus_each, listed_machines, places, with_more
 from cse.scale.side_by_side import Crew, largest_crew
-from cse.scale.train import _share
+from cse.training.workers import _share
 
 
 def of(*sizes):

@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
+from cse.ray_session import ADDRESS, gpus_each, in_words, listed_machines, ray_session, with_more
 from cse.runtime.providers import usable_cpus
-from cse.scale.machines import gpus_each, in_words, listed_machines, with_more
-from cse.scale.session import ADDRESS, ray_session
 from cse.scale.side_by_side import Crew, largest_crew
 from cse.stages.common import DEBUG_VARIABLE
 

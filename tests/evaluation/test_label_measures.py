@@ -1,0 +1,149 @@
+"""Measures of labelled texts against scikit-learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.cluster import KMeans
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.neighbors import KNeighborsClassifier
+
+from cse.evaluation import labels
+from cse.evaluation.retrieval import cosine_blocks
+from cse.runtime.encode import unit_rows
+
+
+@pytest.fixture
+def clouds():
+    """Unit vectors of seven labels of unequal size: 131 reference and 57 test rows."""
+    rng = np.random.default_rng(0)
+    centres = rng.normal(size=(7, 16))
+
+    def draw(count):
+        label = rng.choice(7, count, p=[0.3, 0.2, 0.2, 0.1, 0.1, 0.05, 0.05])
+        return unit_rows((centres[label] + 1.6 * rng.normal(size=(count, 16))).astype(np.float32)), label
+
+    (reference, reference_label), (test, test_label) = draw(131), draw(57)
+    return test, test_label, reference, reference_label
+
+
+def test_neighbours_are_those_of_scikit_learn_where_the_vote_has_a_winner(clouds):
+    test, test_label, reference, reference_label = clouds
+    other = KNeighborsClassifier(labels.NEIGHBOURS, metric="cosine", algorithm="brute").fit(reference, reference_label)
+    votes = np.sort(other.predict_proba(test), axis=1)
+    won = votes[:, -1] > votes[:, -2]
+    assert 20 < won.sum() < len(test), "some votes are ties, which scikit-learn gives to the smaller label"
+    expected = (other.predict(test) == test_label).astype(float)
+    hits = (labels.neighbour_labels(test, reference, reference_label) == test_label).astype(float)
+    np.testing.assert_array_equal(hits[won], expected[won])
+    assert 0.3 < hits.mean() < 0.95
+
+
+def on_circle(*degrees: float) -> np.ndarray:
+    angle = np.radians(degrees)
+    return np.stack([np.cos(angle), np.sin(angle)], axis=1).astype(np.float32)
+
+
+def test_a_tied_vote_goes_to_the_label_of_the_nearest_row():
+    reference = on_circle(2, -4, 6, -8, 10, 90)
+    votes = np.array([5, 1, 1, 5, 3, 9])  # from 0 degrees: 5, 1, 1, 5, 3
+    test = on_circle(0, -6)
+    assert labels.neighbour_labels(test, reference, votes).tolist() == [5, 1]
+
+
+def test_fewer_reference_rows_than_neighbours_all_vote():
+    reference, own = on_circle(10, 20, 30), np.array([2, 0, 0])
+    assert labels.neighbour_labels(on_circle(0), reference, own).tolist() == [0]
+
+
+def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeypatch):
+    test, label = clouds[:2]
+    label[5] = 99  # alone
+    starts = []
+
+    def counted(*arrays):
+        for start, block in cosine_blocks(*arrays[:2], cells=57 * 20):
+            starts.append(start)
+            yield start, block
+
+    monkeypatch.setattr(labels, "cosine_blocks", counted)
+    found = labels.same_label_precisions(test, label)
+    assert starts == [0, 20, 40]
+    cosine = test.astype(np.float64) @ test.T.astype(np.float64)
+    others = [np.delete(np.arange(57), i) for i in range(57)]
+    expected = [
+        average_precision_score(label[rows] == label[i], cosine[i, rows])
+        for i, rows in enumerate(others)
+        if (label == label[i]).sum() > 1
+    ]
+    assert len(expected) == 56
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+
+
+def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
+    test, test_label, reference, reference_label = clouds
+    probe = LogisticRegression(C=10.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
+    expected = probe.predict(test.astype(np.float64))
+    assert labels.probe_labels(test, reference, reference_label).tolist() == expected.tolist()
+    assert 0 < (expected == test_label).mean() < 1
+    assert labels.probe_labels(test, reference, np.full(131, 4)).tolist() == [4] * len(test)
+
+
+def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
+    test, test_label, reference, reference_label = clouds
+    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
+    expected = KNeighborsClassifier(1, metric="cosine").fit(means, np.arange(7)).predict(test)
+    assert labels.class_mean_labels(test, reference, reference_label).tolist() == expected.tolist()
+    assert 0.5 < (expected == test_label).mean() < 1
+    others = labels.class_mean_labels(test, reference, reference_label + 40)
+    assert others.tolist() == (expected + 40).tolist(), "labels are any numbers"
+
+
+def test_the_class_probability_is_that_of_the_temperature_that_fits_best(clouds):
+    test, test_label, reference, reference_label = clouds
+    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
+    cosines = test.astype(np.float64) @ means.T
+    tried = [
+        softmax(cosines / temperature, axis=1)[np.arange(len(test)), test_label]
+        for temperature in np.geomspace(0.01, 1, 2000)
+    ]
+    expected = max(np.exp(np.log(each).mean()) for each in tried)
+    assert labels.class_probability(*clouds) == pytest.approx(expected, abs=1e-6)
+    more = labels.class_probability(
+        np.concatenate([test, test]), np.concatenate([test_label, test_label + 40]), reference, reference_label
+    )
+    assert more == pytest.approx(expected, abs=1e-6), "a label without reference rows is left out"
+    assert labels.class_probability(test, test_label + 40, reference, reference_label) == 0
+
+
+def test_vectors_that_spread_more_gain_nothing_by_it():
+    """Vectors near each other, as a bare backbone's, tell more labels right than others that spread."""
+    rng = np.random.default_rng(0)
+    centre_CD = rng.normal(size=(20, 32))
+
+    def drawn(rows: int, noise: float, common: float) -> tuple[np.ndarray, np.ndarray]:
+        label = np.arange(rows * 20) % 20
+        around = centre_CD[label] + noise * rng.normal(size=(len(label), 32))
+        return unit_rows((around + common).astype(np.float32)), label
+
+    near, apart = ((*drawn(4, noise, common), *drawn(5, noise, common)) for noise, common in ((1.6, 3.0), (1.8, 0.0)))
+    right = [(labels.class_mean_labels(each[0], *each[2:]) == each[1]).mean() for each in (near, apart)]
+    assert right[0] > right[1] + 0.02
+    assert labels.class_probability(*near) > labels.class_probability(*apart)
+    at_a_fixed_temperature = [
+        softmax(vectors[0].astype(np.float64) @ labels.class_means(*vectors[2:])[1].T / 0.1, axis=1)[
+            np.arange(len(vectors[1])), vectors[1]
+        ].mean()
+        for vectors in (near, apart)
+    ]
+    assert at_a_fixed_temperature[0] < at_a_fixed_temperature[1], "which a fixed temperature would turn round"
+
+
+def test_clusters_are_compared_by_v_measure(clouds):
+    test, label = clouds[:2]
+    clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)
+    assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
+    assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
+    assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"

@@ -1,0 +1,135 @@
+"""Measures of retrieval against trec_eval (pytrec_eval, ir_measures)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import ir_measures
+import numpy as np
+import pytest
+import pytrec_eval
+
+from cse.data.tasks.kinds import Retrieval
+from cse.evaluation import retrieval
+from cse.evaluation.labels import nearest_columns
+from cse.evaluation.retrieval import cosine_blocks
+from cse.runtime.encode import unit_rows
+
+
+def made_up(rng, queries: int, documents: int, judged: int, grades: int) -> Retrieval:
+    """Judgements of different numbers per query, some of them of grade 0; each query has a relevant document."""
+    rows = []
+    for query in range(queries):
+        places = rng.choice(documents, int(rng.integers(2, judged)), replace=False)
+        grade = rng.integers(0, grades + 1, len(places))
+        grade[0] = grades
+        rows += [(query, place, value) for place, value in zip(places, grade, strict=True)]
+    query, document, relevance = np.array(rows)[rng.permutation(len(rows))].T
+    return Retrieval("t", ["q"] * queries, ["d"] * documents, query, document, relevance)
+
+
+def trec_eval(task: Retrieval, cosine_QN: np.ndarray) -> dict[str, list[float]]:
+    """Return trec_eval's values by query, given the ranking that the docstring promises: ties in document order."""
+    judged: dict[str, dict[str, int]] = {}
+    for query, document, grade in zip(task.query, task.document, task.relevance, strict=True):
+        judged.setdefault(str(query), {})[str(document)] = int(grade)
+    order_QN = np.argsort(-cosine_QN, axis=1, kind="stable")
+    run = {str(q): {str(d): -float(place) for place, d in enumerate(row)} for q, row in enumerate(order_QN)}
+    names = {"ndcg_cut_10": "nDCG@10", "recall_10": "recall@10", "recall_100": "recall@100", "map": "MAP"}
+    found = pytrec_eval.RelevanceEvaluator(judged, {"ndcg_cut.10", "recall.10,100", "map"}).evaluate(run)
+    values = {name: [found[str(q)][key] for q in range(len(task))] for key, name in names.items()}
+    measured = ir_measures.iter_calc([ir_measures.RR @ 10], judged, run)
+    mrr = {each.query_id: each.value for each in measured}
+    return values | {"MRR@10": [mrr[str(q)] for q in range(len(task))]}
+
+
+@pytest.mark.parametrize("grades", [1, 3])
+@pytest.mark.parametrize("ties", [False, True])
+def test_every_measure_is_that_of_trec_eval(grades, ties, monkeypatch):
+    rng = np.random.default_rng(grades)
+    task = made_up(rng, queries=37, documents=253, judged=30, grades=grades)
+    lost = np.arange(0, 37, 3)  # queries with a relevant document that is not there; of the last, it is the only one
+    found = task.query < 36
+    task = replace(
+        task,
+        query=np.append(task.query[found], lost),
+        document=np.append(task.document[found], np.full(13, -1)),
+        relevance=np.append(task.relevance[found], np.full(13, grades)),
+    )
+    # products of small whole numbers are exact, so that equal ones are equal in any order of the sums
+    vectors = rng.integers(-2, 3, (290, 4)) if ties else rng.normal(size=(290, 4))
+    query, document = np.split(vectors.astype(np.float32), [37])
+    blocks = []
+
+    def counted(*arrays):
+        for start, block in cosine_blocks(*arrays, cells=253 * 10):
+            blocks.append(len(block))
+            yield start, block
+
+    monkeypatch.setattr(retrieval, "cosine_blocks", counted)
+    found = retrieval.score_queries(query, document, task)
+    assert blocks == [10, 10, 10, 7], "more than one block, the last one shorter"
+    expected = trec_eval(task, query.astype(np.float64) @ document.T.astype(np.float64))
+    assert set(found) == set(expected) == set(retrieval.MEASURES)
+    for name, values in expected.items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    assert 0 < found["MRR@10"].mean() < 1
+    fewest = np.bincount(task.query[task.relevance > 0], minlength=37)
+    assert fewest.min() < 10 < fewest.max(), "queries with fewer and with more than 10 relevant documents"
+
+
+def test_a_query_does_not_find_itself():
+    """BEIR drops the pair from the run before trec_eval; a document that is judged relevant stays."""
+    rng = np.random.default_rng(5)
+    task = made_up(rng, queries=37, documents=253, judged=30, grades=3)
+    query = rng.normal(size=(37, 16)).astype(np.float32)
+    document = rng.normal(size=(253, 16)).astype(np.float32)
+    relevant = set(zip(task.query[task.relevance > 0], task.document[task.relevance > 0], strict=True))
+    own = np.full(37, -1)
+    for place in range(0, 36, 2):
+        own[place] = next(d for d in range(100 + place, 253) if (place, d) not in relevant)
+    own[36] = next(d for q, d in relevant if q == 36)
+    document[own[own >= 0]] = 9 * query[own >= 0]  # each is the nearest to its query
+    cosine = query.astype(np.float64) @ document.T.astype(np.float64)
+    plain = retrieval.score_queries(query, document, task)
+    found = retrieval.score_queries(query, document, replace(task, own=own))
+    cosine[np.arange(0, 36, 2), own[:36:2]] = -np.inf  # behind every relevant document is as good as dropped
+    for name, values in trec_eval(task, cosine).items():
+        np.testing.assert_allclose(found[name], values, atol=1e-12, err_msg=name)
+    assert (found["MAP"] > plain["MAP"])[:36:2].all()
+    assert found["MRR@10"][36] == 1
+
+
+def test_of_equal_documents_the_first_ranks_higher():
+    """Also where a matrix product rounds equal columns differently: 601 equal documents of an odd width."""
+    rng = np.random.default_rng(0)
+    document = unit_rows(rng.normal(size=(1, 387)).astype(np.float32))
+    query = unit_rows(rng.normal(size=(3, 387)).astype(np.float32))
+    last = np.array([0, 1, 2]), np.array([600, 7, 0]), np.array([1, 1, 1])
+    task = Retrieval("t", ["q"] * 3, ["d"] * 601, *last)
+    found = retrieval.score_queries(query, np.repeat(document, 601, axis=0), task)
+    np.testing.assert_allclose(found["MAP"], [1 / 601, 1 / 8, 1])
+
+
+def test_nearest_columns_take_the_earlier_of_equal_ones():
+    cosine = np.array([0.1, 0.9, 0.5, 0.9, 0.5, 0.5])
+    assert nearest_columns(cosine, 4).tolist() == [1, 3, 2, 4]
+    assert nearest_columns(cosine, 9).tolist() == [1, 3, 2, 4, 5, 0]
+
+
+def test_words_alone_and_words_with_vectors():
+    """Vectors find the first query's document, words the second's; together both are found."""
+    documents = ["red cats sleep", "old dogs bark", "small birds sing", "rain falls"]
+    task = Retrieval(
+        "t", ["felines", "birds sing, rain"], documents, np.array([0, 1]), np.array([0, 2]), np.array([1, 1])
+    )
+    document = np.eye(4, dtype=np.float32)
+    query = unit_rows(np.array([[1, 0.1, 0.2, 0.3], [0.9, 0.2, 0.5, 0.1]], np.float32))
+    found = retrieval.score_queries(query, document, task, words=True)
+    assert found["nDCG@10"] == pytest.approx([1, 1 / np.log2(3)])
+    assert found["nDCG@10 of words"] == pytest.approx([1, 1]), "of equal scores the earlier document"
+    assert found["nDCG@10 with words"] == pytest.approx([1, 1])
+    alone = retrieval.score_queries(query, document, task)
+    assert "nDCG@10 of words" not in alone and np.array_equal(alone["nDCG@10"], found["nDCG@10"])
+    itself = replace(task, own=np.array([-1, 0]))
+    assert retrieval.score_queries(query, document, itself, words=True)["nDCG@10"][1] == pytest.approx(1)

@@ -1,0 +1,244 @@
+"""The score of a task: values, what they are means of, roles; in the suite, its tables, the record and the report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cse.data.suite import SuiteData
+from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
+from cse.errors import CseError
+from cse.evaluation import retrieval
+from cse.evaluation.measures import NotFinite, UndefinedScore
+from cse.evaluation.record import ITEMS_FILE, read_items, read_record, write_record
+from cse.evaluation.retrieval import OF_WORDS
+from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
+from cse.evaluation.suite import evaluate_suite
+from cse.evaluation.table import format_suite
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.report.page import as_html, as_markdown, make_report
+from cse.report.systems import group
+from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.sides import PARTS as SIDES
+from tests.sides import query_side
+from tests.tiny import WORDS
+
+TEXTS = [f"text {i}" for i in range(24)]
+LABELS = ["a", "b", "c"] * 8
+PAIRS = BinaryPairs("pairs", TEXTS[:12], TEXTS[12:], np.arange(12) % 3 == 0)
+TRIPLETS = Triplets("triplets", TEXTS[:8], TEXTS[8:16], TEXTS[16:])
+BIRDS = Retrieval("birds", TEXTS[:3], TEXTS[3:], np.array([0, 0, 1, 2]), np.array([5, 7, 5, 0]), np.array([1, 2, 1, 1]))
+BANK = LabelledTexts("bank", TEXTS[:12], LABELS[:12], TEXTS[12:], LABELS[12:])
+TASKS = [PAIRS, TRIPLETS, BIRDS, BANK]
+
+
+class Roles(FakeEncoder):
+    """A fake encoder with task texts; the vector of a text depends on its role."""
+
+    texts = {"query": "find: ", "passage": ""}  # noqa: RUF012
+
+    def encode(self, sentences, role=None, **options):
+        self.roles = [*getattr(self, "roles", []), role]
+        return super().encode([f"{self.texts.get(role, '')}{sentence}" for sentence in sentences], **options)
+
+
+@pytest.mark.parametrize("task", [make_task("scored", {"one": 30}), *TASKS], ids=lambda task: task.name)
+def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
+    encoder = FakeEncoder()
+    score = score_task(encoder, task, batch_size=7)
+    assert tuple(score.values) == MEASURES[score.facts["kind"]]
+    assert score.main == next(iter(score.values))
+    means = {name: items for name, items in score.items.items() if name in score.values}
+    assert all(items.dtype == np.float64 and items.ndim == 1 for items in score.items.values())
+    for name, items in means.items():
+        assert score.values[name] == pytest.approx(items.mean(), abs=1e-9)
+        assert len(items) == len(task)
+    if score.facts["kind"] in ("scored pairs", "binary pairs"):
+        assert set(score.items) == {"cosine", "gold"}
+        assert len(score.items["cosine"]) == len(score.items["gold"]) == len(task)
+    else:
+        assert set(means) == set(score.values) - {"V-measure", OF_WORDS}
+    for sentences, batch_size, *_ in encoder.calls:
+        assert (len(sentences), batch_size) == (len(set(sentences)), 7)
+    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.facts["kind"])
+
+
+def test_labelled_texts_say_which_label_was_told():
+    """Numbers stand for the labels of both columns in alphabetical order."""
+    score = score_task(FakeEncoder(), BANK)
+    own = np.array([sorted({*LABELS}).index(label) for label in BANK.test_label])
+    for measure in ("kNN", "class mean", "probe"):
+        told = score.items[f"{measure} label"]
+        assert set(told) <= {0, 1, 2}
+        np.testing.assert_array_equal(score.items[measure], 100 * (told == own))
+
+
+def test_pairs_are_scored_by_their_cosines():
+    score = score_task(FakeEncoder(), BinaryPairs("t", ["a", "a"], ["a", "b"], np.array([True, False])))
+    assert score.values["AP"] == score.values["F1"] == 100
+    assert score.items["cosine"][0] == pytest.approx(1)
+    assert score.values["F1 threshold"] == pytest.approx(100)
+    assert score.items["gold"].tolist() == [1, 0]
+
+
+def test_queries_and_documents_get_the_text_of_their_role():
+    encoder = Roles()
+    score = score_task(encoder, BIRDS)
+    assert encoder.roles == ["query", "passage"]
+    assert encoder.calls[0][0] == ["find: text 0", "find: text 1", "find: text 2"]
+    assert score.setting.endswith("linear gain; queries as query, documents as passage")
+    score_task(encoder, BANK)
+    assert encoder.roles[2:] == [None], "a labelled text is neither query nor document"
+    assert score_task(FakeEncoder(), BIRDS).setting.endswith("linear gain")
+
+
+def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch):
+    whole = score_task(Roles(), BIRDS)
+    monkeypatch.setattr("cse.evaluation.score.DOCUMENTS", 10)
+    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 4)
+    encoder = Roles()
+    parts = score_task(encoder, BIRDS)
+    assert parts.values == pytest.approx(whole.values)
+    assert [len(sentences) for sentences, *_ in encoder.calls] == [3, 4, 4, 4, 4, 4, 1], "no more documents at a time"
+
+
+def test_only_the_wanted_measures_are_computed():
+    score = score_task(FakeEncoder(), BANK, measures=("MAP",))
+    assert list(score.values) == list(score.items) == ["MAP"]
+    assert score.main == "kNN"
+    assert score.values["MAP"] == score_task(FakeEncoder(), BANK).values["MAP"]
+
+
+def test_the_measure_that_selects_checkpoints():
+    every = score_task(FakeEncoder(), BANK).values
+    found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "V-measure")]
+    assert [(each.measure, each.value) for each in found] == [("kNN", every["kNN"]), ("V-measure", every["V-measure"])]
+    assert str(found[0]).startswith("dev kNN ")
+    with pytest.raises(CseError, match=r"train.dev_measure: 'nDCG@5' is no measure of birds .* did you mean 'nDCG@10'"):
+        dev_measure(BIRDS, "nDCG@5", "train.dev_measure")
+    with pytest.raises(CseError, match=r"'F1 threshold' is no measure of pairs \(binary pairs\); one of AP, F1"):
+        dev_measure(PAIRS, "F1 threshold", "train.dev_measure")
+
+
+def test_embeddings_without_a_score():
+    with pytest.raises(NotFinite, match="1 of 24 embeddings are not finite, the first of 'text 9'"):
+        score_task(FakeEncoder(broken=["text 9"]), BANK)
+    with pytest.raises(UndefinedScore, match="same: all 2 similarities are equal"):
+        score_task(FakeEncoder(), ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]), ["x", "x"]))
+
+
+def only(*tasks) -> SuiteData:
+    return SuiteData().with_tasks(tasks)
+
+
+def test_tasks_beside_the_other_measures():
+    data = SuiteData([make_task("STS12", {"one": 40})]).with_tasks(TASKS)
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "tasks"))
+    assert list(results.tasks) == ["pairs", "triplets", "birds", "bank"]
+    tree = results.to_dict()
+    assert tree["tasks"]["birds"]["values"] == results.tasks["birds"].values
+    without = evaluate_suite(FakeEncoder(), data, measures=("sts",))
+    assert without.sts == results.sts
+    assert "tasks" not in without.to_dict()
+    with pytest.raises(CseError, match="tasks: two are called birds"):
+        data.with_tasks([BIRDS])
+
+
+def test_a_task_that_has_no_score_leaves_the_others():
+    same = ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]), ["x", "x"])
+    results = evaluate_suite(FakeEncoder(), only(same, BANK), measures=("tasks",))
+    assert list(results.tasks) == ["bank"]
+    assert results.missing[0].startswith("same (same: all 2 similarities are equal")
+    with pytest.raises(UndefinedScore):
+        evaluate_suite(FakeEncoder(), only(same), measures=("tasks",))
+    with pytest.raises(UndefinedScore):  # the default measures, and no tasks: as if there were no measure of them
+        evaluate_suite(FakeEncoder(), SuiteData([same]), measures=("sts", "tasks"))
+
+
+@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
+def test_a_table_per_task_below_its_setting(style):
+    models = {name: evaluate_suite(FakeEncoder(), only(BIRDS, BANK), measures=("tasks",)) for name in ("one", "two")}
+    text = format_suite(models, style)
+    setting = "times 100; retrieval: 3 queries, 21 documents, 4 judgements in qrels/test.tsv; exact search by cosine"
+    title = {"text": "birds", "markdown": "**birds**", "latex": "% birds"}[style]
+    assert f"{title} ({setting}" in text
+    ndcg = f"{models['two'].tasks['birds'].values['nDCG@10']:.2f}"
+    (row,) = (line for line in text.splitlines() if "two" in line and ndcg in line)
+    assert len(row.replace("|", " ").replace("&", " ").rstrip("\\ ").split()) == 8
+
+
+def test_records_hold_items_and_the_report_a_table(tmp_path):
+    results = evaluate_suite(FakeEncoder(), only(*TASKS), measures=("tasks",))
+    records = []
+    for seed in ("1", "2"):
+        (tmp_path / seed).mkdir()
+        write_record(
+            tmp_path / seed, f"own {seed}", results, model={"kind": "backbone", "prompt": None}, environment={}
+        )
+        records.append(read_record(tmp_path / seed))
+    assert records[0].scores["tasks"]["bank"]["values"]["MAP"] == pytest.approx(
+        results.tasks["bank"].values["MAP"], abs=1e-4
+    )
+    items = read_items(tmp_path / "1" / ITEMS_FILE)
+    assert list(items) == ["pairs", "triplets", "birds", "bank"]
+    for name, score in results.tasks.items():
+        assert list(items[name]) == list(score.items)
+        for measure, values in score.items.items():
+            np.testing.assert_array_equal(items[name][measure], values)
+    assert (tmp_path / "1" / ITEMS_FILE).read_bytes() == (tmp_path / "2" / ITEMS_FILE).read_bytes(), "no time stamps"
+    (tmp_path / "2" / ITEMS_FILE).write_bytes(b"PK")
+    with pytest.raises(CseError, match=r"tasks.npz: truncated or changed"):
+        read_items(tmp_path / "2" / ITEMS_FILE)
+    assert read_items(tmp_path / "none.npz") == {}
+    report = make_report(group(records), [])
+    assert "Your task: birds" in as_markdown(report)
+    page = as_html(report)
+    assert page.count('<figure class="table" id="task-') == 4
+    assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
+
+
+def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
+    alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
+    score = score_task(FakeEncoder(), alone)
+    assert list(score.values) == ["kNN", "class mean", "probe", "V-measure"]
+    assert "MAP" not in score.items
+    with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
+        score_dev(FakeEncoder(), alone, measure="MAP")
+
+
+def test_a_query_side_reads_queries_alone(bert):
+    """Retrieval takes it for queries; documents, labels and pairs take the bare backbone."""
+    words = [" ".join(WORDS[start : start + 3]) for start in range(24)]
+    birds = replace(BIRDS, queries=words[:3], documents=words[3:])
+    others = [
+        ScoredPairs("scored", words[:12], words[12:], np.arange(12) / 3, ["one"] * 12),
+        replace(PAIRS, sentence1=words[:12], sentence2=words[12:]),
+        replace(BANK, test=words[:12], reference=words[12:]),
+    ]
+    encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
+    queries = encoder.encode(words[:3], role="query")
+    assert not np.allclose(queries, bare.encode(words[:3]), atol=1e-3)
+    found = retrieval.score_queries(queries, bare.encode(words[3:]), birds, words=True)
+    score = score_task(encoder, birds)
+    assert score.values == pytest.approx({name: 100 * each.mean() for name, each in found.items()})
+    for task in others:
+        assert score_task(encoder, task).values == score_task(bare, task).values
+
+
+def test_mteb_asks_a_query_side_for_queries_alone(bert):
+    pytest.importorskip("mteb")
+    from mteb.types import PromptType
+
+    from cse.evaluation.mteb_encoder import MtebEncoder
+
+    encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
+    inputs = [{"text": TEXTS[:3]}]
+    asked = MtebEncoder(encoder, "side")
+    np.testing.assert_array_equal(
+        asked.encode(inputs, prompt_type=PromptType.query), encoder.encode(TEXTS[:3], role="query")
+    )
+    for kind in (PromptType.document, None):
+        np.testing.assert_array_equal(asked.encode(inputs, prompt_type=kind), bare.encode(TEXTS[:3]))

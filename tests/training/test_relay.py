@@ -1,0 +1,99 @@
+"""What workers tell is passed on to observers of the command, an error in its own words and once; without Ray."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from cse.errors import CseError
+from cse.training import workers as module
+from cse.training.group import PeerLost
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, told
+from tests.training.helpers import Recorder
+
+
+class Closing(Recorder):
+    def __init__(self, closed: list[str]) -> None:
+        super().__init__()
+        self.closed = closed
+
+    def close(self) -> None:
+        self.closed.append(f"after {len(self.scores)} scores")
+
+
+def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys):
+    relay, made, closed = Relay(), [], []
+
+    def observers():
+        made.append(Closing(closed))
+        return made[-1]
+
+    with followed(relay.take, relay.refuse, observers, lambda: "waits"):
+        for event in ((GROUP, "two"), ("start", 0, 9), ("evaluated", 0, 1.5, True), ("evaluated", 3, 2.5, True)):
+            assert relay.tell(*event) is None
+        for event in ((LOST, "lost"), (GROUP, "one"), ("start", 3, 9), ("evaluated", 6, 3.5, True)):
+            relay.tell(*event)
+    assert [[step for step, *_ in one.scores] for one in made] == [[0, 3], [6]]
+    assert closed == ["after 2 scores", "after 1 scores"]
+    assert capsys.readouterr().err.splitlines() == ["two", "lost", "one"]
+
+
+def test_workers_stop_when_the_command_cannot_note_what_they_tell():
+    class Full(Recorder):
+        def evaluated(self, step, score, best):
+            raise OSError(28, "No space left on device", "dev.csv")
+
+    relay = Relay()
+    with followed(relay.take, relay.refuse, Full, lambda: "waits"):
+        relay.tell("start", 0, 9)
+        relay.tell("evaluated", 0, 1.5, True)
+    refusal = relay.tell("evaluated", 3, 2.5, True)
+    assert refusal is not None and "dev.csv" in refusal and "\n" not in refusal
+
+
+def test_a_line_says_what_workers_wait_for_until_one_runs(capsys, monkeypatch):
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    relay = Relay()
+    with followed(relay.take, relay.refuse, Recorder, lambda: "waits"):
+        pass
+    assert capsys.readouterr().err == "waits\n"
+    with followed(relay.take, relay.refuse, Recorder, lambda: "waits"):
+        relay.tell(GROUP, "two")
+    assert capsys.readouterr().err == "two\n"
+
+
+def test_an_error_closes_the_observers_while_it_is_on_its_way():
+    closed: list[str] = []
+    relay = Relay()
+    with pytest.raises(CseError), followed(relay.take, relay.refuse, lambda: Closing(closed), lambda: "waits"):
+        relay.tell("start", 0, 9)
+        raise CseError("a worker failed")
+    assert closed == ["after 0 scores"]
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
+        (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
+        (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_is_told_and_raised(tmp_path, error, words):
+    relay = Relay()
+    with pytest.raises(type(error)), told(relay.fail, rank=1):
+        raise error
+    with pytest.raises(CseError), told(relay.fail, rank=0):
+        raise CseError("later")
+    assert in_line(relay.failed(), tmp_path).startswith(words)
+    traces = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
+    assert [type(error).__name__ in trace for trace in traces] == ([True] if type(error) is KeyError else [])
+
+
+def test_a_lost_peer_is_another_workers_error_or_none():
+    relay = Relay()
+    with pytest.raises(PeerLost), told(relay.fail, rank=0):
+        raise PeerLost("Connection closed by peer")
+    assert relay.failed() is None
