@@ -11,8 +11,7 @@ import click
 from cse.cli.options import parse_overrides, set_option
 from cse.errors import CseError
 from cse.settings import load_settings
-from cse.settings.document import yaml_value
-from cse.settings.edit import write_values
+from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.settings.spaces import about, space_names
 from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH

@@ -13,9 +13,8 @@ from itertools import product
 from typing import Any
 
 from cse.errors import CseError, nearest
-from cse.settings.load import check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
+from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
 from cse.settings.presets import SYSTEM_GROUPS
-from cse.settings.tree import Settings
 
 # the last defines the dev score, so trials that differ in it are not comparable
 _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))

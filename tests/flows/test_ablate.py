@@ -21,7 +21,7 @@ PARAMS = Path(__file__).parents[2] / "params.yaml"
         ("data.train_path", "a b's (x), {y}=z.csv"),
         ("data.score_range", [0.0, 1.0]),
         ("data.columns", ["first text", "second"]),
-        ("data.drop_duplicates", False),
+        ("data.drop", []),
         ("prompt.dropout", None),
         ("prompt.length", 7),
         ("train.learning_rate", 5.0e-5),

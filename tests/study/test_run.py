@@ -44,7 +44,7 @@ def test_no_text_of_a_dev_part_is_trained_on(plan):
         rows = list(csv.DictReader(stream))
     with Path("intents.csv").open("w", encoding="utf-8", newline="") as stream:
         csv.writer(stream).writerows([("text", "label"), *((row["text"].upper() + "!", row["label"]) for row in rows)])
-    values = {"data.train_path": "intents.csv", "data.view": "categories", "data.drop_evaluation_overlap": True}
+    values = {"data.train_path": "intents.csv", "data.view": "categories", "data.drop": ["evaluation_overlap"]}
     run = run_of(plan, **values, **{"objective.energy_hinge.weight": 0.0})
     data = PreparedData(prepare_once(Folders(Path("out"), Path("cxc")), run.settings).prepared)
     (labels,) = (task for task in open_tasks(data, OWN) if task.name == "labels")

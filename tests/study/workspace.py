@@ -13,7 +13,7 @@ from tests.tiny import WORDS
 STUDY = """
 set:
   data.source: files
-  data.drop_evaluation_overlap: false
+  data.drop: [duplicates]
   train.batch_size: 16
   train.eval_every: 3
 rounds:
