@@ -14,7 +14,7 @@ from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -99,7 +99,7 @@ class Bank:
         self._held: dict[str, Domain] | None = None
         self._ask: Look = look_directly
         if manifest.only:
-            own = {"name": name or manifest.only, "texts": manifest.texts}
+            own: dict[str, Any] = {"name": name or manifest.only, "texts": manifest.texts}
             if manifest.constant:
                 own |= {key: getattr(manifest, key) for key in ("prompt", "metrics", "checkpoint")}
                 self.only = self.bare = Domain(manifest.facts(**own), empty)

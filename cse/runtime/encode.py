@@ -173,7 +173,7 @@ def encode_prepared(
 
     if keep is not None:
         embeddings = np.ascontiguousarray(embeddings[:, :keep])
-    unit = [normalize or (normalize is None and domain.facts.normalize) for domain in domains] or [normalize]
+    unit = [normalize or (normalize is None and domain.facts.normalize) for domain in domains] or [bool(normalize)]
     if all(unit):
         unit_rows(embeddings, out=embeddings)
     elif any(unit):
