@@ -18,7 +18,6 @@ from ruamel.yaml import YAML
 from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
-from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
 from cse.report.cells import Cell, Table
 from cse.report.comparisons import comparison_table
@@ -44,7 +43,6 @@ class Report:
     systems: Sequence[System]
     pictures: Sequence[Picture]
     tables: Sequence[Table]
-    ablations: Sequence[Ablation]
     verdict: str = ""
     proof: Sequence[Picture] = ()
     further: Sequence[Table] = ()
@@ -53,18 +51,14 @@ class Report:
     def introduction(self) -> str:
         """A sentence on what is compared."""
         runs = sum(len(system.records) for system in self.systems)
-        ablations = (
-            f", {len(self.ablations)} ablation{'s' if len(self.ablations) > 1 else ''}" if self.ablations else ""
-        )
         return (
-            f"{len(self.systems)} systems from {runs} evaluated models{ablations}. Scores are measured by this project "
+            f"{len(self.systems)} systems from {runs} evaluated models. Scores are measured by this project "
             "unless marked as published."
         )
 
 
 def make_report(
     systems: Sequence[System],
-    ablations: Sequence[Ablation],
     *,
     papers: bool = True,
     verdict: str = "",
@@ -79,8 +73,8 @@ def make_report(
         proof: see ``Report``.
         further: see ``Report``.
     """
-    tables = paper_tables(systems, ablations) if papers else []
-    return Report(systems, draw_all(systems, ablations), tables, ablations, verdict, proof, further)
+    tables = paper_tables(systems) if papers else []
+    return Report(systems, draw_all(systems), tables, verdict, proof, further)
 
 
 def write_report(report: Report, folder: Path) -> None:

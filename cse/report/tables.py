@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
@@ -10,15 +10,12 @@ from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_label, dev_of, valu
 from cse.evaluation.record import Record
 from cse.evaluation.sts import SEVEN_TASKS
 from cse.evaluation.table import settings_in_words
-from cse.report.ablations import Ablation
 from cse.report.cells import Cell, Line, Table
 from cse.report.figures import figure, task_value
 from cse.report.systems import Spread, System
 from cse.settings.load import flatten
 from cse.settings.presets import HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
 
-# tables of the papers that an ablation of this project reproduces
-_ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}
 _TITLES = {
     ("PromCSE", 1): "Semantic textual similarity",
     ("PromCSE", 2): "Domain shift: CxC-STS",
@@ -67,10 +64,10 @@ _WITHOUT_PROMPT = {"full": "every weight trained", "biases": "biases trained", "
 _WORDS = ("setting", "model", "backbone", "source")
 
 
-def paper_tables(systems: Sequence[System], ablations: Sequence[Ablation]) -> list[Table]:
+def paper_tables(systems: Sequence[System]) -> list[Table]:
     """Return every table of the three papers in order, with this project's rows below the published ones."""
     by_table = groupby(rows(), key=lambda row: (row.selector.paper, row.selector.table))
-    return [_paper_table(*key, list(found), systems, ablations) for key, found in by_table]
+    return [_paper_table(*key, list(found), systems) for key, found in by_table]
 
 
 def systems_table(systems: Sequence[System]) -> Table:
@@ -160,16 +157,11 @@ def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
     return Cell(f"{spread.mean:.{digits}f}", spread.mean, deviation=" ".join(filter(None, (deviation, count))))
 
 
-def _paper_table(
-    paper: str, number: int, published: list[PaperRow], systems: Sequence[System], ablations: Sequence[Ablation]
-) -> Table:
+def _paper_table(paper: str, number: int, published: list[PaperRow], systems: Sequence[System]) -> Table:
     columns = list(dict.fromkeys((score.metric, score.dataset) for row in published for score in row.scores))
     notes: list[str] = []
     lines = [_published_line(row, columns, notes) for row in published]
     lines += [line for system in systems if (line := _system_line(system, columns)) is not None]
-    for ablation in ablations:
-        if ablation.name == _ABLATED.get((paper, number)):
-            lines += _cell_lines(ablation, columns)
     return Table(
         key=f"{paper.lower()}-{number}",
         title=f"{paper} table {number}: {_TITLES[paper, number]}",
@@ -221,16 +213,6 @@ def _own_cell(spread: Spread | None, column: tuple[str, str], runs: int) -> Cell
     if spread is not None and metric == "rank_of_correct_answer" and spread.std is None:
         return Cell(f"{spread.mean:g}", spread.mean)
     return spread_cell(spread, _digits(metric), runs)
-
-
-def _cell_lines(ablation: Ablation, columns: Sequence[tuple[str, str]]) -> Iterable[Line]:
-    for cell in ablation.cells:
-        found = {("spearman_x100", "Avg."): cell.spread("Avg.")}
-        spreads = [found.get((metric, "Avg." if "7" in dataset else dataset)) for metric, dataset in columns]
-        if any(spreads):
-            source = f"this project: {ablation.data}, {cell.runs}"
-            words = map(Cell, (f"ablation: {ablation.name}", cell.label, ablation.backbone, source))
-            yield Line((*words, *(spread_cell(spread, 2) for spread in spreads)), own=True)
 
 
 def _note(notes: list[str], text: str, why: str) -> str:

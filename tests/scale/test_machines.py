@@ -11,8 +11,7 @@ from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
 from cse.errors import CseError
 from cse.scale.corpus import cluster
-from cse.scale.machines import Machine, cpus_each, gpus_each, listed_machines, places, with_more
-from cse.scale.side_by_side import Crew, largest_crew
+from cse.scale.machines import Crew, Machine, cpus_each, gpus_each, largest_crew, listed_machines, places, with_more
 from cse.scale.train import _share
 
 
