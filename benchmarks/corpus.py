@@ -21,14 +21,14 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from benchmarks.harness import facts, listed, parser_of, run, say
-from cse.data.sample import sample_rows
+from benchmarks.inputs import endless_rows
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import usable_cpus
@@ -107,8 +107,7 @@ def embed(corpus: Path, out: Path, model: str, *options: str) -> EmbedRun:
 
 def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
     """Measure the bare loop and `cse embed` alternately."""
-    sample = (text for row in sample_rows("triplets", options.rows // 3 + 1, seed=1) for text in row)
-    texts = list(islice(sample, options.rows))
+    texts = list(islice(chain.from_iterable(endless_rows("triplets")), options.rows))
     corpus, few = work / "corpus.txt", work / "few.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     few.write_text("a line\n" * options.workers, encoding="utf-8")
@@ -145,7 +144,7 @@ def main() -> int:
     parser = parser_of(__doc__)
     parser.add_argument("--model", default="data/bundle", help="bundle")
     parser.add_argument("--workers", type=int, default=usable_cpus(), help="of `cse embed`")
-    parser.add_argument("--rows", type=int, default=16_384, help="generated sentences")
+    parser.add_argument("--rows", type=int, default=16_384, help="sentences")
     parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that short corpora have several shards")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
     options = parser.parse_args()

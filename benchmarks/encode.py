@@ -1,6 +1,6 @@
 """Encoding speed against sentence-transformers, OpenVINO, ONNX, fastembed and model2vec at their best.
 
-    python -m benchmarks.encode                                      # MiniLM, generated sentences
+    python -m benchmarks.encode                                      # MiniLM, the sample's sentences
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
     python -m benchmarks.encode --device cuda --no-bundles --mixed   # torch alone, texts of 1 to 100 words
@@ -179,7 +179,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     tasks = [read_stsb(options.senteval, "test")] if options.senteval else []
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
-        "triplets": options.triplets.name if options.triplets else "generated" + ", mixed" * options.mixed,
+        "triplets": options.triplets.name if options.triplets else "sample" + ", mixed" * options.mixed,
         "sentences": len(texts),
     }
     with ExitStack() as stack:
@@ -267,7 +267,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     kinds = list(dict.fromkeys(kind for by_device in (OWN, APART) for those in by_device.values() for kind in those))
     parser = parser_of(__doc__)
     add_inputs(parser)
-    parser.add_argument("--mixed", action="store_true", help="generated texts of 1 to 100 words instead")
+    parser.add_argument("--mixed", action="store_true", help="texts of 1 to 100 words instead")
     parser.add_argument(
         "--bundles", action=argparse.BooleanOptionalAction, default=True, help="whether to export and time bundles too"
     )

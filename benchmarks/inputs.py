@@ -1,4 +1,4 @@
-"""What benchmarks run on: a user's rows or generated ones, and a backbone that exists or one of random weights."""
+"""What benchmarks run on: a user's rows or the sample's, and a backbone that exists or one of random weights."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count as counted
 from itertools import islice
 from pathlib import Path
 from random import Random
@@ -35,7 +36,7 @@ _SPECIAL = {"pad_token": "[PAD]", "unk_token": "[UNK]", "cls_token": "[CLS]", "s
 
 def add_inputs(parser: argparse.ArgumentParser) -> None:
     """Add ``--triplets``, ``--backbone`` and ``--device``."""
-    parser.add_argument("--triplets", type=Path, metavar="CSV", help="your triplets instead of generated ones")
+    parser.add_argument("--triplets", type=Path, metavar="CSV", help="your triplets instead of the sample's")
     shapes = f"{RANDOM}{{{','.join(SHAPES)}}}"
     parser.add_argument("--backbone", default=MINILM, help=f"folder, hub id, or {shapes}")
     parser.add_argument("--device", choices=["auto", "cpu", "cuda"], default="auto", help="where to run")
@@ -45,12 +46,18 @@ def rows_of(view: str, count: int, triplets: Path | None) -> pa.Table:
     """Return training rows of a view: ``triplets``, or ``sentences``, which are the anchors of triplets."""
     if triplets is not None and not triplets.is_file():
         raise CseError(f"--triplets: no file {triplets}{nearest(str(triplets), map(str, triplets.parent.glob('*')))}")
-    source = sample_rows(view, count, seed=1) if triplets is None else (row.texts for row in read_rows(triplets, view))
+    source = endless_rows(view) if triplets is None else (row.texts for row in read_rows(triplets, view))
     names = VIEW_COLUMNS[view]
     rows = [dict(zip(names, texts, strict=True)) for texts in islice(source, count)]
     if len(rows) < count:
         raise CseError(f"{triplets}: {len(rows):,} rows, but {count:,} are wanted; give a longer file or fewer steps")
     return pa.Table.from_pylist(rows)
+
+
+def endless_rows(view: str) -> Iterator[tuple[str, ...]]:
+    """Yield the rows of the sample for ever; a text that comes again ends in the times that it came before."""
+    for times in counted():
+        yield from (tuple(f"{text} {times}" if times else text for text in row) for row in sample_rows(view))
 
 
 def sentences_of(count: int, triplets: Path | None) -> list[str]:
@@ -82,18 +89,18 @@ def backbone_folder(name: str) -> Iterator[Path]:
 
 
 def long_sentences(count: int) -> list[str]:
-    """Return generated texts of about 24 tokens: two sentences each."""
-    rows = sample_rows("sentences", 2 * count, 1)
+    """Return texts of about 24 tokens: two sentences each."""
+    rows = endless_rows("sentences")
     return [f"{first} {second}" for (first,), (second,) in islice(zip(rows, rows, strict=True), count)]
 
 
 def mixed_texts(count: int, seed: int = 1) -> list[str]:
-    """Return distinct generated texts of 1 to 100 words, the same on every machine, each doubling equally frequent.
+    """Return distinct texts of 1 to 100 words, the same on every machine, each doubling equally frequent.
 
     A text is a stretch of the sample's sentences joined into one long text; where it starts and how long it is are
     drawn, and drawn again if the text was there before.
     """
-    rows = sample_rows("sentences", max(count // 2, 1000), seed)
+    rows = islice(endless_rows("sentences"), max(count // 2, 1000))
     words = " ".join(text for row in rows for text in row).split()
     rng = Random(f"cse mixed texts {seed}")
     found: dict[str, None] = {}

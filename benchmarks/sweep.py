@@ -1,6 +1,6 @@
 """What a sweep costs beyond its trainings: ``cse tune`` against the same trainings one after the other.
 
-    python -m benchmarks.sweep                        # 4 trials of 1,500 generated triplets
+    python -m benchmarks.sweep                        # 4 trials of 1,500 triplets
     python -m benchmarks.sweep --trials 8 --rows 3000
 
 Both run in a clone of this project whose rows are prepared. ``cse tune`` is the whole command: start of Ray, trials (as
@@ -25,7 +25,6 @@ from benchmarks.harness import ROOT, facts, parser_of, run, say, table, timed
 from cse.bench.data import DataFolders
 from cse.bench.place import Place
 from cse.bench.worker import Backbones
-from cse.data.sources import SAMPLE_ROWS
 from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
@@ -104,10 +103,10 @@ def main() -> int:
     """Print the table and keep the figures."""
     parser = parser_of(__doc__)
     parser.add_argument("--trials", type=int, default=4, help="of the sweep")
-    parser.add_argument("--rows", type=int, default=1500, help=f"generated triplets, at most {SAMPLE_ROWS}")
+    parser.add_argument("--rows", type=int, default=1500, help="triplets of the sample, at most 3,000")
     options = parser.parse_args()
-    if options.rows > SAMPLE_ROWS:
-        parser.error(f"--rows {options.rows}: the sample has {SAMPLE_ROWS}")
+    if options.rows > 3000:
+        parser.error(f"--rows {options.rows}: the sample has 3,000")
     return run("sweep", lambda: measure(options))
 
 

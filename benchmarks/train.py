@@ -1,6 +1,6 @@
 """Training speed against sentence-transformers at its best, and as a share of the machine's matrix products.
 
-    python -m benchmarks.train                                       # MiniLM, generated triplets
+    python -m benchmarks.train                                       # MiniLM, the sample's triplets
     python -m benchmarks.train --triplets nli_for_simcse.csv         # your own
     python -m benchmarks.train --backbone random:bert-base --view sentences --device cuda
 
@@ -149,7 +149,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
         "view": options.view,
-        "triplets": options.triplets.name if options.triplets else "generated",
+        "triplets": options.triplets.name if options.triplets else "sample",
         "batch_size": options.batch_size,
         "steps": steps,
     }

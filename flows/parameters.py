@@ -31,7 +31,7 @@ def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
     known = [key for key, _ in walk_keys()]
     for key in values:
         if key not in known:
-            raise CseError(f"{key}: no such setting{nearest(key, known)}; see docs/settings.md")
+            raise CseError(f"{key}: no such setting{nearest(key, known)}; `cse settings` lists all")
     return values
 
 

@@ -44,7 +44,7 @@ With your own text:
   cse adapt manual/                of documents
 
 \b
-Step by step, with generated data and the built-in MiniLM backbone:
+Step by step, with the sample and the built-in MiniLM backbone:
   cse prepare                      text            -> data/prepared
   cse train                        prompts         -> data/checkpoint
   cse evaluate                     scores          -> data/metrics

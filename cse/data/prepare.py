@@ -18,7 +18,7 @@ from cse.data.hold_out import HoldOut
 from cse.data.passages import whole_document
 from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table, plain
 from cse.data.row_views import DOCUMENTS, arrangement
-from cse.data.sample import sample_pairs
+from cse.data.sample import SAMPLE, sample_pairs
 from cse.data.shape import SCORES, pair_columns
 from cse.data.sources import open_more, open_source, unwatched, write_more
 from cse.data.store import (
@@ -40,7 +40,6 @@ from cse.data.transfer import senteval_root
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.data import DataSettings
 
-SAMPLE_DEV, SAMPLE_TEST = 500, 1000
 SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"
 
 
@@ -69,7 +68,8 @@ def prepare(
     """
     check_folder(out, Kind.PREPARED_DATA)
     if settings.source == "sample":
-        evaluation, origin = _sample_evaluation(settings.seed)
+        evaluation = SuiteData([sample_pairs("test")], dev=sample_pairs("dev"))
+        origin: dict[str, str | None] = {"dev": SAMPLE, "evaluation": SAMPLE}
     else:
         evaluation, origin = _file_evaluation(settings)
     suite = _suite(settings, evaluation, origin)
@@ -125,12 +125,6 @@ def _write_documents(settings: DataSettings, folder: Path) -> None:
                 yield (text,)
 
     write_table(folder / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), distinct())
-
-
-def _sample_evaluation(seed: int) -> tuple[SuiteData, dict[str, str | None]]:
-    dev = sample_pairs("sample-dev", SAMPLE_DEV, seed)
-    test = sample_pairs("sample", SAMPLE_TEST, seed)
-    return SuiteData([test], dev=dev), {"dev": "sample", "evaluation": "sample"}
 
 
 def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:

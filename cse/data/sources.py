@@ -17,13 +17,12 @@ from cse.data.hold_out import HoldOut, without
 from cse.data.hub import hub_rows
 from cse.data.read import find_data_file
 from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, near_duplicates, own_rows, report_of
-from cse.data.sample import sample_rows
+from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 
-SAMPLE_ROWS = 3000
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
@@ -134,11 +133,10 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
     if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
         return own_rows(settings)
     if settings.source == "sample":
-        generated = sample_rows(settings.view, SAMPLE_ROWS, settings.seed)
         labelled = settings.view == LABELLED
-        return "sample", (
+        return SAMPLE, (
             Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
-            for number, texts in enumerate(generated, start=1)
+            for number, texts in enumerate(sample_rows(settings.view), start=1)
         )
     lowest, highest = settings.score_range
     if settings.source == "hub":

@@ -30,6 +30,8 @@ _ACCENTS = regex.compile(
 _SIGNS = regex.compile(r"[\u2100-\u214f&&\p{So}]", regex.V1)  # ™, №: words of their own, not letters of their neighbour
 # what an apostrophe leaves, and two abbreviations: letters of no meaning, unlike the C or R of a program
 _LEFT = re.compile(r"(?<=[^\W_])['\u2018\u2019](?:s|t|d|m|ll|re|ve)(?![a-z0-9_])|(?<![\w.])(?:e\.g|i\.e)(?=[.,])")
+_SIGNED = re.compile(r"(?<![\w.])([a-z])(\+\+|#)(?=(\d)?)(?![a-z_+#])")  # C++, C# and F# are not C and F
+_SPELLED = {"++": "plusplus", "#": "sharp"}
 STOP = {
     "a", "an", "and", "are", "as", "at", "be", "but", "by", "for", "if", "in", "into", "is", "it", "no", "not", "of",
     "on", "or", "such", "that", "the", "their", "then", "there", "these", "they", "this", "to", "was", "will", "with",
@@ -43,9 +45,10 @@ def tokens(text: str) -> list[str]:
     words; of Chinese, Japanese, Korean, Thai, Lao, Khmer and Burmese each character and each pair of neighbours.
     """
     if text.isascii():
-        return _stemmer().stemWords([word for word in _ASCII.findall(_LEFT.sub(" ", text.lower())) if word not in STOP])
+        text = _LEFT.sub(" ", _spelled(text.lower()))
+        return _stemmer().stemWords([word for word in _ASCII.findall(text) if word not in STOP])
     text = unicodedata.normalize("NFKD", _SIGNS.sub(r" \g<0> ", text))
-    text = _LEFT.sub(" ", _ACCENTS.sub("", text.casefold()))
+    text = _LEFT.sub(" ", _spelled(_ACCENTS.sub("", text.casefold())))
     found: list[str] = []
     for match in _WORD.finditer(unicodedata.normalize("NFC", text)):
         if match[1]:
@@ -54,6 +57,12 @@ def tokens(text: str) -> list[str]:
         elif match[0] not in STOP:
             found.append(match[0])
     return _stemmer().stemWords(found)
+
+
+def _spelled(text: str) -> str:
+    if "++" not in text and "#" not in text:
+        return text
+    return _SIGNED.sub(lambda found: found[1] + _SPELLED[found[2]] + " " * bool(found[3]), text)
 
 
 @functools.cache

@@ -45,7 +45,7 @@ class DataSettings(SettingsGroup):
     """Where the text comes from and how ``prepare`` processes it."""
 
     source: Literal["sample", "files", "hub"] = "sample"
-    """`sample` generates text, `files` reads the paths below, `hub` downloads a data set."""
+    """`sample` comes with the package, `files` reads the paths below, `hub` downloads a data set."""
     view: View = "triplets"
     """What one row of the source holds: a sentence (a copy of it is the positive), a pair, a triplet, two sentences
     with an NLI label (`labelled`: entailment, neutral, contradiction), or what rows are made from: `documents` (see
@@ -109,7 +109,7 @@ class DataSettings(SettingsGroup):
     """`files`: further sources to train on besides, such as `[{name: nli, path: data/raw/more/nli.csv, view:
     triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them alone."""
     seed: int = Field(42, ge=0)
-    """Seed for the generated text and for drawing `max_rows`."""
+    """Seed for drawing `max_rows`, `hold_out` and the pairs of `categories`."""
 
     @property
     def grouped(self) -> bool:

@@ -142,7 +142,7 @@ def data_in_words(values: Mapping[str, Any]) -> str:
     """Describe where training rows come from, given the values of group ``data`` (dotted keys)."""
     match values["data.source"]:
         case "sample":
-            return "generated sample text"
+            return "the sample text"
         case "hub":
             return f"{values['data.hub_id']}/{values['data.hub_file']} from the hub"
         case _:

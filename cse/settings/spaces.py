@@ -276,7 +276,7 @@ def _check_key(key: str) -> None:
     known = [name for name, _ in walk_keys()]
     group = key.partition(".")[0]
     if key not in known:
-        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; docs/settings.md lists all")
+        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; `cse settings` lists all")
     if group not in SYSTEM_GROUPS:  # the others change the data of stage `train`, or not the dev score
         what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
         raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SYSTEM_GROUPS)}")

@@ -85,11 +85,9 @@ def test_a_label_in_the_evaluation_text_drops_nothing(tmp_path):
     assert report["train"]["kept"] == 1
 
 
-def test_generated_rows_have_all_labels_and_are_the_same_each_time():
-    rows = list(sample_rows("labelled", 300, 42))
-    assert rows == list(sample_rows("labelled", 300, 42))
-    assert rows != list(sample_rows("labelled", 300, 43))
+def test_rows_of_the_sample_have_all_labels():
+    rows = list(sample_rows("labelled"))
     counts = {label: sum(row[2] == label for row in rows) for label in {row[2] for row in rows}}
     assert set(counts) == {"entailment", "neutral", "contradiction"}
-    assert min(counts.values()) > 60
+    assert min(counts.values()) > 600
     assert all(first != second for first, second, _ in rows)

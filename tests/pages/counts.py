@@ -26,7 +26,6 @@ COUNTS = {
     "docs/report.md": (2, 0, 0),
     "docs/results.md": (0, 0, 2),
     "docs/serve.md": (2, 8, 1),
-    "docs/settings.md": (1, 0, 0),
     "docs/speed.md": (1, 0, 1),
     "docs/systems.md": (1, 0, 0),
     "docs/tools.md": (0, 8, 0),

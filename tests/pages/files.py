@@ -1,4 +1,4 @@
-"""The files of a user that the pages name, from the generated sentences of source ``sample``: small, and made here."""
+"""The files of a user that the pages name, from the sentences of source ``sample``: small, and made here."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
+from typing import Literal
 
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.suite import STSB, YEARS
@@ -17,8 +18,8 @@ PAIRS = 40  # every training and evaluation encodes them, with the default backb
 
 def write_user_files(folder: Path) -> None:
     """Write every file and folder that a page takes for the reader's own."""
-    sentences = [text for (text,) in sample_rows("sentences", 160, seed=11)]
-    triplets = list(sample_rows("triplets", 160, seed=12))
+    sentences = [text for (text,) in islice(sample_rows("sentences"), 160)]
+    triplets = list(islice(sample_rows("triplets"), 160, 320))
     pairs = [row[:2] for row in triplets]
     for name in ("sentences.txt", "my-sentences.txt", "questions.txt"):
         _lines(folder / name, sentences)
@@ -26,10 +27,10 @@ def write_user_files(folder: Path) -> None:
         _table(folder / name, ("sent0", "sent1", "hard_neg"), triplets)
     _table(folder / "pairs.csv", ("sentence1", "sentence2"), pairs)
     _table(folder / "data/raw/more/nli.csv", ("sent0", "sent1", "hard_neg"), triplets[:40])
-    _table(folder / "intents.csv", ("text", "label"), _labelled(PER_LABEL, 13))
+    _table(folder / "intents.csv", ("text", "label"), _labelled(PER_LABEL, 320))
     for name in ("labelled-questions", "my-questions"):
         for part, rows in (("train", 8), ("test", 6)):
-            _table(folder / name / f"{part}.csv", ("text", "label"), _labelled(rows, len(part)))
+            _table(folder / name / f"{part}.csv", ("text", "label"), _labelled(rows, first=100 * rows))
     queues = ("tickets", "plain")
     _table(folder / "tickets.csv", ("body", "queue"), [(text, queues[n % 2]) for n, text in enumerate(sentences[:20])])
     documents = [(f"Chapter {n}", " ".join(sentences[n : n + 8])) for n in range(0, 160, 8)]
@@ -45,18 +46,17 @@ def write_user_files(folder: Path) -> None:
     judged = [("query-id", "corpus-id", "score"), *((f"q{n}", f"d{n}", "1") for n in range(20))]
     _lines(folder / "my-search/qrels/test.tsv", ["\t".join(row) for row in judged])
     _table(folder / "data/raw/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets)
-    for name in ("dev", "evaluation"):
-        _table(
-            folder / f"data/raw/{name}/pairs.csv", ("sentence1", "sentence2", "score"), _scored(PAIRS, seed=len(name))
-        )
+    columns = ("sentence1", "sentence2", "score")
+    _table(folder / "data/raw/dev/pairs.csv", columns, _scored(PAIRS, "dev"))
+    _table(folder / "data/raw/evaluation/pairs.csv", columns, _scored(PAIRS))
     for name in ("tickets", "invoices"):  # domains of a bank
         _table(folder / f"data/raw/{name}/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets[:80])
     _senteval(folder / "SentEval/data/downstream")
 
 
-def _labelled(per_label: int, seed: int) -> list[tuple[str, str]]:
+def _labelled(per_label: int, first: int) -> list[tuple[str, str]]:
     """Return texts that name their label, so that a label's texts are alike."""
-    texts = sample_rows("sentences", per_label * len(LABELS), seed)
+    texts = islice(sample_rows("sentences"), first, first + per_label * len(LABELS))
     labels = [LABELS[n % len(LABELS)] for n in range(per_label * len(LABELS))]
     return [(f"{label}: {text}", label) for (text,), label in zip(texts, labels, strict=True)]
 
@@ -72,10 +72,11 @@ def _senteval(root: Path) -> None:
         _lines(root / f"STS/STSBenchmark/sts-{split}.csv", lines)
 
 
-def _scored(count: int, seed: int = 14) -> Iterator[tuple[str, str, float]]:
+def _scored(count: int, part: Literal["dev", "test"] = "test") -> Iterator[tuple[str, str, float]]:
     """Return scored pairs; of the many of SentEval 20 are distinct, as each distinct sentence is encoded once."""
-    found = sample_pairs("pairs", count if count < 200 else 20, seed)
-    return islice(cycle(zip(found.sentence1, found.sentence2, map(float, found.score), strict=True)), count)
+    found = sample_pairs(part)
+    rows = zip(found.sentence1, found.sentence2, map(float, found.score), strict=True)
+    return islice(cycle(islice(rows, count if count < 200 else 20)), count)
 
 
 def _lines(path: Path, lines: Iterable[str]) -> None:

@@ -122,7 +122,7 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
 
 
 def test_a_readme_runs_nothing(copy):
-    for name in ("README.md", "cse/README.md", "docs/settings.md"):
+    for name in ("README.md", "cse/README.md", "docs/train.md"):
         (copy.folder / name).parent.mkdir(exist_ok=True)
         (copy.folder / name).write_text("changed\n", encoding="utf-8")
     assert ran(copy.dvc("repro")) == []

@@ -1,4 +1,4 @@
-"""``params.yaml``, the settings classes and ``docs/settings.md`` name the same keys; options cannot creep in."""
+"""``params.yaml`` and the settings classes name the same keys; options cannot creep in."""
 
 import re
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.settings import Settings, load_settings
-from cse.settings.document import COMMON, params_text, settings_page, yaml_value
+from cse.settings.document import COMMON, params_text, yaml_value
 from cse.settings.load import flatten
 
 ROOT = Path(__file__).parents[2]
@@ -20,7 +20,7 @@ def parse(text):
 def test_params_file_has_the_common_keys_with_their_defaults():
     path = ROOT / "params.yaml"
     assert load_settings(path) == Settings()
-    assert path.read_text(encoding="utf-8") == params_text(), "run: python -m cse.settings.document --params FILE"
+    assert path.read_text(encoding="utf-8") == params_text(), "run: python -m cse.settings.document"
 
 
 def test_params_file_has_what_dvc_asks_it_for():
@@ -35,11 +35,6 @@ def test_params_file_has_what_dvc_asks_it_for():
         for name in key.split("."):
             assert name in value, f"{key}: add it to COMMON in cse/settings/document.py"
             value = value[name]
-
-
-def test_page_is_up_to_date():
-    page = (ROOT / "docs/settings.md").read_text(encoding="utf-8")
-    assert page == settings_page(), "run: python -m cse.settings.document --page docs/settings.md"
 
 
 def test_default_params_explain_every_key_on_two_screens():

@@ -187,7 +187,7 @@ def filled(tmp_path) -> Path:
 def test_rewriting_the_file_keeps_the_domains(filled):
     before, settings = domains_of(filled), load_settings(filled)
     for _ in range(2):
-        done = CliRunner().invoke(document, ["--params", str(filled)])
+        done = CliRunner().invoke(document, [str(filled)])
         assert done.exit_code == 0, done.output
         assert load_settings(filled) == settings
         kept = domains_of(filled)
@@ -208,6 +208,6 @@ def test_a_preset_keeps_the_domains(filled, name):
         text = filled.read_text(encoding="utf-8")
         assert FILLED.partition("bank:\n")[2] in text
         assert text.startswith("# mine\n")
-    CliRunner().invoke(document, ["--params", str(filled)])
+    CliRunner().invoke(document, [str(filled)])
     apply_preset("promcse-eh-minilm", filled)
     assert load_settings(filled).bank.domains.keys() == before.keys()

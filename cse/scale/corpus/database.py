@@ -14,7 +14,7 @@ from cse.scale.storage import Folder
 TABLE = "index"
 TABLE_FOLDER = f"{TABLE}.lance"
 FACTS = b"cse"  # key of the table's metadata
-FORMAT = 3  # of the table
+FORMAT = 4  # of the table
 WORDS = "_words"  # column of a text's words, as `cse.search.words` knows them, between blanks
 _RECORD = "sha256.json"  # in the table's folder: size and SHA-256 of its files, which never change under their names
 _CHANGING = ("_refs/", "_versions/latest_version_hint.json", _RECORD)
