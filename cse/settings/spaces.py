@@ -306,7 +306,7 @@ def _check_setting(setting: Setting, settings: Settings) -> None:
     known, now = [key for key, _ in walk_keys()], flatten(settings.model_dump(mode="json"))
     for key, value in setting.values.items():
         if key not in known:
-            raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; docs/settings.md lists all")
+            raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
         if value == now.get(key):
             continue
         if key.partition(".")[0] not in SYSTEM_GROUPS:
