@@ -95,7 +95,7 @@ class Setting:
 
 def named(values: Mapping[str, Any]) -> str:
     """Return the values in one line, without the groups of their keys."""
-    shown = {key: f"{value:.3g}" if isinstance(value, float) else str(value) for key, value in values.items()}
+    shown = {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in values.items()}
     return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in shown.items())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from cse.scale.machines import WAIT_SECONDS, free_in_words, in_words
-from cse.settings.spaces import named
+from cse.settings.spaces import SEED, named
 from cse.tune.job import METRIC, SETTING, WORST, Job, drawn_of
 
 _watching: Watch | None = None  # lets callbacks unpickled by a restored search find the terminal
@@ -62,7 +62,7 @@ class Watch:
         global _watching
         _watching = self
         self.job, self.count, self.gpus = job, count, gpus
-        self.numbers: dict[str, int] = {}
+        self.ended = 0
         self.ran = time.monotonic()
 
     def say(self, line: str) -> None:
@@ -71,10 +71,12 @@ class Watch:
 
     def note(self, trial: Any, state: str, result: str = "") -> None:
         """Say what became of a trial."""
-        number = self.numbers.setdefault(trial.trial_id, len(self.numbers) + 1)
         drawn = drawn_of(trial.config)
         called = drawn.get(SETTING) or named(self.job.config_of(drawn))
-        self.say(f"trial {number} of {self.count} {state}, {called}{result}")
+        if SEED in drawn:
+            called += f", seed {drawn[SEED]}"
+        self.ended += state != "running"
+        self.say(f"{state}, {called}{result}" + (f"; {self.ended} of {self.count}" if state != "running" else ""))
 
     def look(self, states: Sequence[str]) -> None:
         """Say every so often what the trials wait for while none of them runs.
