@@ -27,7 +27,7 @@ fast: $(TOOLS)
 
 SLOW := -m slow --timeout 1800 -rs --durations 12
 # what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
-LOST := $(addprefix tests/scale/test_,elastic.py workers.py)
+LOST := $(addprefix tests/training/test_,elastic.py workers.py)
 
 test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (an hour on two cores without AVX-512)
 	$(MAKE) --no-print-directory -j2 slow lost

@@ -83,6 +83,11 @@ def one_line(text: str) -> str:
     return " ".join(printable(text).split())
 
 
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: ``1 row``, ``2,000 rows``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 def error_line(error: BaseException) -> str:
     """Return what an error says, in one line."""
     return one_line(describe_os_error(error) if isinstance(error, OSError) else str(error))

@@ -126,7 +126,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     trains = {file for file in files if not file.startswith(around)}
     assert {"cse/training/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
-    assert "cse/scale/train.py" in trains  # a launcher, which the stage does not import
+    assert "cse/training/workers.py" in trains  # a launcher, which the stage does not import
 
 
 def test_stage_settings():

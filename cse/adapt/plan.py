@@ -13,8 +13,7 @@ from functools import cached_property
 
 from cse.adapt.ladder import FULL, PROMPTS, QUERY_PROMPTS
 from cse.bench.pacing import spacing
-from cse.errors import CseError
-from cse.training.sources import counted
+from cse.errors import CseError, counted
 
 SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it

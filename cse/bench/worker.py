@@ -16,8 +16,7 @@ from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import is_word_file
-from cse.scale.machines import free_in_words, largest_crew
-from cse.scale.session import ray_session
+from cse.ray_session import free_in_words, largest_crew, ray_session
 from cse.settings import Settings
 from cse.training.encoder import open_language_model
 

@@ -68,8 +68,7 @@ def _mine(
     # imported here so that pipelines without mining do not load torch
     from cse.model.sentence_encoder import SentenceEncoder
     from cse.training import mining
-    from cse.training.encoder import choose_device, open_backbone
-    from cse.training.sources import texts_before
+    from cse.training.encoder import choose_device, open_backbone, texts_before
 
     data, mine, train = PreparedData(prepared), settings.mine, settings.train
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")

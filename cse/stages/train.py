@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cse.data.store import PreparedData, rows_in_words
-from cse.errors import CseError, nearest
+from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming
 from cse.model.backbone import Backbone
@@ -29,9 +28,7 @@ from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREP
 from cse.training import Folders
 from cse.training.encoder import environment
 from cse.training.fit_post import fit_post
-from cse.training.observers import CsvLog, MlflowRun, Observer, Observers, ProgressBar, TensorBoard
 from cse.training.ready import Training, groups_of, open_training
-from cse.training.sources import counted
 from cse.training.state import RunState
 
 LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
@@ -39,16 +36,17 @@ LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
 
 def train_here(training: Training) -> RunState:
     """Train in this process."""
-    return training.run(watchers(training))
+    return training.run(training.watchers())
 
 
 def _launcher(workers: int) -> Callable[[Training], RunState]:
-    """Return the function that runs a training; the one for several workers lives in a layer above the stages."""
+    """Return the function that runs a training; the one for several workers is loaded where it is wanted alone."""
     if workers == 1:
         return train_here
-    for found in entry_points(group=LAUNCHERS, name="workers"):
-        launch: Callable[[Training], RunState] = found.load()
-        return launch
+    with suppress(ModuleNotFoundError):  # an older installation names another place
+        for found in entry_points(group=LAUNCHERS, name="workers"):
+            launch: Callable[[Training], RunState] = found.load()
+            return launch
     raise CseError("train.workers: the launcher for several workers is not installed; run `pip install -e .` again")
 
 
@@ -250,28 +248,6 @@ def _announce(training: Training) -> None:
         f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}",
         err=True,
     )
-
-
-OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
-KNOWN = ("mlflow",)
-
-
-def watchers(training: Training) -> Observers:
-    """Return the observers of a training; curves for TensorBoard go beside the folders of saved states."""
-    folder, measure = training.folder.path, training.measure
-    added: list[Observer] = []
-    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
-        if name not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
-        added.append(MlflowRun(folder, groups_of(training.settings), measure))
-    # the added ones first: they may be refused before the others have begun
-    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
-    if find_spec("tensorboard"):
-        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
-    else:
-        click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
-    return Observers([*added, *usual])
 
 
 if __name__ == "__main__":

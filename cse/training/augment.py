@@ -111,14 +111,12 @@ class Altered:
     view_B: torch.Tensor
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return the position ids, shuffled in first copies."""
         if not self.augment.shuffle_tokens:
             return positions_BL
         shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.augment.shuffle_special)
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        """Return the input of the first layer, cut in second copies."""
         if self.augment.cut_features == 0.0:
             return embedded_BLD
         cut_BLD = cut_features(embedded_BLD, self.augment.cut_features)

@@ -80,30 +80,51 @@ class Slice:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """One step.
+class Staged:
+    """A step's rows on the host, padded, and what a batch must know of them.
 
     Attributes:
         rows: row numbers ``(B,)`` of all workers.
-        slices: this worker's share of the slices; all views, cut by length.
-        layout: order of all workers' slices in the flattened batch.
-        anchors: order of all workers' anchors (first copies).
-        projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
+        sizes: rows of each worker's slices; ``anchor_sizes``: the anchors among them.
+        packed: whether the layers see the real tokens of the only slice, and no padding.
         source: number of the source of the rows; 0 is the main one.
     """
 
     rows: np.ndarray
-    slices: tuple[Slice, ...]
-    group: Group
-    layout: GroupLayout
-    anchors: GroupLayout
+    own: Sequence[PaddedRows]
+    sizes: list[int]
+    anchor_sizes: list[int]
+    labelled: bool
+    packed: bool
+    arrays: list[np.ndarray]
     longest: int
-    projected_XD: torch.Tensor
-    labels_B: torch.Tensor | None
+    group: Group
     step: int
     epoch: int
     real_tokens: int
-    source: int = 0
+    source: int
+
+    @property
+    def shape(self) -> tuple[object, ...]:
+        """What two batches share if their steps are the same but for the numbers in ``arrays``."""
+        return self.source, self.packed, self.longest, *(array.shape for array in self.arrays)
+
+
+@dataclass(frozen=True)
+class Batch(Staged):
+    """One step: its rows with their encoder outputs.
+
+    Attributes:
+        slices: this worker's share of the slices; all views, cut by length.
+        layout: order of all workers' slices in the flattened batch; ``anchors``: of their first copies.
+        projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
+    """
+
+    slices: Sequence[Slice]
+    layout: GroupLayout
+    anchors: GroupLayout
+    projected_XD: torch.Tensor
+    labels_B: torch.Tensor | None
 
     @cached_property
     def views(self) -> tuple[torch.Tensor, ...]:
@@ -140,34 +161,6 @@ def project_in_order(encoder: SentenceEncoder, layout: GroupLayout, parts: Seque
     noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
     pooled_XD = layout.join([tokens.pooled_BD for tokens in parts])
     return encoder.project(pooled_XD, layout.join(noise) if noise else None).float()
-
-
-@dataclass(frozen=True)
-class Staged:
-    """A step's rows on the host, padded, and what a batch must know of them.
-
-    Attributes:
-        packed: whether the layers see the real tokens of the only slice, and no padding.
-    """
-
-    rows: np.ndarray
-    own: tuple[PaddedRows, ...]
-    sizes: list[int]
-    anchors: list[int]
-    labelled: bool
-    packed: bool
-    arrays: list[np.ndarray]
-    longest: int
-    group: Group
-    step: int
-    epoch: int
-    real_tokens: int
-    source: int
-
-    @property
-    def shape(self) -> tuple[object, ...]:
-        """What two batches share if their steps are the same but for the numbers in ``arrays``."""
-        return self.source, self.packed, self.longest, *(array.shape for array in self.arrays)
 
 
 def stage_batch(
@@ -210,10 +203,21 @@ def stage_batch(
     arrays += [] if table.labels is None else [table.labels[rows]]
     packed = alike and bf16 and len(own) == 1 and encoder.packs(device, longest)
     arrays += pack_rows(own[0].mask_BL, _ALIKE_TOKENS) if packed else []
-    tokens = sum(int(part.mask_BL.sum()) for part in padded)
-    sizes = [len(part) for part in places], [len(part) for part in anchors]
-    labelled = table.labels is not None
-    return Staged(rows, tuple(own), *sizes, labelled, packed, arrays, longest, group, step, epoch, tokens, source)
+    return Staged(
+        rows=rows,
+        own=own,
+        sizes=[len(part) for part in places],
+        anchor_sizes=[len(part) for part in anchors],
+        labelled=table.labels is not None,
+        packed=packed,
+        arrays=arrays,
+        longest=longest,
+        group=group,
+        step=step,
+        epoch=epoch,
+        real_tokens=sum(int(part.mask_BL.sum()) for part in padded),
+        source=source,
+    )
 
 
 def encode_staged(
@@ -228,68 +232,40 @@ def encode_staged(
     """Encode a staged batch, whose ``arrays`` are ``tensors`` on the device; ``twice`` is that of ``Slice``."""
     order, anchor_order, *moved = tensors
     labels_B = moved[4 * len(staged.own)] if staged.labelled else None
-    packed = None
+    prompt, packed = encoder.prompt, None
     if staged.packed:
-        prompt = encoder.prompt
         dropped = prompt.dropout if prompt is not None and prompt.training else 0.0
         packed = Packed(moved[-2], moved[-1], staged.longest, dropped)
+
+    def encode(number: int, part: PaddedRows) -> Slice:
+        ids_BL, mask_BL, view_B, places = moved[4 * number : 4 * number + 4]
+        template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
+        alter = alteration(augment, view_B)
+
+        def draw() -> Prefix | None:
+            return encoder.prefix(len(part.ids_BL))
+
+        if not twice:
+            # the packed kernel drops the prompt's entries itself
+            prefix = draw() if packed is None or prompt is None else prompt.blocks(encoder.transformer)
+            constants = Constants(prefix, noise_TND)
+            tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
+            return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)
+
+        def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
+            made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
+            return TokenBatch([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
+
+        before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
+        tokens = run_twice(embed, ids_BL, mask_BL)
+        return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)
+
     with torch.autocast(order.device.type, dtype=torch.bfloat16, enabled=bf16):
-        noise_TND = None
-        if encoder.denoise != "none":
-            noise_TND = encoder.noise(staged.longest + 1)
-        slices = [
-            _encode_slice(
-                encoder, part, moved[4 * number : 4 * number + 4], noise_TND, augment, twice=twice, packed=packed
-            )
-            for number, part in enumerate(staged.own)
-        ]
+        noise_TND = encoder.noise(staged.longest + 1) if encoder.denoise != "none" else None
+        slices = tuple(encode(number, part) for number, part in enumerate(staged.own))
         layout = GroupLayout(staged.group, staged.sizes, order)
         projected_XD = project_in_order(encoder, layout, [piece.tokens for piece in slices])
+    anchors = GroupLayout(staged.group, staged.anchor_sizes, anchor_order)
     return Batch(
-        staged.rows,
-        tuple(slices),
-        staged.group,
-        layout,
-        GroupLayout(staged.group, staged.anchors, anchor_order),
-        staged.longest,
-        projected_XD,
-        labels_B,
-        staged.step,
-        staged.epoch,
-        staged.real_tokens,
-        staged.source,
+        **vars(staged), slices=slices, layout=layout, anchors=anchors, projected_XD=projected_XD, labels_B=labels_B
     )
-
-
-def _encode_slice(
-    encoder: SentenceEncoder,
-    part: PaddedRows,
-    staged: Sequence[torch.Tensor],
-    noise_TND: torch.Tensor | None,
-    augment: AugmentSettings,
-    *,
-    twice: bool,
-    packed: Packed | None = None,
-) -> Slice:
-    """Encode a slice, whose ids, mask, views and places are ``staged`` on the device."""
-    ids_BL, mask_BL, view_B, places = staged
-    template_B = view_B.clamp(max=len(encoder.templates) - 1) if encoder.templates else None
-    alter = alteration(augment, view_B)
-
-    def draw() -> Prefix | None:
-        return encoder.prefix(len(part.ids_BL))
-
-    if not twice:
-        prompt = None if packed is None else encoder.prompt  # the kernel drops its entries
-        prefix = draw() if prompt is None else prompt.blocks(encoder.transformer)
-        constants = Constants(prefix, noise_TND)
-        tokens = encoder.pooled(ids_BL, mask_BL, constants, template_B=template_B, alter=alter, packed=packed)
-        return Slice(part, places, ids_BL, mask_BL, lambda: prefix, tokens, twice)
-
-    def encode(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
-        made = encoder.pooled(ids_BL, mask_BL, Constants(draw(), noise_TND), template_B=template_B, alter=alter)
-        return TokenBatch([], made.local_BLD if encoder.cnn is not None else None, made.pooled_BD, made.noise_BD)
-
-    before = RandomState(ids_BL.device)  # a prompt for all rows in all layers is large, so redraw it where needed
-    tokens = run_twice(encode, ids_BL, mask_BL)
-    return Slice(part, places, ids_BL, mask_BL, lambda: before.replay(draw), tokens, twice)

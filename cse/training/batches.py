@@ -51,7 +51,6 @@ class Batches:
 
     @property
     def steps(self) -> int:
-        """Batches of the whole run."""
         return self.ends[-1] if self.ends else 0
 
     def at(self, step: int) -> tuple[int, np.ndarray]:
@@ -227,7 +226,6 @@ class Mixture:
 
     @property
     def steps(self) -> int:
-        """Batches of the whole run."""
         return int(self._ends_E[-1])
 
     def at(self, step: int) -> tuple[int, int, np.ndarray]:

@@ -17,6 +17,7 @@ import click
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from scipy.special import softmax
 
 from cse.data.store import AGAIN, STAND_INS, PreparedData, texts_in
 from cse.errors import CseError
@@ -52,7 +53,6 @@ class QueryPairs:
     source: NDArray[np.int64]
 
     def only(self, rows: NDArray[np.int64]) -> QueryPairs:
-        """Return these rows over the same documents."""
         queries = [self.queries[row] for row in rows]
         return QueryPairs(queries, self.documents, self.place[rows], self.stands_in[rows], self.source[rows])
 
@@ -85,13 +85,8 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] 
         if missing is not None:
             raise CseError(f"objective.collection: {missing[:40]!r} is in a row and not among the documents; {AGAIN}")
         where = np.array([found[each] for each in place], np.int64)
-    return QueryPairs(
-        queries,
-        list(number) if documents is None else documents,
-        where,
-        np.array(stands_in, bool),
-        np.array(source, np.int64),
-    )
+    collection = list(number) if documents is None else documents
+    return QueryPairs(queries, collection, where, np.array(stands_in, bool), np.array(source, np.int64))
 
 
 def teach(
@@ -121,7 +116,7 @@ def teach(
         chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
         score_nK[rows] = np.take_along_axis(score_bM, chosen, axis=1)
-    share_nK = _softmax(score_nK / TEMPERATURE)
+    share_nK = softmax(score_nK / TEMPERATURE, axis=1)
     given = np.where(pairs.stands_in, 0.0, OWN_SHARE).astype(np.float32)
     count = MOST_DOCUMENTS // 2 if documents > MOST_DOCUMENTS else 0
     return Targets(
@@ -163,11 +158,6 @@ def _standardised(
             scale, shift = (values[kind, rows][:, None] for values in (weight / deviation, mean))
             score_bM += (each - shift.astype(np.float32)) * scale.astype(np.float32)
         yield rows, first, score_bM
-
-
-def _softmax(score_bK: NDArray[np.float32]) -> NDArray[np.float32]:
-    share_bK = np.exp(score_bK - score_bK.max(axis=1, keepdims=True))
-    return np.asarray(share_bK / share_bK.sum(axis=1, keepdims=True), np.float32)
 
 
 def unit_vectors(encoder: SentenceEncoder, texts: Sequence[str], role: str | None) -> NDArray[np.float32]:

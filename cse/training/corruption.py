@@ -141,10 +141,7 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
     for epoch in range(epochs):
         for view, column in enumerate(table.columns):
             path = _file(folder, epoch, view)
-            try:
-                flat[epoch, view] = np.load(path, mmap_mode="r")
-            except (OSError, ValueError, EOFError):
-                raise _cut_off(path) from None
+            flat[epoch, view] = _read(path)
             if flat[epoch, view].shape != column.ids.shape or digests.get(path.name) != _digest(column):
                 raise CseError(f"{path}: was made for other rows; {_AGAIN}")
 
@@ -158,16 +155,14 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
     return source
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _read(path: Path) -> Any:
+    """Return a JSON file's tree, or an array as a memory map."""
     try:
-        made: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise _cut_off(path) from None
-    return made
-
-
-def _cut_off(path: Path) -> CseError:
-    return CseError(f"{path}: missing or cut off; {_AGAIN}")
+        if path.suffix == ".npy":
+            return np.load(path, mmap_mode="r")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, EOFError):
+        raise CseError(f"{path}: missing or cut off; {_AGAIN}") from None
 
 
 def _file(folder: Path, epoch: int, view: int) -> Path:

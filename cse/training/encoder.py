@@ -1,12 +1,14 @@
-"""The backbone that settings name, the encoder to train on it, and the device of a run."""
+"""The backbone that settings name, the encoder to train on it with the texts of its roles, and the device of a run."""
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import torch
 
 from cse.choices import ReadOut
-from cse.data.store import PreparedData
+from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, in_terms_of
@@ -26,8 +28,12 @@ from cse.model.prompts import INPUT, Prompt
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
+from cse.runtime.seal import short
+from cse.runtime.uses import text_of
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 
 _INIT_STD = 0.02  # of a new prompt, as in the released code
 
@@ -118,34 +124,36 @@ def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
     backbone, room = encoder.backbone, encoder.max_length
     if max_length <= room:
         return
+    positions, longer = f"{backbone.max_positions} positions", f"train.max_length: {max_length} tokens, but"
     if max_length <= backbone.usable_length(encoder.shift):
-        raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} is declared for {room}; lower it or "
-            "raise backbone.max_length"
+        words = f"{longer} {backbone.files.name} is declared for {room}; lower it or raise backbone.max_length"
+    elif encoder.shift == 0:
+        words = f"{longer} {backbone.files.name} has room for {room} in its {positions}; lower it"
+    else:
+        words = (
+            f"prompt.length: {encoder.shift} leaves {room} of the {positions} of {backbone.files.name}, fewer than "
+            f"train.max_length {max_length}; lower one of the two"
         )
-    if encoder.shift == 0:
-        raise CseError(
-            f"train.max_length: {max_length} tokens, but {backbone.files.name} has room for {room} in its "
-            f"{backbone.max_positions} positions; lower it"
-        )
-    raise CseError(
-        f"prompt.length: {encoder.shift} leaves {room} of the {backbone.max_positions} positions of "
-        f"{backbone.files.name}, fewer than train.max_length {max_length}; lower one of the two"
-    )
+    raise CseError(words)
+
+
+def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
+    """Find the files of a language model or of word vectors."""
+    find = find_words if is_word_file(Path(backbone.name)) else partial(find_backbone, revision=backbone.revision)
+    return find(backbone.name)
 
 
 def open_backbone(backbone: BackboneSettings, pooler: PoolerSettings, data: PreparedData) -> Backbone | StaticWords:
     """Open the language model, or the word vectors of all words in the prepared data."""
+    files = files_of_backbone(backbone)
     if is_word_file(Path(backbone.name)):
-        words = words_of(_every_text(data))
-        return load_words(find_words(backbone.name), words, progress=sys.stderr.isatty())
-    return open_language_model(find_backbone(backbone.name, backbone.revision), backbone, pooler)
+        return load_words(files, words_of(_every_text(data)), progress=sys.stderr.isatty())
+    return open_language_model(files, backbone, pooler)
 
 
 def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler: PoolerSettings) -> Backbone:
     """Load a language model whose use is as its folder declares, unless the settings say otherwise."""
-    opened = load_backbone(files, pooler.kind)
-    return opened.use_as(max_length=backbone.max_length, texts=backbone.texts)
+    return load_backbone(files, pooler.kind).use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
 def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
@@ -161,6 +169,59 @@ def _every_text(data: PreparedData) -> Iterator[str]:
     for task in [*tested, *open_tasks(data, OWN), *open_tasks(data, DEV)]:
         yield from all_texts(task)
 
+
+# ---- task texts and widths ----------------------------------------------------------------------------------------
+
+
+def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: str) -> list[str]:
+    """Return the task text that goes before each column of text, or an empty list."""
+    if roles is None:
+        return []
+    columns = _columns(view)
+    if len(roles) < len(columns):
+        raise _wrong_number(roles, columns)
+    with in_terms_of("train.roles: ", hint="; set backbone.texts"):
+        return [text_of(role, encoder.texts) for role in roles][: len(columns)]
+
+
+def check_roles(
+    encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str], *, max_length: int
+) -> None:
+    """Refuse roles that do not fit the source with the most columns, or texts that leave sentences less than half."""
+    widest = max(views, key=lambda view: len(_columns(view)))
+    for text in texts_before(encoder, roles, widest):
+        taken = len(encoder.text_tokenizers.truncating_at(encoder.max_length).encode(text).ids) if text else 0
+        if 2 * taken > max_length:
+            raise CseError(
+                f"train.max_length: the task text {short(text)} takes {taken} of its {max_length} tokens, special "
+                f"tokens included, and the sentence needs at least half; raise it to {2 * taken} or shorten "
+                "backbone.texts"
+            )
+    if roles is not None and len(roles) > len(_columns(widest)):
+        raise _wrong_number(roles, _columns(widest))
+
+
+def _columns(view: str) -> list[str]:
+    return [name for name in VIEW_COLUMNS[view] if name != "label"]
+
+
+def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
+    return CseError(f"train.roles: {len(roles)} roles for {len(columns)} columns of text ({', '.join(columns)})")
+
+
+def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:
+    """Let a model that is trained for shorter vectors offer them."""
+    term, key = objective.matryoshka, "objective.matryoshka.widths"
+    if term.weight == 0 or train.parameters == "none":
+        return
+    if max(term.widths) >= encoder.dimension:
+        raise CseError(f"{key}: {max(term.widths)} is not below the {encoder.dimension} dimensions of the embedding")
+    if encoder.read_out.mlp == "train_only":
+        raise CseError(f"{key}: the loss sees the projector's output; set pooler.mlp to none or always")
+    encoder.widths = tuple(sorted(set(term.widths)))
+
+
+# ---- prompts that start from something ----------------------------------------------------------------------------
 
 _KEY = "prompt.init_checkpoint"
 TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
@@ -234,7 +295,7 @@ def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, fol
             f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but the "
             f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); use the backbone it was trained on"
         )
-    if other["kind"] != prompt.kind or other["shared"] != prompt.shared:
+    if (other["kind"], other["shared"]) != (prompt.kind, prompt.shared):
         layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
         raise CseError(
             f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
@@ -268,13 +329,8 @@ def choose_bf16(wish: str, device: torch.device) -> bool:
 
 
 # from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
-_SAID = (
-    "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "can't allocate memory",
-    "bad_alloc",
-    "could not create a primitive",
-    "out_of_memory",
+_SAID = re.compile(
+    "out[ _]of[ _]memory|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|bad_alloc|could not create a primitive"
 )
 
 
@@ -282,7 +338,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return whether an error means that memory ran out."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
+    return isinstance(error, RuntimeError) and _SAID.search(str(error)) is not None
 
 
 PACKAGES = (

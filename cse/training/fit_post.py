@@ -8,9 +8,9 @@ texts; none is the discriminant itself.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 import numpy as np
@@ -50,6 +50,7 @@ from cse.training.collection import collection_from, unit_vectors
 FIT_BATCH = 64  # sentences
 _FIT_LENGTH = 64  # tokens of each, at most
 SEED = 42  # of initialisation and order
+N = TypeVar("N", int, float)
 
 
 def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData) -> None:
@@ -69,17 +70,11 @@ def check_post(encoder: SentenceEncoder, post: PostSettings, data: PreparedData)
 
 
 def fit_post(
-    encoder: SentenceEncoder,
-    post: PostSettings,
-    data: PreparedData,
-    weights: Mapping[str, float] | None = None,
+    encoder: SentenceEncoder, post: PostSettings, data: PreparedData, weights: Mapping[str, float] | None = None
 ) -> None:
     """Fit post-processing, which ``check_post`` has passed, on the training sentences and add it to the encoder.
 
-    Args:
-        data: prepared data; a query map is fitted on the rows of all its sources.
-        weights: of the further sources by name, see ``data.more``; a query map sees so many rows of each for one of the
-            main source. None: 1.
+    A query map is fitted on the rows of all sources, ``weights`` of them (1 by default) for each of the main one.
     """
     if post.kind == QUERY_MAP:
         _fit_query_map(encoder, post, data, weights or {})
@@ -95,7 +90,7 @@ def fit_post(
     ).warned()
     if label_of is not None:
         labels = [label_of[sentence] for sentence in sentences]
-        shrinkage = decide_shrinkage(vectors, labels, post.dimension)
+        shrinkage = _best(choose_shrinkage(vectors, labels, post.dimension), _UNDECIDED, "shrinkage {:g}")
         fit = fit_linear if post.kind == "linear" else fit_labelled
         fitted: LinearMap | Flow = fit(vectors, labels, shrinkage, post.dimension)
     elif post.kind == "whitening":
@@ -106,10 +101,7 @@ def fit_post(
 
 
 def _fit_query_map(
-    encoder: SentenceEncoder,
-    post: PostSettings,
-    data: PreparedData,
-    weights: Mapping[str, float],
+    encoder: SentenceEncoder, post: PostSettings, data: PreparedData, weights: Mapping[str, float]
 ) -> None:
     made = collection_from(encoder, [data, *map(data.of, data.sources)], post.sentences)
     bare = encoder.prompt is None and encoder.cls is None and encoder.mlp is None
@@ -125,12 +117,7 @@ def _fit_query_map(
 
 
 def put_behind(
-    model: str,
-    post: PostSettings,
-    *,
-    prepared: Path,
-    out: Path,
-    measure: str | None = None,
+    model: str, post: PostSettings, *, prepared: Path, out: Path, measure: str | None = None
 ) -> dict[str, Any]:
     """Fit post-processing on prepared sentences and save the encoder with it as a checkpoint.
 
@@ -192,17 +179,13 @@ def fit_labelled(
     return fitted
 
 
-def decide_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimension: int | None) -> float:
-    """Return the shrinkage that ranks held-out texts best, and say why it was chosen."""
-    scores = choose_shrinkage(vectors, labels, dimension)
-    shrinkage = max(scores, key=lambda one: scores[one], default=_UNDECIDED)
-    click.echo(f"shrinkage {shrinkage:g} ({_why(scores.items())})", err=True)
-    return shrinkage
-
-
-def _why(scores: Iterable[tuple[float, float]]) -> str:
-    tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores)
-    return f"MAP of held-out texts: {tried}" if tried else "too few texts of a label to hold any out"
+def _best(scores: Mapping[N, float], otherwise: N, words: str) -> N:
+    """Return the choice that ranks held-out texts best, and say in these words that it was chosen and why."""
+    best = max(scores, key=lambda one: scores[one], default=otherwise)
+    tried = ", ".join(f"{one:g} {100 * score:.2f}" for one, score in scores.items())
+    why = f"MAP of held-out texts: {tried}" if tried else "too few texts of a label to hold any out"
+    click.echo(f"{words.format(best)} ({why})", err=True)
+    return best
 
 
 def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimension: int | None) -> dict[float, float]:
@@ -223,10 +206,16 @@ def choose_shrinkage(vectors: NDArray[np.float32], labels: Sequence[str], dimens
         if not len(held) or rest.fault:
             continue
         for shrinkage, precisions in found.items():
-            projected = normalize(rest.fit(shrinkage, dimension)(torch.from_numpy(vectors[ranked]))).numpy()
-            precisions.append(same_label_precisions(projected, label[ranked]))
+            precisions.append(_precisions(rest.fit(shrinkage, dimension), vectors, label, ranked))
     scores = {shrinkage: np.concatenate(parts) for shrinkage, parts in found.items() if parts}
     return {shrinkage: float(values.mean()) for shrinkage, values in scores.items() if len(values)}
+
+
+def _precisions(
+    fitted: LinearMap, vectors: NDArray[np.float32], label: NDArray[np.int64], rows: NDArray[np.int64]
+) -> NDArray[np.float64]:
+    projected = normalize(fitted(torch.from_numpy(vectors[rows]))).numpy()
+    return same_label_precisions(projected, label[rows])
 
 
 def rows_of_fold(label: NDArray[np.int64], fold: int) -> NDArray[np.int64]:
@@ -266,9 +255,7 @@ def fit_linear(
     start, label = fit_labelled(vectors, labels, shrinkage, dimension), numbered(labels)
     passes = 0
     if start.dimension > 1:  # of two labels the discriminant is all there is
-        scores = choose_passes(vectors, labels, shrinkage, dimension, seed)
-        passes = max(scores, key=lambda count: scores[count], default=passes)
-        click.echo(f"{passes} passes ({_why(scores.items())})", err=True)
+        passes = _best(choose_passes(vectors, labels, shrinkage, dimension, seed), passes, "{} passes")
     return _train(start, vectors, label, passes, seed)
 
 
@@ -279,10 +266,7 @@ def choose_passes(
     dimension: int | None,
     seed: int,
 ) -> dict[int, float]:
-    """Return the mean average precision, from 0 to 1, that each of ``PASSES`` gives to texts not trained on.
-
-    Takes what ``fit_linear`` takes; returns nothing where too few texts have a label that others have.
-    """
+    """Return the MAP that each of ``PASSES`` gives to texts not trained on; nothing where too few share a label."""
     label = numbered(labels)
     held = rows_of_fold(label, 0)
     rest = np.setdiff1d(np.arange(len(label)), held)
@@ -296,8 +280,7 @@ def choose_passes(
     scores = {}
     for count in PASSES:
         fitted = _train(start, vectors[rest], label[rest], count, seed)
-        projected = normalize(fitted(torch.from_numpy(vectors[ranked]))).numpy()
-        scores[count] = float(same_label_precisions(projected, label[ranked]).mean())
+        scores[count] = float(_precisions(fitted, vectors, label, ranked).mean())
     return scores
 
 

@@ -41,6 +41,13 @@ def _together() -> Iterator[None]:
         raise PeerLost(str(error)) from error
 
 
+def _all_reduce(values: torch.Tensor, *, largest: bool = False) -> torch.Tensor:
+    """Put the sum of all workers' values in their place, or the largest of each."""
+    with _together():
+        dist.all_reduce(values, dist.ReduceOp.MAX if largest else dist.ReduceOp.SUM)
+    return values
+
+
 class Group:
     """The workers that share each batch; one alone sends nothing."""
 
@@ -81,20 +88,14 @@ class Group:
         """Return this worker's contribution to a mean over all workers' tokens; the average of theirs is the mean."""
         if self.size == 1:
             return total / count.clamp(min=1)
-        everyone = count.detach().clone()
-        with _together():
-            dist.all_reduce(everyone)
-        return self.size * total / everyone.clamp(min=1)
+        return self.size * total / _all_reduce(count.detach().clone()).clamp(min=1)
 
     def average_gradients(self, weights: Mapping[str, torch.nn.Parameter]) -> None:
         """Replace each gradient with its mean over workers, all in one message."""
         gradients = [weight.grad for weight in weights.values() if weight.grad is not None]
         if self.size == 1 or not gradients:
             return
-        flat = torch.cat([gradient.flatten() for gradient in gradients])
-        with _together():
-            dist.all_reduce(flat)
-        flat /= self.size
+        flat = _all_reduce(torch.cat([gradient.flatten() for gradient in gradients])).div_(self.size)
         for gradient, mean in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
 
@@ -102,8 +103,7 @@ class Group:
         """Return the mean of each scalar over workers."""
         means = torch.stack([value.detach().float() for value in values.values()])  # one wait for the device
         if self.size > 1:
-            with _together():
-                dist.all_reduce(means)
+            _all_reduce(means)
         return dict(zip(values, (means / self.size).tolist(), strict=True))
 
     def from_first(self, make: Callable[[], T]) -> T:
@@ -134,9 +134,7 @@ class Group:
         """Return for each flag whether any worker set it."""
         if self.size == 1:
             return [*flags]
-        raised = torch.tensor(flags, dtype=torch.int32, device=self.device)
-        with _together():
-            dist.all_reduce(raised, op=dist.ReduceOp.MAX)
+        raised = _all_reduce(torch.tensor(flags, dtype=torch.int32, device=self.device), largest=True)
         return [bool(flag) for flag in raised.tolist()]
 
 
@@ -159,9 +157,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        total = gradients[0].contiguous().clone()
-        with _together():
-            dist.all_reduce(total)
+        total = _all_reduce(gradients[0].contiguous().clone())
         return total[ctx.start : ctx.start + ctx.count], None, None
 
 

@@ -72,7 +72,6 @@ class Losses(nn.Module):
             term.after_update(batch)
 
     def trainable(self) -> dict[str, nn.Parameter]:
-        """Return the loss's own trainable weights, by name."""
         return {f"loss.{name}": weight for name, weight in self.named_parameters() if weight.requires_grad}
 
     def rates(self) -> dict[str, float]:
@@ -85,7 +84,6 @@ class Losses(nn.Module):
         return dict(self.named_buffers())
 
     def named_terms(self) -> list[tuple[str, Loss]]:
-        """Return the terms by settings key."""
         return list(self.terms.items())  # type: ignore[arg-type]
 
     def _of(self, batch: Batch) -> list[tuple[str, Loss, float | None]]:
@@ -181,21 +179,20 @@ def teachers_content(folder: Path) -> str:
 
 
 def _places(folder: Path) -> list[Path]:
-    if _is_model(folder):
+    def is_model(place: Path) -> bool:
+        return is_checkpoint(place) or (place / "config.json").is_file()
+
+    if is_model(folder):
         return [folder]
     inside = [path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(".")]
     for path in inside:
-        if not _is_model(path):
+        if not is_model(path):
             raise CseError(f"{_TEACHERS}: {path} is no checkpoint or model; put only folders of models there")
     if not inside:
         raise CseError(
             f"{_TEACHERS}: no model in {folder}; put a checkpoint or model there, or several in folders of it"
         )
     return inside
-
-
-def _is_model(folder: Path) -> bool:
-    return is_checkpoint(folder) or (folder / "config.json").is_file()
 
 
 def _content(place: Path) -> str:

@@ -58,12 +58,9 @@ def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequenc
 
     Texts that differ in case and punctuation only are one text there.
     """
-    numbers = {text: number for number, text in enumerate(dict.fromkeys(positives))}
-    candidates = len(numbers)
-    for text in anchors:
-        numbers.setdefault(text, len(numbers))
-    anchor_R = np.fromiter((numbers[text] for text in anchors), np.int64, len(anchors))
-    positive_R = np.fromiter((numbers[text] for text in positives), np.int64, len(positives))
+    numbers = {text: number for number, text in enumerate(dict.fromkeys([*positives, *anchors]))}
+    candidates = len(set(positives))
+    anchor_R, positive_R = (np.array([numbers[text] for text in texts], np.int64) for texts in (anchors, positives))
     keys: dict[bytes, int] = {}
     key_T = [keys.setdefault(text_key(text), len(keys)) for text in numbers]
     alike: dict[int, list[int]] = defaultdict(list)  # candidates by key
@@ -89,9 +86,8 @@ def read_pairs(anchors: Sequence[str], positives: Sequence[str], groups: Sequenc
         one: np.concatenate([texts_of(partners[one]), *(of_group[name] for name in sorted(groups_of[one]))])
         for one in {key_T[anchor] for anchor in set(anchor_R.tolist())}
     }
-    return PairNumbers(
-        list(numbers), candidates, anchor_R, positive_R, [of_anchor[key_T[a]] for a in anchor_R.tolist()]
-    )
+    barred_R = [of_anchor[key_T[anchor]] for anchor in anchor_R.tolist()]
+    return PairNumbers(list(numbers), candidates, anchor_R, positive_R, barred_R)
 
 
 def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margin: float) -> np.ndarray:

@@ -10,13 +10,15 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TextIO
 
+import click
 import torch
 from tqdm.auto import tqdm
 
-from cse.errors import CseError, Interrupted
+from cse.errors import CseError, Interrupted, nearest
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_column
 from cse.settings.load import flatten
 
@@ -233,6 +235,8 @@ def _memory() -> str:
     return f" | {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_initialized() else ""
 
 
+OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
+KNOWN = ("mlflow",)
 RUN_FILE = "mlflow.txt"
 # the client's own defaults hold a training up for minutes where the server is away
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -336,3 +340,20 @@ class MlflowRun(Observer):
 
 def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
+
+
+def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observers:
+    """Return the observers of a run in this folder; curves for TensorBoard go beside the folders of saved states."""
+    added: list[Observer] = []
+    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
+        if name not in KNOWN:
+            known = ", ".join(KNOWN)
+            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
+        added.append(MlflowRun(folder, settings, measure))
+    # the added ones first: they may be refused before the others have begun
+    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
+    if find_spec("tensorboard"):
+        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
+    else:
+        click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
+    return Observers([*added, *usual])

@@ -1,57 +1,60 @@
-"""A training that is ready to run under any launcher, and what it depends on beside settings and rows."""
+"""A training that is ready to run under any launcher: its sources, and what it depends on beside settings and rows."""
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import click
 import torch
 
-from cse.data.store import PreparedData
+from cse.data.store import GROUP, PreparedData
 from cse.data.tasks.kinds import Task, put_before
 from cse.data.tasks.store import open_dev
-from cse.errors import CseError
+from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.tasks.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
-from cse.model.backbone_files import BackboneFiles, find_backbone
+from cse.model.backbone_files import BackboneFiles
 from cse.model.checkpoint import WEIGHTS_FILE
-from cse.model.declared import is_word_file
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords, find_words
+from cse.model.static_words import StaticWords
 from cse.runtime.seal import sha256
 from cse.settings import Settings
-from cse.settings.model import BackboneSettings
 from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
 from cse.training import Folders, training_code
+from cse.training.augment import second_text
+from cse.training.batches import group_numbers, most_frequent, row_keys
 from cse.training.corruption import check_generator
-from cse.training.encoder import check_copies, choose_bf16, choose_device, encoder_from, is_out_of_memory, open_backbone
-from cse.training.fit_post import check_post
-from cse.training.group import ALONE, Group
-from cse.training.loop import take_best, train
-from cse.training.losses import losses_from, teachers_content
-from cse.training.mining import check_backbone, rows_to_train
-from cse.training.observers import Observer
-from cse.training.sources import (
-    TrainingSource,
-    check_early_stop,
+from cse.training.encoder import (
+    check_copies,
     check_roles,
-    check_sources,
-    own_weights,
-    say_small,
+    choose_bf16,
+    choose_device,
+    encoder_from,
+    files_of_backbone,
+    is_out_of_memory,
+    open_backbone,
     set_widths,
-    sources_of,
-    table_of,
     texts_before,
 )
+from cse.training.fit_post import check_post
+from cse.training.group import ALONE, Group
+from cse.training.loop import train
+from cse.training.losses import losses_from, teachers_content
+from cse.training.mining import check_backbone, rows_to_train
+from cse.training.observers import Observer, watchers
 from cse.training.state import RunFolder, RunState
-from cse.training.tokens import TokenTable
+from cse.training.tokens import TokenTable, shared_table, tokenise
 
 GROUPS = ("data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
@@ -92,7 +95,7 @@ class Training:
 
     @cached_property
     def sources(self) -> list[TrainingSource]:
-        """The sources of the rows, the main one first."""
+        """See ``sources_of``."""
         return sources_of(self.settings, self.data)
 
     @property
@@ -173,12 +176,9 @@ class Training:
     def _score(self, dev: Task) -> DevScore:
         return score_dev(self.encoder, dev, DEV_BATCH, self.measure, progress=sys.stderr.isatty())
 
-    def take_over(self, state: RunState | None) -> RunState:
-        """Load the best weights of the last state that a launcher's workers saved into the encoder, and return it."""
-        if state is None:
-            raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
-        take_best(self.encoder, state)
-        return state
+    def watchers(self) -> Observer:
+        """Return the observers of a run in this process."""
+        return watchers(self.folder.path, groups_of(self.settings), self.measure)
 
 
 def open_training(
@@ -237,6 +237,126 @@ def open_training(
     return training
 
 
+# ---- sources ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TrainingSource:
+    """A source of training rows, with ``weight`` batches for each batch of the main one."""
+
+    key: str
+    data: PreparedData
+    objective: ObjectiveSettings
+    weight: float
+
+
+def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
+    """Return the sources that a training reads, the main one first; alone if nothing is trained."""
+    objective, more = settings.objective, settings.data.more if settings.train.parameters != "none" else []
+    further = [
+        TrainingSource(f"data.more.{one.name}", data.of(one.name), objective.of_further(one.terms), one.weight)
+        for one in more
+    ]
+    return [TrainingSource("data.train_path", data, objective, 1.0), *further]
+
+
+def own_weights(settings: Settings) -> list[dict[str, float]]:
+    """Return, for each source, the weights that replace those of terms on its batches."""
+    everything = settings.objective.over(settings.data.more_terms).terms()
+    main = dict.fromkeys(everything.keys() - settings.objective.terms().keys(), 0.0)
+    unread = {name: 0.0 for name, term in everything.items() if term.labels}
+    return [main, *(main | terms | unread for terms in settings.data.more_terms)]
+
+
+def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
+    """Return the rows of a source as token ids, memory-mapped if launchers share them in a folder."""
+    rows, view, copies = source.data.train, source.data.view, source.objective.copies
+    labels = source.objective.needs_labels and GROUP in rows.column_names
+    before = texts_before(encoder, settings.train.roles, view)
+    tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
+
+    def make() -> TokenTable:
+        table = tokenise(
+            rows,
+            view,
+            tokenizers,
+            max_length=settings.train.max_length,
+            pad_id=encoder.backbone.pad_id,
+            views=copies,
+            before=before,
+            second_text=second_text(settings.augment, encoder.backbone, settings.train.seed),
+        )
+        if settings.train.distinct_batches:
+            table = replace(table, keys=row_keys(rows))
+        return replace(table, labels=group_numbers(rows)) if labels else table
+
+    facts = {
+        "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
+        "max_length": settings.train.max_length,
+        "before": before,
+        "views": copies,
+        "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
+        "distinct_batches": settings.train.distinct_batches,
+        "labels": labels,
+    }
+    made = make() if folder is None else shared_table(folder / fingerprint(facts, [source.data.rows_file]), make)
+    return replace(made, weight=source.weight)
+
+
+def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
+    """Refuse rows that were prepared for another objective, or too few: ``-s`` may override what they were made for."""
+    if settings.train.parameters == "none":
+        return
+    main, *more = sources
+    data = main.data
+    for name, term in main.objective.terms().items():
+        if data.view not in term.views or (term.labels and GROUP not in data.train.column_names):
+            views = "categories" if term.labels else " or ".join(term.views)
+            raise CseError(
+                f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
+                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
+            )
+    for source, wanted in zip(more, settings.data.more, strict=True):
+        view = settings.data.of(wanted).rows
+        if source.data.view != view:
+            raise CseError(
+                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
+            )
+    for source in sources:
+        rows, objective = len(source.data.train), source.objective
+        if rows < objective.least_rows:  # the loss would always be 0
+            where = data.folder if source is main else source.key
+            raise CseError(
+                f"{where}: contains {counted(rows, 'row')}, but objective.{objective.comparing[0]} uses other rows as "
+                f"negatives; prepare at least {objective.least_rows}"
+            )
+
+
+def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
+    """Refuse to stop by a dev score that says nothing about the loss."""
+    if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
+        raise CseError(
+            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop "
+            "this training; set it to null"
+        )
+
+
+def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:
+    """Say so if rows that may not meet make batches of ``what`` much smaller than asked for."""
+    if table.keys is None:
+        return
+    most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
+    if most > usual:
+        click.echo(
+            f"train.distinct_batches: {most:,} rows have the same label, document or text, so {what} has at least "
+            f"{most:,} batches of about {len(table) / most:.0f} rows, not {usual:,} of {batch_size}",
+            err=True,
+        )
+
+
+# ---- what it depends on -------------------------------------------------------------------------------------------
+
+
 def groups_of(settings: Settings) -> dict[str, Any]:
     """Return the groups of settings that affect training, as JSON values."""
     groups = {name: getattr(settings, name).model_dump(mode="json") for name in GROUPS if name != "data"}
@@ -268,13 +388,6 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     if trains and distillation.reads_folder:
         facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
     return facts
-
-
-def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
-    """Find the files of a language model or of word vectors."""
-    if is_word_file(Path(backbone.name)):
-        return find_words(backbone.name)
-    return find_backbone(backbone.name, backbone.revision)
 
 
 def _hash_of_start(folder: Path) -> str:

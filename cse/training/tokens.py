@@ -53,10 +53,9 @@ class TokenColumn:
 
 @dataclass(frozen=True)
 class TokenTable:
-    """Every training row, tokenised.
+    """Every training row, tokenised; a column per view (the same twice if a sentence is its own positive).
 
     Attributes:
-        columns: one per view (the same column twice if a sentence is its own positive).
         labels: index into ``LABELS`` for each row of labelled data, or the number of the label that a row's texts
             have, int64 ``(rows,)``; None if the loss needs neither.
     """
@@ -72,7 +71,6 @@ class TokenTable:
 
     @property
     def rows(self) -> RowOrder:
-        """What the order of the rows follows from."""
         return RowOrder(len(self), self.keys, self.weight)
 
 
@@ -87,11 +85,7 @@ def tokenise(
     before: Sequence[str] = (),
     second_text: Callable[[str, int], str] | None = None,
 ) -> TokenTable:
-    """Tokenise all columns of the training rows once.
-
-    Args:
-        tokenizers: fast tokenizers, one for all views or one per view (two templates); copied before use.
-    """
+    """Tokenise all columns of the training rows once, by one tokenizer or one per view (two templates)."""
 
     def column(number: int, which: int, change: Callable[[str, int], str] | None) -> TokenColumn:
         name, tokenizer = rows.column_names[number], Tokenizer.from_str(tokenizers[which].to_str())
@@ -223,14 +217,15 @@ def pad_in_groups(
         length = max(longest, min(-(-longest // multiple) * multiple, most))
         mask_BL = np.arange(length) < lengths[places, None]
         ids_BL = np.full(mask_BL.shape, table.pad_id, dtype=np.int64)
+        padded = PaddedRows(places, ids_BL, mask_BL.astype(np.int64), views[places], starts[places])
         if change is not None:
             ids_BL[mask_BL] = np.concatenate([changed[place] for place in places])
         else:
-            index_BL = starts[places, None] + np.arange(mask_BL.shape[1])
+            index_BL = padded.index_BL
             for number, column in enumerate(table.columns):
-                own_BL = mask_BL & (views[places, None] == number)
+                own_BL = mask_BL & (padded.views[:, None] == number)
                 ids_BL[own_BL] = column.ids[index_BL[own_BL]]
-        slices.append(PaddedRows(places, ids_BL, mask_BL.astype(np.int64), views[places], starts[places]))
+        slices.append(padded)
     return slices
 
 

@@ -20,8 +20,7 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError, full_disk_in
 from cse.files import fingerprint, naming
 from cse.process import only_one
-from cse.scale.machines import in_words, listed_machines, with_more
-from cse.scale.session import ray_session
+from cse.ray_session import in_words, listed_machines, ray_session, with_more
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.settings.spaces import (

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from cse.scale.machines import WAIT_SECONDS, free_in_words, in_words
+from cse.ray_session import WAIT_SECONDS, free_in_words, in_words
 from cse.settings.spaces import SEED, named
 from cse.tune.job import METRIC, SETTING, WORST, Job, drawn_of
 

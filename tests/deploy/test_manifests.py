@@ -12,7 +12,7 @@ import click
 import pytest
 from ruamel.yaml import YAML
 
-from cse.scale.train import STORAGE_VARIABLE
+from cse.training.workers import STORAGE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

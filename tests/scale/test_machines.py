@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
 from cse.errors import CseError
+from cse.ray_session import Crew, Machine, cpus_each, gpus_each, largest_crew, listed_machines, places, with_more
 from cse.scale.corpus import cluster
-from cse.scale.machines import Crew, Machine, cpus_each, gpus_each, largest_crew, listed_machines, places, with_more
-from cse.scale.train import _share
+from cse.training.workers import _share
 
 
 def of(*sizes):

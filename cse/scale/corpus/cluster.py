@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
+from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, largest_crew, listed_machines, ray_session, with_more
 from cse.runtime.providers import usable_cpus
-from cse.scale.machines import Crew, gpus_each, in_words, largest_crew, listed_machines, with_more
-from cse.scale.session import ADDRESS, ray_session
 from cse.stages.common import DEBUG_VARIABLE
 
 _STORE_BYTES = 100 * 1024 * 1024  # the texts of a piece per worker; what does not fit goes to disk

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from cse.errors import CseError
-from cse.scale.storage import Folder
+from cse.storage import Folder
 
 TABLE = "index"
 TABLE_FOLDER = f"{TABLE}.lance"

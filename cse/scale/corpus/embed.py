@@ -13,6 +13,7 @@ from typing import Any
 from cse.data.read import TABLES
 from cse.errors import CseError, Interrupted
 from cse.process import handling
+from cse.ray_session import ADDRESS
 from cse.runtime.bundle import MODEL
 from cse.runtime.providers import no_cuda_reason, open_graph
 from cse.scale.corpus.cluster import check_workers, running_ray
@@ -25,8 +26,7 @@ from cse.scale.corpus.progress import CorpusProgress, own_stderr
 from cse.scale.corpus.shard import STORED
 from cse.scale.corpus.sources import Corpus, CorpusFile, find_corpus
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
-from cse.scale.session import ADDRESS
-from cse.scale.storage import Folder
+from cse.storage import Folder
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from cse.scale.corpus.database import (
 from cse.scale.corpus.output import VectorStore, only_writer
 from cse.scale.corpus.shard import EMBEDDING, left_out, shard_tables
 from cse.scale.corpus.table import READY, SearchTable, open_table
-from cse.scale.storage import Folder
 from cse.search.words import tokens
+from cse.storage import Folder
 
 Kind = Literal["auto", "exact", "approximate"]
 

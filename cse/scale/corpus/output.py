@@ -19,7 +19,7 @@ from cse.scale.corpus.database import TABLE_FOLDER, refuse_foreign
 from cse.scale.corpus.model import CorpusModel, model_facts
 from cse.scale.corpus.plan import PLAN, Choices, CorpusPlan, difference, is_plan, make_plan, plan_facts
 from cse.scale.corpus.sources import Corpus
-from cse.scale.storage import DRAFTS, Folder
+from cse.storage import DRAFTS, Folder
 
 MANIFEST = "manifest.json"
 LOCK = ".cse-lock"

@@ -17,7 +17,7 @@ from cse.scale.corpus.lines import ENCODING, read_header, text_rows
 from cse.scale.corpus.parquet import parquet_rows
 from cse.scale.corpus.plan import Piece
 from cse.scale.corpus.sources import CorpusFile
-from cse.scale.storage import filesystem, reading
+from cse.storage import filesystem, reading
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from cse.scale.corpus.columns import Columns, IdType, RowCheck
 from cse.scale.corpus.lines import ENCODING, Span, split_rows, split_text, text_rows
 from cse.scale.corpus.parquet import split_parquet
 from cse.scale.corpus.sources import Corpus, CorpusFile
-from cse.scale.storage import filesystem, reading
+from cse.storage import filesystem, reading
 
 PLAN = "plan.json"
 FORMAT = 2

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from cse.errors import CseError, error_line
-from cse.scale.machines import WAIT_SECONDS, Crew, free_in_words
+from cse.ray_session import WAIT_SECONDS, Crew, free_in_words
 
 MOST_LOSSES = 2  # lost workers before a job is given up
 

@@ -10,7 +10,7 @@ from typing import Any, cast
 from cse.data.checks import listed
 from cse.data.read import FORMATS, Format, ending, is_data_name
 from cse.errors import CseError, nearest
-from cse.scale.storage import Folder, filesystem, is_local, reading, shown
+from cse.storage import Folder, filesystem, is_local, reading, shown
 
 _COMPRESSED = {".gz", ".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy"}
 _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "updated", "created")

@@ -23,9 +23,9 @@ from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
 from cse.scale.corpus.database import FACTS, FORMAT, TABLE, TABLE_FOLDER, WORDS, check_files, connect
 from cse.scale.corpus.shard import EMBEDDING
-from cse.scale.storage import Folder
 from cse.search.hybrid import DEPTH, fuse, search
 from cse.search.words import tokens
+from cse.storage import Folder
 
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)

@@ -19,7 +19,7 @@ from cse.scale.corpus.model import hold_domains
 from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Choices, Piece
 from cse.scale.corpus.shard import shard_bytes
-from cse.scale.storage import Folder
+from cse.storage import Folder
 
 
 @dataclass(frozen=True)

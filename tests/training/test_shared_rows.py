@@ -6,8 +6,8 @@ import tempfile
 
 import pytest
 
-from cse.scale.shared_rows import SharedRows
-from cse.scale.storage import filesystem
+from cse.storage import filesystem
+from cse.training.workers import SharedRows
 
 
 @pytest.fixture

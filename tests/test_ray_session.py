@@ -11,12 +11,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cse.scale.session import _own_folder
+from cse.ray_session import _own_folder
 from tests.waiting import wait_for
 
 KILLED = """
 import os
-from cse.scale.session import _own_folder
+from cse.ray_session import _own_folder
 with _own_folder() as folder:
     print(folder, flush=True)
     os._exit(9)
@@ -45,7 +45,7 @@ def test_only_folders_that_nobody_uses_are_removed(tmp_path):
 
 STARTS = """
 import time
-from cse.scale.session import ray_session
+from cse.ray_session import ray_session
 with ray_session(dashboard=True):
     time.sleep(60)
 """
