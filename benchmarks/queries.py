@@ -30,7 +30,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.data.tasks.kinds import Retrieval
 from cse.evaluation.comparison import Outcomes, compare_average
-from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS, score_queries
+from cse.evaluation.retrieval import NDCG, WITH_WORDS, score_queries
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
 from cse.runtime.uses import role_for

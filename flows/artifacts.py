@@ -10,9 +10,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
-from uuid import UUID
 
 from prefect import get_run_logger
 from prefect.artifacts import (
@@ -23,6 +21,7 @@ from prefect.artifacts import (
 )
 
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_of
+from cse.evaluation.table import format_rows
 from cse.files import read_csv
 from cse.settings.document import yaml_value
 from cse.stages.common import METRICS, PLOTS, shortfall
@@ -37,7 +36,6 @@ class Summary:
 
     Attributes:
         changes: settings of this run only: ``{"train.epochs": (1, 3)}``.
-        preset: preset of this run, or None.
         before: scores before the run, see ``read_scores``.
         stages: ``(stage, state, seconds)`` in order.
         reason: why it failed or was refused; empty on success.
@@ -60,14 +58,10 @@ def read_scores(folder: Path) -> dict[str, float]:
 
     Without brackets it is Spearman.
     """
-    scores = {}
     dev = _dev(folder)
-    if dev is not None:
-        scores["dev"] = dev.value
+    scores = {} if dev is None else {"dev": dev.value}
     for model, tasks in _json(folder / METRICS / "evaluation.json").items():
-        for task, score in tasks.items():
-            if isinstance(score, int | float):
-                scores[f"{model} {task}"] = float(score)
+        scores |= {f"{model} {task}": float(score) for task, score in tasks.items() if isinstance(score, int | float)}
     return scores
 
 
@@ -86,27 +80,25 @@ def read_shortfall(folder: Path) -> str:
 def as_markdown(summary: Summary) -> str:
     """Return the summary as Markdown."""
     now = {} if summary.reason and not _finished(summary) else read_scores(summary.folder)
-    parts = [f"# {summary.flow_run}", _headline(summary, now)]
+    dev = _dev(summary.folder)
+    parts = [f"# {summary.flow_run}", _headline(summary, now, dev)]
     if summary.stages:
-        lines = [f"| {stage} | {state} | {seconds:.0f} s |" for stage, state, seconds in summary.stages]
-        parts.append("\n".join(["| stage | | |", "|---|---|---:|", *lines]))
+        rows = [[stage, state, f"{seconds:.0f} s"] for stage, state, seconds in summary.stages]
+        parts.append(format_rows([["stage", "state", "time"], *rows], "markdown"))
     if now:
-        lines = [
-            f"| {name} | {score:.2f} | {_against(score, summary.before.get(name))} |" for name, score in now.items()
-        ]
-        dev = _dev(summary.folder)
         unit = f"{UNIT}{'' if dev is None or dev.measure == SPEARMAN else f'; dev: {dev.measure}'}"
-        parts += ["## Scores", "\n".join([f"| {unit} | this run | change |", "|---|---:|---:|", *lines])]
+        rows = [[name, f"{score:.2f}", _against(score, summary.before.get(name))] for name, score in now.items()]
+        parts += ["## Scores", format_rows([[unit, "this run", "change"], *rows], "markdown")]
         parts += [f"![{title}]({address})" for title, address in _pictures(summary.folder)]
     if summary.preset or summary.changes:
         parts.append("## Changed for this run")
         if summary.preset:
             parts.append(f"Preset `{summary.preset}`.")
-        lines = [f"| `{key}` | {yaml_value(was)} | {yaml_value(now)} |" for key, (was, now) in summary.changes.items()]
-        parts.append("\n".join(["| | params.yaml | this run |", "|---|---|---|", *lines]))
+        rows = [[f"`{key}`", yaml_value(was), yaml_value(now)] for key, (was, now) in summary.changes.items()]
+        parts.append(format_rows([["setting", "params.yaml", "this run"], *rows], "markdown"))
     if summary.facts:
         parts += ["## Location", "\n".join(f"- {head}: {text}" for head, text in summary.facts.items())]
-    return "\n\n".join(parts) + "\n"
+    return "\n\n".join(part.rstrip() for part in parts) + "\n"
 
 
 def publish(summary: Summary) -> None:
@@ -126,52 +118,41 @@ def score_table(folder: Path) -> list[dict[str, Any]]:
 
 
 class Progress:
-    """A progress artifact, created on the first update."""
+    """A progress artifact, created on the first update; after one that fails there are no more."""
 
     def __init__(self, stage: str) -> None:
         self.stage = stage
-        self._artifact: UUID | None = None
+        self._artifact: Any = None
         self._failed = False
-
-    def __enter__(self) -> Progress:
-        return self
 
     def show(self, percent: float, line: str) -> None:
         """Move the bar."""
-        if self._artifact is None and not self._failed:
-            made = _try(
-                lambda: create_progress_artifact(percent, key=f"{_key(self.stage)}-progress", description=self.stage)
-            )
-            self._artifact = made if isinstance(made, UUID) else None
-            self._failed = self._artifact is None  # one warning is enough
-        elif self._artifact is not None:
-            identity = self._artifact
-            if _try(lambda: update_progress_artifact(identity, progress=percent, description=line)) is None:
-                self._artifact, self._failed = None, True
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Leave the bar where it is."""
+        if self._failed:
+            return
+        if self._artifact is None:
+            key = "".join(letter if letter.isalnum() else "-" for letter in self.stage.lower()) + "-progress"
+            self._artifact = _try(lambda: create_progress_artifact(percent, key=key, description=self.stage))
+            self._failed = self._artifact is None
+        else:
+            update = _try(lambda: update_progress_artifact(self._artifact, progress=percent, description=line))
+            self._failed = update is None
 
 
 def _finished(summary: Summary) -> bool:
     return "evaluate" in [stage for stage, state, _ in summary.stages if state != "Failed"]
 
 
-def _headline(summary: Summary, now: Mapping[str, float]) -> str:
+def _headline(summary: Summary, now: Mapping[str, float], dev: DevScore | None) -> str:
     if summary.reason:
         return f"**{summary.reason}**"
     short = f" **The model is {summary.shortfall}.**" if summary.shortfall else ""
     rows = _json(summary.folder / METRICS / "train.json").get("trained_on")
     told = f" Trained on {rows}." if rows else ""
-    if "dev" not in now:
+    if "dev" not in now or dev is None:
         return f"Finished.{told}{short}"
     before = summary.before.get("dev")
     change = "" if before is None else f", {_against(now['dev'], before)} compared with the previous run"
-    dev = _dev(summary.folder)
-    measure = SPEARMAN if dev is None else dev.measure
-    return f"Dev {measure} * 100: **{now['dev']:.2f}**{change}.{told}{short}"
+    return f"Dev {dev.measure} * 100: **{now['dev']:.2f}**{change}.{told}{short}"
 
 
 def _against(score: float, before: float | None) -> str:
@@ -180,7 +161,7 @@ def _against(score: float, before: float | None) -> str:
 
 def _pictures(folder: Path) -> list[tuple[str, str]]:
     """Return titles and figures as data URLs: an artifact has no files."""
-    from cse.report.run_pictures import draw_scores, draw_training
+    from cse.report.pictures import draw_scores, draw_training
 
     drawn = (draw_scores(folder / PLOTS / "sts.csv"), draw_training(folder / PLOTS / "train"))
     return [
@@ -196,10 +177,6 @@ def _try(write: Callable[[], Any]) -> Any:
     except Exception as error:  # whatever the client raises, the run continues
         get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
         return None
-
-
-def _key(text: str) -> str:
-    return "".join(letter if letter.isalnum() else "-" for letter in text.lower())
 
 
 def _json(path: Path) -> dict[str, Any]:

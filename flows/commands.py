@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import shlex
@@ -40,16 +41,7 @@ def flow_command() -> None:
     "--promote", type=click.Choice(["no", "register", "promote"]), default="no", show_default=True,
     help="Register the result as a version; promote: also put it in production if it passes the gate.",
 )  # fmt: skip
-def train(
-    preset: str | None,
-    keep_data: bool,
-    overrides: Sequence[str],
-    sweep: Sequence[str],
-    clone: bool,
-    pull: bool,
-    push: bool,
-    promote: str,
-) -> None:
+def train(overrides: Sequence[str], sweep: Sequence[str], clone: bool, **same: str | bool | None) -> None:
     """Run the flow train-cse here.
 
     It is recorded on the configured Prefect server, or on a temporary one.
@@ -60,17 +52,8 @@ def train(
     from flows.server import run_here
     from flows.train_cse import train_cse
 
-    run_here(
-        train_cse,
-        preset=preset,
-        keep_data=keep_data,
-        overrides=parse_overrides(overrides),
-        sweep=_space(sweep),
-        workspace="clone" if clone else "auto",
-        pull=pull,
-        push=push,
-        promote=promote,
-    )
+    place = "clone" if clone else "auto"
+    run_here(train_cse, overrides=parse_overrides(overrides), sweep=_space(sweep), workspace=place, **same)
 
 
 @flow_command.command(
@@ -80,7 +63,7 @@ def train(
 @click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")
 @click.option("--push", is_flag=True, help="Push the results to the DVC remote, and the versions to git's origin.")
 @click.option("--promote/--no-promote", default=True, show_default=True, help="Put what passes the gate into the bank.")
-def train_bank_command(domains: Sequence[str], pull: bool, push: bool, promote: bool) -> None:
+def train_bank_command(domains: Sequence[str], **same: bool) -> None:
     """Run the flow train-bank here: train the domains that changed and bring the bank up to date.
 
     Without DOMAIN, looks at all of `bank.domains`.
@@ -88,7 +71,7 @@ def train_bank_command(domains: Sequence[str], pull: bool, push: bool, promote: 
     from flows.server import run_here
     from flows.train_bank import train_bank
 
-    run_here(train_bank, domains=list(domains) or None, pull=pull, push=push, promote=promote)
+    run_here(train_bank, domains=list(domains) or None, **same)
 
 
 @flow_command.command(
@@ -106,16 +89,12 @@ def run(deployment: str, options: Sequence[str]) -> None:
 
     OPTIONS are passed to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
     """
-    from flows.server import check_server
-
     if not deployment.strip("/") or deployment.count("/") > 1:
         raise CseError(f"{deployment}: not a deployment; write FLOW/NAME, for instance train-cse/local")
     flow_name, _, name = deployment.partition("/")
-    command = ["prefect", "deployment", "run", f"{flow_name}/{name or 'local'}", *options]
-    click.echo(f"$ {shlex.join(command)}", err=True)
-    _check_parameters(flow_name, options)
-    check_server()
-    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+    if flow_name == "train-cse":
+        _check_parameters(options)
+    _prefect("deployment", "run", f"{flow_name}/{name or 'local'}", *options)
 
 
 @flow_command.command()
@@ -124,12 +103,15 @@ def deploy() -> None:
 
     Also creates the work pools. Prints the full command.
     """
+    _prefect("--no-prompt", "deploy", "--all")
+
+
+def _prefect(*arguments: str) -> None:
     from flows.server import check_server
 
-    command = ["prefect", "--no-prompt", "deploy", "--all"]
-    click.echo(f"$ {shlex.join(command)}", err=True)
+    click.echo(f"$ {shlex.join(['prefect', *arguments])}", err=True)
     check_server()
-    sys.exit(subprocess.call([sys.executable, "-m", *command]))
+    sys.exit(subprocess.call([sys.executable, "-m", "prefect", *arguments]))
 
 
 def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
@@ -143,10 +125,8 @@ def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
     return space or None
 
 
-def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
+def _check_parameters(options: Sequence[str]) -> None:
     """Refuse a wrong preset or setting here, where the nearest right one can be named; the server checks the rest."""
-    if flow_name != "train-cse":
-        return
     from pydantic import TypeAdapter, ValidationError
 
     from flows.parameters import Overrides, Preset, Sweep
@@ -156,11 +136,9 @@ def _check_parameters(flow_name: str, options: Sequence[str]) -> None:
         name, _, value = given.partition("=")
         if option not in ("-p", "--param") or name not in kinds:
             continue
+        with contextlib.suppress(ValueError):  # Prefect too takes for text what is no JSON
+            value = json.loads(value)
         try:
-            parsed = json.loads(value)
-        except ValueError:
-            parsed = value  # as Prefect reads it
-        try:
-            TypeAdapter(kinds[name] | None).validate_python(parsed)
+            TypeAdapter(kinds[name] | None).validate_python(value)
         except ValidationError as error:
             raise CseError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None

@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import os
 
-from flows.adapt_cse import adapt_cse
-from flows.embed_cse import embed_cse
-from flows.evaluate_cse import evaluate_cse
-from flows.export_cse import export_cse
+from flows.command_flows import adapt_cse, embed_cse, evaluate_cse, export_cse
 from flows.repository import find_root, git, has_origin
 from flows.train_bank import train_bank
 from flows.train_cse import train_cse
 
-__all__ = [
-    "adapt_cse", "embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse",
-]  # fmt: skip
+__all__ = ["adapt_cse", "embed_cse", "evaluate_cse", "export_cse", "source", "train_bank", "train_cse"]
 
 # Runs at once in a pool; a GPU worker serves one device. Keep their `command` unset, or a worker does not stop
 # the whole process group of a cancelled run.
@@ -29,7 +24,7 @@ def source() -> dict[str, str | None]:
     """Return where workers get the project from: a step of ``prefect.yaml``.
 
     Returns:
-        ``folder`` of the project here; ``repository``, git's ``origin`` or or this folder without one; ``branch``,
+        ``folder`` of the project here; ``repository``, git's ``origin`` or this folder without one; ``branch``,
         None if none is checked out (workers then clone the default branch).
     """
     root = find_root()

@@ -15,14 +15,12 @@ from flows.registry import (
     PRODUCTION,
     ModelVersion,
     assign,
-    domain_scores_at,
     fetch_tags,
     find,
     judge_model,
     models,
     name_of_domain,
     name_of_model,
-    push_tags,
     register,
     scores_at,
     trained_on_at,
@@ -45,37 +43,30 @@ def list_models(as_json: bool) -> None:
     root = find_root()
     settings = load_settings(root / PARAMS_FILE, any_view=True)
     found = models(root, name_of_model(root))
-    domains = {one: models(root, name_of_domain(root, one)) for one in settings.bank.domains}
+    domains = [(domain, one) for domain in settings.bank.domains for one in models(root, name_of_domain(root, domain))]
     if as_json:
-        trees = [_facts(root, model, scores_at(root, model.revision)) for model in found]
-        for domain, versions in domains.items():
-            trees += [_facts(root, one, domain_scores_at(root, one.revision, domain)) for one in versions]
+        trees = [_facts(root, model) for model in found] + [_facts(root, one, domain) for domain, one in domains]
         click.echo(json.dumps(trees, indent=2))
         return
+    head = ["version", "stage", "dev", "STS", "registered", "commit"]
     if found:
-        rows = [["version", "stage", "dev", "STS", "registered", "commit", "trained on"]]
-        for model in found:
-            trained_on = trained_on_at(root, model.revision) or "-"
-            rows.append([*_cells(model, scores_at(root, model.revision)), trained_on])
-        click.echo(format_rows(rows, "text").rstrip())
+        rows = [[*_cells(root, model), trained_on_at(root, model.revision) or "-"] for model in found]
+        click.echo(format_rows([[*head, "trained on"], *rows], "text").rstrip())
     else:
         click.echo(f"{name_of_model(root)}: no version registered yet; create one with `cse models promote`")
-    rows = [["domain", "version", "stage", "dev", "STS", "registered", "commit"]]
-    for domain, versions in domains.items():
-        scores = {one.version: domain_scores_at(root, one.revision, domain) for one in versions}
-        rows += [[domain, *_cells(one, scores[one.version])] for one in versions]
-    if len(rows) > 1:
-        click.echo(f"\n{format_rows(rows, 'text').rstrip()}")
+    if domains:
+        rows = [[domain, *_cells(root, one, domain)] for domain, one in domains]
+        click.echo(f"\n{format_rows([['domain', *head], *rows], 'text').rstrip()}")
 
 
-def _cells(model: ModelVersion, scores: dict[str, Any]) -> list[str]:
+def _cells(root: Path, model: ModelVersion, domain: str | None = None) -> list[str]:
     """Return the cells of the table: version, stage, dev score, STS average, time, commit."""
     from cse.evaluation.measures import headline_name
 
-    average = headline_name(scores)
-    sts = None if average is None else scores[average]
-    stages = ", ".join(model.stages) or "-"
+    scores = scores_at(root, model.revision, domain)
+    sts = scores.get(headline_name(scores) or "")
     when = f"{model.created:%Y-%m-%d %H:%M}"
+    stages = ", ".join(model.stages) or "-"
     return [model.version, stages, _two(scores.get("dev")), _two(sts), when, model.revision[:12]]
 
 
@@ -88,7 +79,7 @@ def show(version: str | None, as_json: bool) -> None:
     """Show one version, named by number or stage (default: newest)."""
     root = find_root()
     model = find(root, name_of_model(root), version)
-    facts = _facts(root, model, scores_at(root, model.revision))
+    facts = _facts(root, model)
     if as_json:
         click.echo(json.dumps(facts, indent=2))
         return
@@ -116,42 +107,31 @@ def promote(version: str | None, force: bool, push: bool) -> None:
     root = find_root()
     settings = load_settings(root / PARAMS_FILE)
     name = name_of_model(root)
-    if push:
-        fetch_tags(root)
     if version is None:
-        _check_finished()
-        model = register(root, name, snapshot(root, f"{name}: result of the pipeline"))
+        from dvc.repo import Repo
+
+        with Repo() as repo:  # a version is what `dvc.lock` describes
+            stale = [stage for stage in repo.status() if not stage.endswith(".dvc")]
+        if stale:
+            raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
+        model = register(root, name, snapshot(root, f"{name}: result of the pipeline"), push=push)
         click.echo(f"registered {model.tag}")
     else:
+        if push:
+            fetch_tags(root)
         model = find(root, name, version)
     verdict = judge_model(root, model, settings)
     for reason in verdict.reasons:
         click.echo(f"{model.tag}: {reason}", err=True)
     if not verdict.passed and not force:
-        tags = [model.tag] if push and version is None else []
-        if tags:
-            push_tags(root, *tags)
         raise CseError(f"{model.tag}: not promoted to {PRODUCTION}; use `--force` to promote it anyway")
-    tag = assign(root, model, PRODUCTION)
-    if push:
-        push_tags(root, model.tag, tag)
-    against = (
-        "" if verdict.promoted_dev is None else f", {verdict.dev or 0:.2f} against {verdict.promoted_dev:.2f} on dev"
-    )
+    tag = assign(root, model, PRODUCTION, push=push)
+    held = verdict.promoted_dev
+    against = "" if held is None else f", {verdict.dev or 0:.2f} against {held:.2f} on dev"
     click.echo(f"{model.tag} is in {PRODUCTION} ({tag}){against}")
 
 
-def _check_finished() -> None:
-    """Refuse to register stale outputs: a version is what ``dvc.lock`` describes."""
-    from dvc.repo import Repo
-
-    with Repo() as repo:
-        stale = [name for name in repo.status() if not name.endswith(".dvc")]
-    if stale:
-        raise CseError(f"{', '.join(stale)}: not up to date; run `dvc repro` first, or give a VERSION")
-
-
-def _facts(root: Path, model: ModelVersion, scores: dict[str, Any]) -> dict[str, Any]:
+def _facts(root: Path, model: ModelVersion, domain: str | None = None) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
@@ -160,7 +140,7 @@ def _facts(root: Path, model: ModelVersion, scores: dict[str, Any]) -> dict[str,
         "by": model.author,
         "commit": model.revision,
         "trained_on": trained_on_at(root, model.revision),
-        "scores": scores,
+        "scores": scores_at(root, model.revision, domain),
     }
 
 

@@ -36,12 +36,10 @@ def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known_space(wanted: str | dict[str, Any]) -> str | dict[str, Any]:
-    if isinstance(wanted, str):
-        if wanted not in space_names():
-            raise CseError(f"{wanted}: no such search space{nearest(wanted, space_names())}")
-        return wanted
     if not wanted:
         raise CseError("the search space is empty; give values by key, or the name of a space")
+    if isinstance(wanted, str) and wanted not in space_names():
+        raise CseError(f"{wanted}: no such search space{nearest(wanted, space_names())}")
     for entry in sweep_options(wanted)["tune.over"]:
         parse_dimension(entry)
     return wanted
@@ -55,34 +53,31 @@ def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
     return {"tune.over": over}
 
 
-def _schema_of_space() -> dict[str, Any]:
-    """Return the schema of a named space, or of lists of values and ranges by dotted key."""
-    grid = _schema_of_keys("Grid", many=True)
+def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the schemas of values by dotted key, and of a named space or lists of values and ranges by dotted key."""
+    settings, space = {}, {}
     interval = {"type": "string", "pattern": r"^\S+[.][.]\S+( log)?$"}
-    grid["patternProperties"] = {
-        key: {"anyOf": [values, interval]} for key, values in grid["patternProperties"].items()
-    }
-    return {"title": "Sweep", "anyOf": [{"type": "string", "enum": space_names()}, grid]}
-
-
-def _schema_of_keys(title: str, many: bool) -> dict[str, Any]:
-    """Return the schema of a mapping from dotted keys to values, or to lists of values."""
-    values = {}
     for key, field in walk_keys():
         schema = json_schema(field)
         if "$defs" in schema:  # groups (bank.domains, data.more); their references would point outside this schema
             schema = {"type": schema["type"]}
-        values[f"^{key.replace('.', '[.]')}$"] = {"type": "array", "items": schema, "minItems": 1} if many else schema
-    return {"title": title, "type": "object", "patternProperties": values, "additionalProperties": False}
+        pattern = f"^{key.replace('.', '[.]')}$"
+        settings[pattern] = schema
+        space[pattern] = {"anyOf": [{"type": "array", "items": schema, "minItems": 1}, interval]}
+    form = {"type": "object", "additionalProperties": False}
+    grid = {"title": "Grid", **form, "patternProperties": space}
+    return {"title": "Settings", **form, "patternProperties": settings}, {
+        "title": "Sweep",
+        "anyOf": [{"type": "string", "enum": space_names()}, grid],
+    }
 
 
+_SETTINGS, _SWEEP = _schemas()
 Preset = Annotated[
     str, AfterValidator(_known_preset), WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})
 ]
-Overrides = Annotated[
-    dict[str, Any], AfterValidator(_known_keys), WithJsonSchema(_schema_of_keys("Settings", many=False))
-]
-Sweep = Annotated[str | dict[str, Any], AfterValidator(_known_space), WithJsonSchema(_schema_of_space())]
+Overrides = Annotated[dict[str, Any], AfterValidator(_known_keys), WithJsonSchema(_SETTINGS)]
+Sweep = Annotated[str | dict[str, Any], AfterValidator(_known_space), WithJsonSchema(_SWEEP)]
 
 
 def changes_of(data: DataSettings | None, overrides: Mapping[str, Any]) -> dict[str, Any]:
@@ -106,10 +101,9 @@ def settings_of_run(
 def write_settings(
     params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
 ) -> dict[str, tuple[Any, Any]]:
-    """Write a preset, then single values, to a settings file and return what changed.
+    """Write a preset, then single values, to a settings file and return what changed: before and after, by dotted key.
 
     Args:
-        preset: a system that replaces the one in the file, or None.
         changes: values by dotted key, which win over the preset's.
         keep_data: ignore the preset's data, see ``apply_preset``.
     """
@@ -120,11 +114,7 @@ def write_settings(
 
 
 def check_train_path(preset: str | None, given: Mapping[str, Any], settings: Settings) -> None:
-    """Refuse a training file if the preset selects other text: the run would not read it.
-
-    Args:
-        preset: of the run, or None.
-    """
+    """Refuse a training file if the run's preset selects other text: the run would not read it."""
     source = settings.data.source
     if preset is not None and "data.train_path" in given and source != "files":
         raise CseError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from cse.errors import CseError, error_line, nearest
 from cse.evaluation.dev_facts import dev_of
@@ -59,7 +59,7 @@ def name_of_model(root: Path) -> str:
 
 
 def name_of_domain(root: Path, domain: str) -> str:
-    """Return the name in the registry of a domain of the bank."""
+    """Return the name of a domain of the bank in the registry."""
     return f"{name_of_model(root)}-{domain}"
 
 
@@ -67,6 +67,7 @@ def models(root: Path, name: str) -> list[ModelVersion]:
     """Return all versions of a model, the newest first."""
     import gto.api
     from gto.exceptions import ArtifactNotFound
+    from gto.versions import SemVer
 
     try:
         found: list[dict[str, Any]] = gto.api.show(
@@ -74,24 +75,22 @@ def models(root: Path, name: str) -> list[ModelVersion]:
         )
     except ArtifactNotFound:
         return []
-    newest: dict[str, tuple[int, str]] = {}  # by stage: the last promotion, and which version it was
+    last: dict[str, tuple[int, str]] = {}  # by stage: the last promotion, and which version it was
     for version in found:
         for stage in version["stages"]:
             number = max(_promotion(assignment["tag"]) for assignment in stage["assignments"])
-            newest[stage["stage"]] = max(newest.get(stage["stage"], (0, "")), (number, version["version"]))
-    holders = {stage: version for stage, (_, version) in newest.items()}
-    listed = [
+            last[stage["stage"]] = max(last.get(stage["stage"], (0, "")), (number, version["version"]))
+    return [
         ModelVersion(
             name,
             version["version"],
             version["commit_hexsha"],
-            tuple(sorted(stage for stage, holder in holders.items() if holder == version["version"])),
+            tuple(sorted(stage for stage, (_, holder) in last.items() if holder == version["version"])),
             version["created_at"],
             version["author"],
         )
-        for version in found
+        for version in sorted(found, key=lambda version: SemVer(version["version"]), reverse=True)
     ]
-    return sorted(listed, key=lambda model: _number(model.version), reverse=True)
 
 
 def find(root: Path, name: str, wanted: str | None = None) -> ModelVersion:
@@ -108,43 +107,35 @@ def find(root: Path, name: str, wanted: str | None = None) -> ModelVersion:
     raise CseError(f"{name}: no version or stage {wanted!r}{nearest(wanted, names)}; see `cse models list`")
 
 
-def in_stage(root: Path, name: str, stage: str) -> ModelVersion | None:
-    """Return the version in a stage."""
-    return next((model for model in models(root, name) if stage in model.stages), None)
-
-
-def register(root: Path, name: str, revision: str, message: str = "") -> ModelVersion:
+def register(root: Path, name: str, revision: str, message: str = "", *, push: bool = False) -> ModelVersion:
     """Give a commit the next version, unless it already has one."""
-    import gto.api
-
+    if push:
+        fetch_tags(root)
     known = models(root, name)
-    same = next((model for model in known if model.revision == revision), None)
-    if same is not None:
-        return same
-    step: dict[str, Any] = {"bump_minor": True} if known else {"version": _FIRST}
-    _gto(lambda: gto.api.register(str(root), name, revision, message=message or None, **author(root), **step))
-    return next(model for model in models(root, name) if model.revision == revision)
+    if not any(model.revision == revision for model in known):
+        step: dict[str, Any] = {"bump_minor": True} if known else {"version": _FIRST}
+        _gto("register", root, name, revision, message=message or None, **step)
+    model = next(model for model in models(root, name) if model.revision == revision)
+    if push:
+        push_tags(root, model.tag)
+    return model
 
 
-def assign(root: Path, model: ModelVersion, stage: str) -> str:
+def assign(root: Path, model: ModelVersion, stage: str, *, push: bool = False) -> str:
     """Put a version into a stage and return the tag; do not tag again if it is there already."""
-    import gto.api
-
     if stage not in model.stages:
-        _gto(
-            lambda: gto.api.assign(
-                str(root), model.name, stage=stage, version=model.version, force=True, **author(root)
-            )
-        )
-    tags = git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines()
-    return max(tags, key=_promotion)
+        _gto("assign", root, model.name, stage=stage, version=model.version, force=True)
+    tag = max(git(root, "tag", "--list", f"{model.name}#{stage}#*").splitlines(), key=_promotion)
+    if push:
+        push_tags(root, model.tag, tag)
+    return tag
 
 
 def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
     """Compare a version with the one in its stage; files of both come from DVC's cache or remote."""
     from cse.stages.gate import judge
 
-    held = in_stage(root, model.name, PRODUCTION)
+    held = next((one for one in models(root, model.name) if PRODUCTION in one.stages), None)
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
         get_files(root, model.revision, (BUNDLE, CHECKPOINT, PREPARED), place / "new")
@@ -169,18 +160,12 @@ def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) 
             Repo.get(str(root), str(output), out=str(target), rev=revision)
 
 
-def scores_at(root: Path, revision: str) -> dict[str, Any]:
-    """Return the scores that a commit holds: ``dev``, and the trained model's by task."""
-    train, evaluation = (json_at(root, revision, METRICS / f"{name}.json") for name in ("train", "evaluation"))
+def scores_at(root: Path, revision: str, domain: str | None = None) -> dict[str, Any]:
+    """Return the scores that a commit holds, of the model or of a domain: ``dev``, and the trained one's by task."""
+    files = [f"domains/{domain}"] * 2 if domain else ["train", "evaluation"]
+    train, evaluation = (json_at(root, revision, METRICS / f"{file}.json") for file in files)
     dev = dev_of(train)
     return ({} if dev is None else {"dev": dev.value}) | evaluation.get("trained", {})
-
-
-def domain_scores_at(root: Path, revision: str, domain: str) -> dict[str, Any]:
-    """Return the scores of a domain that a commit holds: ``dev``, and the trained prompts' by task."""
-    scores = json_at(root, revision, METRICS / "domains" / f"{domain}.json")
-    dev = dev_of(scores)
-    return ({} if dev is None else {"dev": dev.value}) | scores.get("trained", {})
 
 
 def trained_on_at(root: Path, revision: str) -> str | None:
@@ -199,11 +184,14 @@ def fetch_tags(root: Path) -> None:
         git(root, "fetch", "--quiet", "--tags", "origin")
 
 
-def _gto(work: Any) -> None:
+def _gto(function: Literal["register", "assign"], root: Path, *arguments: str, **options: Any) -> None:
+    import gto.api
     from gto.exceptions import GTOException
 
+    name, email = author(root)
+    work = {"register": gto.api.register, "assign": gto.api.assign}[function]
     try:
-        work()
+        work(str(root), *arguments, **options, author=name, author_email=email)
     except GTOException as error:
         raise CseError(f"registry: {error_line(error)}") from None
 
@@ -212,7 +200,3 @@ def _promotion(tag: str) -> int:
     """Return the running number at the end of ``NAME#STAGE#3``."""
     number = tag.rpartition("#")[2]
     return int(number) if number.isdigit() else 0
-
-
-def _number(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.removeprefix("v").split(".") if part.isdigit())

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -18,7 +18,6 @@ from cse.errors import CseError, error_line
 from cse.settings import Settings
 from cse.settings.load import flatten
 
-_EDITED_BY_HAND = ("params.yaml", "dvc.yaml", "dvc.lock")
 _PATHS = (
     "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path", "data.task_path",
     "backbone.name", "objective.replaced_tokens.generator_folder", "objective.distillation.teacher_folder",
@@ -69,12 +68,12 @@ def project_folder(command: str) -> Path:
     return find_root()
 
 
-def author(root: Path) -> dict[str, str]:
+def author(root: Path) -> tuple[str, str]:
     """Return name and address of the committer; a worker's machine often has none."""
     try:
-        return {"author": git(root, "config", "user.name"), "author_email": git(root, "config", "user.email")}
+        return git(root, "config", "user.name"), git(root, "config", "user.email")
     except CseError:
-        return {"author": "cse", "author_email": "cse@localhost"}
+        return "cse", "cse@localhost"
 
 
 def has_origin(root: Path) -> bool:
@@ -92,16 +91,12 @@ def commit_link(root: Path) -> str:
 
 def check_no_conflict(root: Path) -> None:
     """Refuse files with merge conflict markers."""
-    for name in _EDITED_BY_HAND:
-        path = root / name
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else []
-        for number, line in enumerate(lines, start=1):
+    mends = dict.fromkeys(("params.yaml", "dvc.yaml"), "resolve each conflict, then `git add` the file")
+    mends["dvc.lock"] = "take either side with `git checkout --theirs dvc.lock`; the run brings it up to date"
+    for name, mend in mends.items():
+        text = (root / name).read_text(encoding="utf-8", errors="replace") if (root / name).is_file() else ""
+        for number, line in enumerate(text.splitlines(), start=1):
             if line.startswith(("<<<<<<< ", ">>>>>>> ")):
-                mend = (
-                    "take either side with `git checkout --theirs dvc.lock`; the run brings it up to date"
-                    if name == "dvc.lock"
-                    else "resolve each conflict, then `git add` the file"
-                )
                 raise CseError(f"{name}:{number}: unresolved merge conflict; {mend}")
 
 
@@ -116,15 +111,15 @@ def stages_in_order(root: Path) -> list[str]:
 
     with dvc_errors(root / "dvc.yaml"), Repo(str(root)) as repo:
         graph = repo.index.graph
-        ours = {s: s.name for s in graph if Path(s.path).resolve() == root / "dvc.yaml"}
+        ours = {stage: stage.name for stage in graph if Path(stage.path).resolve() == root / "dvc.yaml"}
         written = list(YAML(typ="safe").load((root / "dvc.yaml").read_text(encoding="utf-8"))["stages"])
 
         def place(stage: Any) -> tuple[int, str]:  # DVC keeps stages in a set
             name = ours.get(stage, "").partition("@")[0]
             return written.index(name) if name in written else len(written), str(stage)
 
-        before = {s: sorted(graph.successors(s), key=place) for s in sorted(graph, key=place)}
-        return [ours[s] for s in TopologicalSorter(before).static_order() if s in ours]
+        before = {stage: sorted(graph.successors(stage), key=place) for stage in sorted(graph, key=place)}
+        return [ours[stage] for stage in TopologicalSorter(before).static_order() if stage in ours]
 
 
 @contextmanager
@@ -179,8 +174,3 @@ def _left_behind(given: str, root: Path) -> str | None:
     if outside or (not by_dvc and git(root, "ls-files", "--others", "--", given)):
         return str(path.resolve())
     return None
-
-
-def last_line_with(lines: Iterable[str], text: str) -> str | None:
-    """Return the last line that holds a text."""
-    return next((line for line in reversed(list(lines)) if text in line), None)

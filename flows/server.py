@@ -83,22 +83,9 @@ def quiet_server() -> Iterator[None]:
         except CseError:
             home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="cse-prefect-")))
         # no setting: of other libraries the server logs what it breaks off when it is stopped
-        stack.enter_context(_variable("PREFECT_LOGGING_ROOT_LEVEL", "CRITICAL"))
+        os.environ.setdefault("PREFECT_LOGGING_ROOT_LEVEL", "CRITICAL")
         with temporary_settings(_settings(home / _DATABASE)):
             yield
-
-
-@contextmanager
-def _variable(name: str, value: str) -> Iterator[None]:
-    """Set an environment variable, unless it is set, for processes that start in the block."""
-    if name in os.environ:
-        yield
-        return
-    os.environ[name] = value
-    try:
-        yield
-    finally:
-        os.environ.pop(name, None)
 
 
 def _settings(database: Path) -> dict[str, object]:

@@ -11,17 +11,21 @@ from typing import Any
 
 from prefect import Task, get_run_logger, task
 from prefect.cache_policies import NO_CACHE
-from prefect.client.schemas import State, TaskRun
-from prefect.runtime import task_run
+from prefect.client.schemas import State, StateDetails, TaskRun
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
 from flows.artifacts import Progress
-from flows.processes import HINTS, CommandError, explain, run_dvc
+from flows.processes import HINTS, CommandError, explain, run_dvc, run_module
+from flows.repository import find_root
 from flows.workspace import Workspace
 
 SKIPPED, RESTORED, EXECUTED = "Skipped", "Restored", "Executed"
-RETRY_SECONDS: list[float] = [10, 60]  # before the second and the third attempt
+_MEANING = {
+    SKIPPED: "nothing changed",
+    RESTORED: "computed before; outputs restored from DVC's cache",
+    EXECUTED: "ran",
+}
 # no later attempt will be told otherwise
 _REFUSED = re.compile(
     r"bucket does not exist|NoSuchBucket|Access ?Denied|Forbidden|InvalidAccessKeyId|SignatureDoesNotMatch|"
@@ -31,71 +35,45 @@ _BEFALLEN = re.compile(r"failed to transfer '.*' - |unexpected error - ")
 _STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
 
 
-class TryLater(RuntimeError):  # noqa: N818 - what to do, not what went wrong
-    """A failure that a retry may fix: hub, remote or lock unavailable, process killed."""
-
-
 def worth_another_try(task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
-    """Have Prefect retry only ``TryLater``: bad parameters stay bad."""
-    return isinstance(state.result(raise_on_failure=False), TryLater)
+    """Have Prefect retry only what ``failed`` calls temporary: bad parameters stay bad."""
+    return bool(state.state_details.retriable)
 
 
 def failed(message: str, later: bool) -> State[Any]:
-    """Return the state of a task that failed.
-
-    Raises:
-        TryLater: a retry may succeed, and there is one left.
-    """
-    if later and (task_run.get_run_count() or 0) <= len(RETRY_SECONDS):
-        raise TryLater(message)
-    return Failed(message=message)
+    """Return the state of a task that failed; ``later``: a retry may succeed, the hub was away, or it was killed."""
+    return Failed(message=message, state_details=StateDetails(retriable=later))
 
 
-# for every task here: DVC is the cache, and some failures are temporary
+# of every task here
 OPTIONS: dict[str, Any] = {
     "cache_policy": NO_CACHE,
-    "retries": len(RETRY_SECONDS),
-    "retry_delay_seconds": RETRY_SECONDS,
+    "retries": 2,
+    "retry_delay_seconds": [10, 60],
     "retry_condition_fn": worth_another_try,
 }
 
 
 @task(task_run_name="{stage}", **OPTIONS)
 def repro_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
-    """Bring one stage up to date and copy its output to the run's log.
-
-    Returns:
-        The state that Prefect shows: Failed if a retry would fail too, or none is left.
-
-    Raises:
-        TryLater: Prefect retries the task; a training resumes from its last saved state.
-    """
-    log = get_run_logger()
+    """Bring one stage up to date and copy its output to the run's log; tried again, a training resumes."""
+    log, progress = get_run_logger(), Progress(stage)
     outcome = SKIPPED
-    with Progress(stage) as progress:
 
-        def read(line: str) -> None:
-            nonlocal outcome
-            outcome = outcome_in(line, stage) or outcome
-            if share := _STEP.match(line):
-                progress.show(float(share[1]), line)
-            if not HINTS.match(line):
-                log.info("%s", line)
+    def read(line: str) -> None:
+        nonlocal outcome
+        outcome = outcome_in(line, stage) or outcome
+        if share := _STEP.match(line):
+            progress.show(float(share[1]), line)
+        if not HINTS.match(line):
+            log.info("%s", line)
 
-        options = ["--pull"] if pull else []
-        try:
-            run_dvc(["repro", *options, "--single-item", stage], workspace.folder, read, workspace.environment)
-        except CommandError as error:
-            message, later = explain(stage, error.code, error.last_lines)
-            return failed(message, later)
+    options = ["--pull"] if pull else []
+    try:
+        run_dvc(["repro", *options, "--single-item", stage], workspace.folder, read, workspace.environment)
+    except CommandError as error:
+        return failed(*explain(stage, error.code, error.last_lines))
     return Completed(name=outcome, message=_MEANING[outcome])
-
-
-_MEANING = {
-    SKIPPED: "nothing changed",
-    RESTORED: "computed before; outputs restored from DVC's cache",
-    EXECUTED: "ran",
-}
 
 
 def outcome_in(line: str, stage: str) -> str | None:
@@ -103,6 +81,25 @@ def outcome_in(line: str, stage: str) -> str | None:
     if line.startswith((f"Stage '{stage}' is cached - skipping run", "Pulling data for stage")):
         return RESTORED
     return EXECUTED if line.startswith(f"Running stage '{stage}'") else None
+
+
+@task(task_run_name="{name}", **OPTIONS)
+def run_command(name: str, arguments: list[str], module: str = "cse.cli", place: Workspace | None = None) -> State[Any]:
+    """Run ``cse ARGUMENTS``, or another module, in the project's folder or a workspace; the state has its last line."""
+    log = get_run_logger()
+    last = ""
+
+    def read(line: str) -> None:
+        nonlocal last
+        last = line
+        log.info("%s", line)
+
+    folder, environment = (place.folder, place.environment) if place else (find_root(), None)
+    try:
+        run_module(module, arguments, folder, read, environment)
+    except CommandError as error:
+        return failed(*explain(name, error.code, error.last_lines))
+    return Completed(message=last)
 
 
 @task(task_run_name="pull", **OPTIONS)
@@ -138,12 +135,6 @@ def reason_of_remote(lines: list[str]) -> str:
 
 
 def raise_for(state: State[Any]) -> None:
-    """Turn a stage's failed state into an error with its message."""
+    """Turn a task's failed state into an error with its message."""
     if not state.is_completed():
-        raise CseError(message_of(state))
-
-
-def message_of(state: State[Any]) -> str:
-    """Return a state's message without the words that Prefect wraps around our exceptions."""
-    message = (state.message or state.name or "failed").removeprefix("Task run encountered an exception ")
-    return message.removeprefix("TryLater: ")
+        raise CseError(state.message or state.name or "failed")

@@ -18,19 +18,17 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
-from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError, nearest
 from cse.evaluation.dev_facts import dev_of, value_of
-from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings import PARAMS_FILE, load_settings
 from cse.settings.domains import settings_of_domain
 from cse.stages.common import BANK, METRICS, run_safely
-from flows.cse_command import run_command
 from flows.processes import CommandError, explain, run_dvc, run_module
-from flows.registry import PRODUCTION, assign, fetch_tags, name_of_domain, push_tags, register
+from flows.registry import PRODUCTION, assign, name_of_domain, register
 from flows.repository import check_no_conflict, dvc_errors, find_root
-from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, message_of, pull_data, push_data, raise_for
+from flows.stages import EXECUTED, OPTIONS, SKIPPED, failed, pull_data, push_data, raise_for, run_command
 from flows.workspace import Workspace, in_place, snapshot
 
 STAGE = "domain"  # of dvc.yaml
@@ -56,89 +54,71 @@ def train_bank(
         root = find_root()
         check_no_conflict(root)
         settings = load_settings(root / PARAMS_FILE, any_view=True)
-        names = _named(settings, domains)
-        with in_place(root, flow_run.get_name() or "run", get_run_logger().warning) as place:
+        known = settings.bank.domains
+        if not known:
+            raise CseError("bank.domains: names no domains; docs/bank.md shows how to add them")
+        names = list(dict.fromkeys(domains or known))
+        for name in names:
+            if name not in known:
+                raise CseError(f"domains: no domain {name!r} in bank.domains{nearest(name, known)}")
+            settings_of_domain(settings, name)  # refuse a mistake before anything is trained
+        with in_place(root, get_run_logger().warning) as place:
             if pull:
                 raise_for(pull_data(place, return_state=True))
-            message, complete = _work(place, names, push, promote)
+            said, complete = _work(place, names, push, promote)
     except CseError as error:
         return Failed(message=str(error))
-    return Completed(message=message) if complete else Failed(message=message)
+    return (Completed if complete else Failed)(message="; ".join(said))
 
 
-def _named(settings: Settings, wanted: list[str] | None) -> list[str]:
-    known = settings.bank.domains
-    if not known:
-        raise CseError("bank.domains: names no domains; docs/bank.md shows how to add them")
-    for name in wanted or ():
-        if name not in known:
-            raise CseError(f"domains: no domain {name!r} in bank.domains{nearest(name, known)}")
-    for name in wanted or known:
-        settings_of_domain(settings, name)  # refuse a mistake before anything is trained
-    return list(dict.fromkeys(wanted or known))
-
-
-def _work(place: Workspace, names: list[str], push: bool, promote: bool) -> tuple[str, bool]:
-    """Train, commit, admit and register; return the last message, and whether all domains were trained."""
-    stale = changed_domains(place.folder, names)
+def _work(place: Workspace, names: list[str], push: bool, promote: bool) -> tuple[list[str], bool]:
+    """Train, commit, admit and register; return what to say, and whether all domains were trained."""
+    root = place.folder
+    stale = changed_domains(root, names)
     state = train_changed.with_options(name="train")(place, stale, return_state=True)
-    problem = "" if state.is_completed() else message_of(state)
-    still = changed_domains(place.folder, names)
-    rows = [_row(place.folder, name, EXECUTED if name in stale else SKIPPED) for name in names if name not in still]
+    still = changed_domains(root, names)
+    rows = {name: _row(root, name, EXECUTED if name in stale else SKIPPED) for name in names if name not in still}
     if push:
         raise_for(push_data(place, return_state=True))
     said = [f"{len(stale) - len(still)} of {len(names)} domains trained"]
     if promote:
-        outcomes = _admit(place, [row["domain"] for row in rows])
-        for row in rows:
-            row |= outcomes[row["domain"]]
-        entered = [row["domain"] for row in rows if row["bank"] in _ENTERED]
-        refused = [f"{row['domain']} refused: {row.pop('reason')}" for row in rows if row["bank"] == "refused"]
-        versions = give_versions(place, entered, push) if entered else {}
-        for row in rows:
-            row["version"] = versions.get(row["domain"], "-")
-            row.pop("reason", None)
-        said += [f"{len(entered)} entered {BANK}", *refused]
-    rows += [{"domain": name, "stage": "Failed"} for name in still]
-    create_table_artifact(table=rows, key=TABLE, description="domains of the bank; scores are Spearman * 100")
-    return "; ".join([*said, problem] if problem else said), not still
+        gate = _admit(place, list(rows))
+        entered = [name for name, one in gate.items() if one["outcome"] in _ENTERED]
+        versions = give_versions(root, entered, push) if entered else {}
+        for name, one in gate.items():
+            rows[name] |= {"bank": one["outcome"], "dev before": one["before"], "version": versions.get(name, "-")}
+        said.append(f"{len(entered)} entered {BANK}")
+        said += [f"{name} refused: {one['reason']}" for name, one in gate.items() if one["outcome"] == "refused"]
+    table = [*rows.values(), *({"domain": name, "stage": "Failed"} for name in still)]
+    create_table_artifact(table=table, key=TABLE, description="domains of the bank; scores are Spearman * 100")
+    return said if state.is_completed() else [*said, state.message or "failed"], not still
 
 
 @task(task_run_name="train", **OPTIONS)
 def train_changed(place: Workspace, names: list[str]) -> State[Any]:
     """Train domains side by side and commit those that are finished to DVC.
 
-    Returns:
-        Completed; Failed if a domain failed.
-
-    Raises:
-        TryLater: Prefect retries the task; finished domains are kept, a killed training resumes.
+    Tried again, it keeps finished domains and resumes a killed training.
     """
     names = changed_domains(place.folder, names)
     if not names:
         return Completed(name=SKIPPED, message="nothing changed")
     log = get_run_logger()
-    problem: tuple[str, bool] | None = None
+    problem: State[Any] | None = None
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "ended.json")
+        arguments = [*names, "--json", str(told)]
         try:
-            run_module(
-                "cse.bench.domains", [*names, "--json", str(told)], place.folder,
-                lambda line: log.info("%s", line), place.environment,
-            )  # fmt: skip
+            run_module("cse.bench.domains", arguments, place.folder, lambda line: log.info("%s", line))
         except CommandError as error:
-            problem = explain("train", error.code, error.last_lines)
+            problem = failed(*explain("train", error.code, error.last_lines))
         ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}
-    done = [name for name in names if ended.get(name) == ""]
-    if done:
-        stages = [f"{STAGE}@{name}" for name in done]
+    if done := [f"{STAGE}@{name}" for name in names if ended.get(name) == ""]:
         try:
-            run_dvc(["commit", "--force", *stages], place.folder, lambda line: log.info("%s", line))
+            run_dvc(["commit", "--force", *done], place.folder, lambda line: log.info("%s", line))
         except CommandError as error:
             return failed(*explain("commit", error.code, error.last_lines))
-    if problem is not None:
-        return failed(*problem)
-    return Completed(name=EXECUTED, message=f"trained {', '.join(names)}")
+    return problem or Completed(name=EXECUTED, message=f"trained {', '.join(names)}")
 
 
 def changed_domains(root: Path, names: list[str]) -> list[str]:
@@ -151,18 +131,15 @@ def changed_domains(root: Path, names: list[str]) -> list[str]:
 
 
 def _admit(place: Workspace, names: list[str]) -> dict[str, dict[str, Any]]:
-    """Put domains that pass the gate into the bank; return each one's cells of the table."""
+    """Put domains that pass the gate into the bank; return what became of each."""
     if not names:
         return {}
     with tempfile.TemporaryDirectory() as folder:
         found = Path(folder, "admitted.json")
         arguments = ["bank", "update", *names, "--json", str(found)]
         raise_for(run_command.with_options(name="bank")("bank", arguments, place=place, return_state=True))
-        tree = json.loads(found.read_text(encoding="utf-8"))
-    return {
-        name: {"bank": one["outcome"], "dev before": one["before"], "reason": one["reason"]}
-        for name, one in tree.items()
-    }
+        tree: dict[str, dict[str, Any]] = json.loads(found.read_text(encoding="utf-8"))
+    return tree
 
 
 def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
@@ -173,17 +150,13 @@ def _row(root: Path, name: str, stage: str) -> dict[str, Any]:
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
-def give_versions(place: Workspace, names: list[str], push: bool) -> dict[str, str]:
+def give_versions(root: Path, names: list[str], push: bool) -> dict[str, str]:
     """Register each domain as the next version of its own name, in the stage `production`."""
-    if push:
-        fetch_tags(place.source)
-    revision = snapshot(place.source, f"domains {', '.join(names)}")
+    revision = snapshot(root, f"domains {', '.join(names)}")
     versions = {}
     for name in names:
-        model = register(place.source, name_of_domain(place.source, name), revision, f"domain {name}")
-        tag = assign(place.source, model, PRODUCTION)
-        if push:
-            push_tags(place.source, model.tag, tag)
+        model = register(root, name_of_domain(root, name), revision, f"domain {name}", push=push)
+        assign(root, model, PRODUCTION, push=push)
         versions[name] = model.version
     return versions
 

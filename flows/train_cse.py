@@ -13,8 +13,8 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,10 +27,10 @@ from prefect.states import Completed, Failed
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.data import DataSettings
-from cse.stages.common import SCRATCH, run_safely
+from cse.settings.load import parse_yaml, read_text
+from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED, SCRATCH, run_safely
 from cse.tune.outcome import read_sweep
 from flows.artifacts import Summary, publish, read_scores, read_shortfall
-from flows.cse_command import run_command
 from flows.parameters import (
     Overrides,
     Preset,
@@ -42,21 +42,18 @@ from flows.parameters import (
     sweep_options,
     write_settings,
 )
-from flows.registry import PRODUCTION, assign, fetch_tags, judge_model, name_of_model, push_tags, register
+from flows.registry import PRODUCTION, assign, judge_model, name_of_model, register
 from flows.repository import (
     check_no_conflict,
     commit_link,
-    experiment_ref,
     find_root,
-    git,
-    has_origin,
     paths_left_behind,
     stages_in_order,
     uncommitted,
 )
-from flows.stages import pull_data, push_data, raise_for, repro_stage
+from flows.stages import pull_data, push_data, raise_for, repro_stage, run_command
 from flows.sweep import keep_trials, stages_before, sweep_settings
-from flows.workspace import Workspace, in_place, keep_as_experiment, snapshot, throwaway_clone
+from flows.workspace import Workspace, in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
@@ -91,8 +88,9 @@ def train_cse(
         promote: register the result as a version (`register`), and put it in production if it passes the gate
             (`promote`).
     """
-    name = flow_run.get_name() or "run"
+    name, log = flow_run.get_name() or "run", get_run_logger()
     summary = Summary(name, Path.cwd(), preset=preset)
+    said: list[str] = []
     try:
         _check_attempts()
         root = find_root()
@@ -100,22 +98,50 @@ def train_cse(
         changes = changes_of(data, overrides)
         settings, changed = settings_of_run(root / PARAMS_FILE, preset, changes, keep_data=keep_data)
         check_train_path(preset, changes, settings)
-        if changed or workspace == "clone" or sweep:
+        in_clone = changed or workspace == "clone" or sweep is not None
+        if in_clone:
             changes |= {key: path for key, path in paths_left_behind(settings, root).items() if key not in changes}
-        _say_uncommitted(root)
-        with _place(root, name, in_clone=changed or workspace == "clone" or sweep is not None) as place:
-            summary.folder = place.folder
-            summary.before = read_scores(place.folder)
-            try:
-                message = _work(place, summary, preset, keep_data, changes, sweep, pull, push, promote)
-            except CseError as error:
-                summary.reason = str(error)
-                raise
-            finally:
-                publish(summary)
+        if files := _edited(root):
+            more = ", ..." if len(files) > 5 else ""
+            log.warning("this run includes uncommitted changes: %s%s", ", ".join(files[:5]), more)
+        with (
+            throwaway_clone(root, name) if in_clone else in_place(root, log.warning) as place,
+            _published(summary, place),
+        ):
+            settings = _settle(place, summary, changes, keep_data)
+            if pull:
+                raise_for(pull_data(place, return_state=True))
+            if sweep:
+                best = _search(place, summary, sweep, pull)
+                settings = _settle(place, summary, changes | best, keep_data)
+            for stage in stages_in_order(place.folder):
+                _run(place, stage, summary, pull)
+            scores = read_scores(place.folder)
+            summary.shortfall = read_shortfall(place.folder)
+            said += [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
+            said += [summary.shortfall] if summary.shortfall else []
+            summary.facts |= _facts(place)
+            revision = None
+            if in_clone:
+                revision = keep_as_experiment(place, name)
+                summary.facts["DVC experiment"] = f"`{name}`; apply it with `dvc exp apply {name}`"
+                said.append(f"experiment {name}")
+            if push:
+                raise_for(push_data(place, return_state=True))
+                summary.facts["Pushed"] = "data, checkpoint and bundle, to the DVC remote"
+                if in_clone and push_experiment(root, name):
+                    summary.facts["Elsewhere"] = f"`dvc exp pull origin {name}`, then `dvc exp apply {name}`"
+            if promote != "no":
+                state = give_version(
+                    root, revision, settings, promote == "promote", push, f"train-cse run {name}", return_state=True
+                )
+                raise_for(state)
+                summary.facts["Registry"] = state.message or ""
+                summary.reason = state.message or "" if state.name == REFUSED else ""
+                said.append(state.message or "")
     except CseError as error:
         return Failed(message=str(error))
-    return ended(summary, message)
+    return ended(summary, "; ".join(said) or "up to date")
 
 
 def ended(summary: Summary, message: str) -> State[Any]:
@@ -125,45 +151,18 @@ def ended(summary: Summary, message: str) -> State[Any]:
     return Completed(name=BELOW, message=message) if summary.shortfall else Completed(message=message)
 
 
-def _work(
-    place: Workspace,
-    summary: Summary,
-    preset: str | None,
-    keep_data: bool,
-    changes: dict[str, Any],
-    sweep: str | Mapping[str, Any] | None,
-    pull: bool,
-    push: bool,
-    promote: str,
-) -> str:
-    """Do the whole run in a workspace and return its last message."""
-    settings = _settle(place, summary, preset, changes, keep_data)
-    if pull:
-        raise_for(pull_data(place, return_state=True))
-    if sweep:
-        best = _search(place, summary, sweep, pull)
-        settings = _settle(place, summary, preset, changes | best, keep_data)
-    for stage in stages_in_order(place.folder):
-        _run(place, stage, summary, pull)
-    scores = read_scores(place.folder)
-    said = [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
-    summary.shortfall = read_shortfall(place.folder)
-    if summary.shortfall:
-        said.append(summary.shortfall)
-    summary.facts |= _facts(place)
-    revision = None
-    if not place.in_place:
-        revision = keep_as_experiment(place, summary.flow_run)
-        summary.facts["DVC experiment"] = f"`{summary.flow_run}`; apply it with `dvc exp apply {summary.flow_run}`"
-        said.append(f"experiment {summary.flow_run}")
-    if push:
-        raise_for(push_data(place, return_state=True))
-        summary.facts["Pushed"] = "data, checkpoint and bundle, to the DVC remote"
-        if revision is not None:
-            _push_experiment(place, summary)
-    if promote != "no":
-        said.append(_register(place, summary, revision, settings, promote == "promote", push))
-    return "; ".join(said) or "up to date"
+@contextmanager
+def _published(summary: Summary, place: Workspace) -> Iterator[None]:
+    """Publish the summary of the work in a workspace, however it ends."""
+    summary.folder = place.folder
+    summary.before = read_scores(place.folder)
+    try:
+        yield
+    except CseError as error:
+        summary.reason = str(error)
+        raise
+    finally:
+        publish(summary)
 
 
 def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], pull: bool) -> dict[str, Any]:
@@ -189,14 +188,12 @@ def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], 
     return best.values
 
 
-def _settle(
-    place: Workspace, summary: Summary, preset: str | None, changes: dict[str, Any], keep_data: bool
-) -> Settings:
+def _settle(place: Workspace, summary: Summary, changes: dict[str, Any], keep_data: bool) -> Settings:
     """Write this run's settings into the clone, record what they change, and return them."""
-    settings, _ = settings_of_run(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
+    params, preset = place.folder / PARAMS_FILE, summary.preset
+    settings, _ = settings_of_run(params, preset, changes, keep_data=keep_data)
     if not place.in_place:
-        changed = write_settings(place.folder / PARAMS_FILE, preset, changes, keep_data=keep_data)
-        summary.changes = {**summary.changes, **changed}
+        summary.changes = {**summary.changes, **write_settings(params, preset, changes, keep_data=keep_data)}
     return settings
 
 
@@ -207,10 +204,6 @@ def _run(place: Workspace, stage: str, summary: Summary, pull: bool) -> None:
     raise_for(state)
 
 
-def _place(root: Path, name: str, in_clone: bool) -> AbstractContextManager[Workspace]:
-    return throwaway_clone(root, name) if in_clone else in_place(root, name, get_run_logger().warning)
-
-
 def _check_attempts() -> None:
     if (flow_run.get_run_count() or 0) > MOST_ATTEMPTS:
         raise CseError(
@@ -219,79 +212,40 @@ def _check_attempts() -> None:
         )
 
 
-def _say_uncommitted(root: Path) -> None:
-    files = [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
-    if files:
-        get_run_logger().warning(
-            "this run includes uncommitted changes: %s%s", ", ".join(files[:5]), ", ..." if len(files) > 5 else ""
-        )
+def _edited(root: Path) -> list[str]:
+    return [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
 
 
 def _facts(place: Workspace) -> dict[str, str]:
-    """Return the hashes of the results."""
-    from ruamel.yaml import YAML
-
+    """Return the commit and the hashes of the results."""
     facts = {"Commit": commit_link(place.source)}
-    dirty = uncommitted(place.source)
-    if dirty:
+    if dirty := uncommitted(place.source):
         facts["Commit"] += f" with uncommitted changes of {', '.join(f'`{file}`' for file in dirty[:5])}"
     lock = place.folder / "dvc.lock"
-    tree = YAML(typ="safe", pure=True).load(lock.read_text(encoding="utf-8")) if lock.is_file() else {}
-    for stage in tree.get("stages", {}).values():
-        for out in stage.get("outs", ()):
-            if out["path"] in ("data/prepared", "data/checkpoint", "data/bundle"):
-                facts[f"`{out['path']}`"] = f"md5 `{out['md5']}`"
-    return facts
-
-
-def _push_experiment(place: Workspace, summary: Summary) -> None:
-    """Push the experiment to the origin of the tree that the clone came from, if it has one."""
-    if not has_origin(place.source):
-        return
-    reference = experiment_ref(summary.flow_run, place.source)
-    git(place.source, "push", "--quiet", "origin", f"+{reference}:{reference}")
-    summary.facts["Elsewhere"] = f"`dvc exp pull origin {summary.flow_run}`, then `dvc exp apply {summary.flow_run}`"
-
-
-def _register(
-    place: Workspace, summary: Summary, revision: str | None, settings: Settings, promote: bool, push: bool
-) -> str:
-    state = give_version(
-        place, revision, settings, promote, push, f"train-cse run {summary.flow_run}", return_state=True
-    )
-    raise_for(state)
-    message = state.message or ""
-    summary.facts["Registry"] = message
-    if state.name == REFUSED:
-        summary.reason = message
-    return message
+    stages = parse_yaml(read_text(lock), str(lock)).get("stages", {}) if lock.is_file() else {}
+    outs = {out["path"]: out.get("md5") for stage in stages.values() for out in stage.get("outs", ())}
+    results = [str(path) for path in (PREPARED, CHECKPOINT, BUNDLE) if str(path) in outs]
+    return facts | {f"`{path}`": f"md5 `{outs[path]}`" for path in results}
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
 def give_version(
-    place: Workspace, revision: str | None, settings: Settings, promote: bool, push: bool, message: str
+    root: Path, revision: str | None, settings: Settings, promote: bool, push: bool, message: str
 ) -> State[Any]:
     """Register the result as the next version and, on request, put it in production if it passes the gate.
 
     Returns:
         Completed; named ``Refused``, with the reason, if the gate refused; Failed if git or GTO refused.
     """
-    root = place.source
     try:
-        if push:
-            fetch_tags(root)
-        model = register(root, name_of_model(root), revision or snapshot(root, message), message)
-        if push:
-            push_tags(root, model.tag)
+        model = register(root, name_of_model(root), revision or snapshot(root, message), message, push=push)
         if not promote:
             return Completed(message=f"registered {model.tag}")
         verdict = judge_model(root, model, settings)
         if not verdict.passed:
             reasons = "; ".join(verdict.reasons)
             return Completed(name=REFUSED, message=f"{model.tag} not promoted to {PRODUCTION}: {reasons}")
-        tag = assign(root, model, PRODUCTION)
-        if push:
-            push_tags(root, tag)
+        assign(root, model, PRODUCTION, push=push)
     except CseError as error:
         return Failed(message=f"register: {error}")
     against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"

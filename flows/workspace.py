@@ -18,12 +18,8 @@ from filelock import FileLock, Timeout
 from cse.errors import CseError
 from cse.process import throwaway_folder
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
-from flows.processes import CommandError, run_dvc
-from flows.repository import author, experiment, experiment_ref, git, last_line_with
-
-_LOCK = "cse-flow.lock"
-_OWNER = "cse-flow.owner"
-_CLONES = "cse-runs"
+from flows.processes import CommandError, last_after, run_dvc
+from flows.repository import author, experiment, experiment_ref, git, has_origin
 
 
 @dataclass(frozen=True)
@@ -45,21 +41,20 @@ class Workspace:
 
 
 @contextmanager
-def in_place(root: Path, run: str, say: Callable[[str], object]) -> Iterator[Workspace]:
+def in_place(root: Path, say: Callable[[str], object]) -> Iterator[Workspace]:
     """Work in the tree itself; a second run in the same tree waits for the first.
 
-    The kernel releases the lock when the process that holds it ends, however it dies.
+    Prefect's limit is one deployment's; this lock is also for other deployments and for runs without a server. The
+    kernel releases it when the process that holds it ends, however it dies.
     """
-    lock, owner = FileLock(root / ".dvc/tmp" / _LOCK), root / ".dvc/tmp" / _OWNER
-    owner.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(root / ".dvc/tmp/cse-flow.lock")
+    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
     try:
         lock.acquire(blocking=False)
     except Timeout:
-        who = owner.read_text(encoding="utf-8").strip() if owner.is_file() else "another run"
-        say(f"{who} is working in {root}: waiting for it to finish; cancel this run to stop waiting")
+        say(f"another run is working in {root}: waiting for it to finish; cancel this run to stop waiting")
         lock.acquire(poll_interval=0.5)
     try:
-        owner.write_text(f"run {run} (process {os.getpid()})\n", encoding="utf-8")
         yield Workspace(root, root)
     finally:
         lock.release()
@@ -70,24 +65,20 @@ def throwaway_clone(root: Path, run: str) -> Iterator[Workspace]:
     """Work in a clone of the last commit plus uncommitted changes of tracked files; remove it at the end."""
     if Path(run).name != run or run.startswith("."):
         raise CseError(f"run {run!r}: its name must be valid for a folder; use letters, digits, dots and dashes")
-    folder = root / ".dvc/tmp" / _CLONES / run
+    folder = root / ".dvc/tmp/cse-runs" / run
     with throwaway_folder(folder, "*", f"run {run}: is already working in a clone; wait for it to finish"):
-        _clone(root, folder)
+        # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one
+        # here breaks a `dvc exp run` in the source tree
+        git(root, "status", "--short")  # reads anew what was copied or touched: `stash create` fails on that, silently
+        changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history
+        git(root, "clone", "--quiet", "--shared", str(root), str(folder))
+        git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))
+        if changes:
+            git(folder, "read-tree", "-u", "--reset", changes)
+            git(folder, "reset", "--quiet")  # back to uncommitted changes of the working tree
         _share_dvc(root, folder)
         scratch = (root / SCRATCH).resolve()  # lets a later clone resume a killed training of the same settings
         yield Workspace(folder, root, {SCRATCH_VARIABLE: str(scratch)})
-
-
-def _clone(root: Path, folder: Path) -> None:
-    # not a `git worktree`: worktrees share refs/exps/exec, where DVC tracks the running experiment, so saving one here
-    # breaks a `dvc exp run` in the source tree
-    git(root, "status", "--short")  # reads anew what was copied or touched: `stash create` fails on that, silently
-    changes = git(root, "stash", "create", environment=identity(root))  # a commit outside the history
-    git(root, "clone", "--quiet", "--shared", str(root), str(folder))
-    git(folder, "checkout", "--quiet", "--detach", git(root, "rev-parse", "HEAD"))
-    if changes:
-        git(folder, "read-tree", "-u", "--reset", changes)
-        git(folder, "reset", "--quiet")  # back to uncommitted changes of the working tree
 
 
 def _share_dvc(root: Path, folder: Path) -> None:
@@ -98,15 +89,44 @@ def _share_dvc(root: Path, folder: Path) -> None:
     local = root / ".dvc/config.local"
     if local.is_file():
         shutil.copyfile(local, folder / ".dvc/config.local")
-    with Repo(str(root)) as repo:
-        cache = repo.cache.local_cache_dir
-        remotes = {name: str(remote["url"]) for name, remote in repo.config["remote"].items() if "url" in remote}
-    with Config(str(folder / ".dvc"), validate=False).edit("local") as config:
-        config.setdefault("cache", {})["dir"] = str(cache)
-        for name, url in remotes.items():
+    with Repo(str(root)) as repo, Config(str(folder / ".dvc"), validate=False).edit("local") as config:
+        config.setdefault("cache", {})["dir"] = str(repo.cache.local_cache_dir)
+        for name, url in remotes_of(root).items():
             if "://" not in url:  # relative to a folder that the clone is not in
                 config.setdefault("remote", {}).setdefault(name, {})["url"] = url
     _dvc(["checkout", "--quiet", "--allow-missing"], folder)
+
+
+def remotes_of(root: Path) -> dict[str, str]:
+    """Return addresses of DVC's remotes by name; folders as absolute paths."""
+    from dvc.config import Config
+
+    config = Config(str(root / ".dvc"), validate=False)
+    return {name: str(remote["url"]) for name, remote in config.get("remote", {}).items() if "url" in remote}
+
+
+def keep_remotes(directory: str, folder: str) -> dict[str, str]:
+    """Let a fresh clone use the DVC remotes of the folder it was deployed from: a step of ``prefect.yaml``.
+
+    The default remote is a folder next to the clone. A worker's clone is elsewhere and thrown away, along with
+    anything pushed next to it.
+    """
+    from dvc.config import Config
+
+    clone, deployed = Path(directory).resolve(), Path(folder)
+    theirs = remotes_of(deployed) if deployed.is_dir() else {}
+    with Config(str(clone / ".dvc"), validate=False).edit("local") as config:
+        for name, url in remotes_of(clone).items():
+            place = theirs.get(name, url)
+            if "://" in place:
+                continue
+            if name not in theirs and not Path(place).exists():
+                raise CseError(
+                    f"DVC remote {name!r} is a folder on the machine you deployed from; add one that workers reach: "
+                    "dvc remote add --default shared s3://BUCKET/PATH, commit, deploy again"
+                )
+            config.setdefault("remote", {}).setdefault(name, {})["url"] = place
+    return {"directory": str(clone)}
 
 
 def keep_as_experiment(workspace: Workspace, name: str) -> str:
@@ -126,12 +146,19 @@ def bring_over(workspace: Workspace, name: str) -> str:
     return revision
 
 
+def push_experiment(root: Path, name: str) -> bool:
+    """Push an experiment to git's origin, if there is one; return whether."""
+    if there := has_origin(root):
+        reference = experiment_ref(name, root)
+        git(root, "push", "--quiet", "origin", f"+{reference}:{reference}")
+    return there
+
+
 def _dvc(arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:
     try:
         run_dvc(arguments, folder, lambda line: None, environment)
     except CommandError as error:
-        said = last_line_with(error.last_lines, "ERROR: ") or "no message"
-        raise CseError(f"dvc {arguments[0]}: {said.removeprefix('ERROR: ')}") from None
+        raise CseError(f"dvc {arguments[0]}: {last_after('ERROR: ', error.last_lines) or 'no message'}") from None
 
 
 def snapshot(root: Path, message: str) -> str:
@@ -164,12 +191,7 @@ def left_to_git(root: Path) -> list[str]:
 
 
 def identity(root: Path) -> dict[str, str]:
-    """Return variables that name the committer, if git has none configured."""
-    try:
-        git(root, "config", "user.email")
-    except CseError:
-        name, email = author(root).values()
-        who = {f"GIT_{role}_NAME": name for role in ("AUTHOR", "COMMITTER")}
-        who |= {f"GIT_{role}_EMAIL": email for role in ("AUTHOR", "COMMITTER")}
-        return {variable: value for variable, value in who.items() if variable not in os.environ}
-    return {}
+    """Return the committer as variables for git, but for those that are set."""
+    pairs = zip(("NAME", "EMAIL"), author(root), strict=True)
+    variables = {f"GIT_{role}_{part}": value for part, value in pairs for role in ("AUTHOR", "COMMITTER")}
+    return {name: value for name, value in variables.items() if name not in os.environ}

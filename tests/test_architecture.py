@@ -124,7 +124,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     )
     files = {file_of(module).relative_to(ROOT).as_posix() for module in modules_of_stage(graph, "cse.stages.train")}
     trains = {file for file in files if not file.startswith(around)}
-    assert {"cse/training/losses.py", "cse/evaluation/tasks/score.py", "cse/model/backbone.py"} <= trains
+    assert {"cse/training/losses.py", "cse/evaluation/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
     assert "cse/training/workers.py" in trains  # a launcher, which the stage does not import
 

@@ -27,8 +27,8 @@ from cse.data.shape import (
 )
 from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
-from cse.evaluation.tasks.retrieval import NDCG
-from cse.evaluation.tasks.score import CLASS_PROBABILITY
+from cse.evaluation.retrieval import NDCG
+from cse.evaluation.score import CLASS_PROBABILITY
 
 HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90

@@ -26,7 +26,7 @@ from cse.data.tasks.parts import dev_part, part_for_test
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, value_of
-from cse.evaluation.tasks.score import MEASURES, score_dev
+from cse.evaluation.score import MEASURES, score_dev
 from cse.files import write_json
 from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY

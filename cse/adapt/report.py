@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,14 +11,15 @@ from cse.adapt.ladder import BARE, FULL, HEADED, IN_WORDS, PROMPTS, Ladder, shar
 from cse.adapt.run import Adapted
 from cse.bench.data import DataFolders
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
+from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import OWN, open_tasks
-from cse.evaluation.record import ITEMS_FILE
-from cse.evaluation.tasks.items import read_items
-from cse.report.canvas import COLOURS, Picture, canvas
-from cse.report.cells import Cell, Line, Table
+from cse.evaluation.labels import known_labels
+from cse.evaluation.record import ITEMS_FILE, read_items
+from cse.evaluation.score import TOLD
+from cse.report.canvas import COLOURS, NARROW, Picture, canvas
+from cse.report.tables import Cell, Line, Table, texts
 
-MOST = 20  # texts in a table
+MOST = 20  # rows of a table
 
 
 def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
@@ -26,16 +28,19 @@ def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
     if not rungs:
         return None
     own = any(not shares_backbone(rung.system) for rung in rungs)
-    with canvas(8.2, 0.5 * len(rungs) + 0.8) as (figure, save):
+    with canvas(NARROW, 0.62 * len(rungs) + 0.7) as (figure, save):
         axes = figure.subplots()
         scores = [rung.dev or 0.0 for rung in rungs]
         colours = [COLOURS[0] if shares_backbone(rung.system) else COLOURS[1] for rung in rungs]
-        bars = axes.barh([IN_WORDS[rung.system] for rung in rungs], scores, color=colours)
+        bars = axes.barh(range(len(rungs)), scores, 0.45, color=colours)
         behind = [HEADED[PROMPTS], HEADED[FULL]]  # their time is what they take beyond the model below
         told = [f"{r.dev:.1f}, {'+' if r.system in behind else ''}{r.seconds / 60:.1f} min" for r in rungs]
         axes.bar_label(bars, told, padding=4, fontsize=9)
-        axes.invert_yaxis()
-        axes.set_xlim(min(0.0, *scores), 1.25 * max(*scores, 1e-9))
+        for place, rung in enumerate(rungs):  # above its bar: beside it there is no room on a phone
+            axes.text(0, place - 0.28, IN_WORDS[rung.system], va="bottom")
+        axes.set_yticks([])
+        axes.set_ylim(len(rungs) - 0.7, -0.75)
+        axes.set_xlim(min(0.0, *scores), 1.3 * max(*scores, 1e-9))
         axes.set_xlabel(f"{measure} on held-out rows")
         return save(
             "ladder",
@@ -50,63 +55,74 @@ def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
 def change_tables(adapted: Adapted) -> list[Table]:
     """Return the texts of the main task that the model in the bundle helped most, and those it harmed most.
 
-    The items of records are times 100.
+    Of labelled texts also which label is most often taken for which. The items of records are times 100.
     """
     if adapted.main is None or adapted.model == BARE:
         return []
     name, measure = adapted.main
     data = PreparedData(DataFolders.below(adapted.folder).prepared)
     task = next((one for one in open_tasks(data, OWN) if one.name == name), None)
-    texts, labels = _texts_of(task)
     folders = {record.name: record.folder for system in adapted.systems for record in system.records}
-    items = [read_items(folders[one] / ITEMS_FILE).get(name, {}).get(measure) for one in (BARE, adapted.model)]
-    before, after = (np.empty(0) if one is None else one for one in items)
-    if not len(before) == len(after) == len(texts) > 0:
+    before, after = (read_items(folders[one] / ITEMS_FILE).get(name, {}) for one in (BARE, adapted.model))
+    if isinstance(task, LabelledTexts) and f"{measure}{TOLD}" in before.keys() & after.keys():
+        labels = known_labels(task.test_label, task.reference_label)
+        told = [[labels[int(number)] for number in items[f"{measure}{TOLD}"]] for items in (before, after)]
+        return _of_labels(name, measure, task, *told)
+    own = task.queries if isinstance(task, Retrieval) else task.test if isinstance(task, LabelledTexts) else []
+    sides = [items.get(measure, np.empty(0)) for items in (before, after)]
+    if not len(sides[0]) == len(sides[1]) == len(own) > 0:
         return []
-    kinds = (("helped", after - before), ("harmed", before - after))
-    return [_table(kind, name, measure, gain, texts, labels, before, after) for kind, gain in kinds if (gain > 0).any()]
-
-
-def _table(
-    kind: str,
-    task: str,
-    measure: str,
-    gain: np.ndarray,
-    texts: Sequence[str],
-    labels: Sequence[str],
-    before: np.ndarray,
-    after: np.ndarray,
-) -> Table:
-    count = int((gain > 0).sum())
-    shown = np.argsort(-gain, kind="stable")[: min(MOST, count)]
-    right_or_wrong = set(np.unique(before)) | set(np.unique(after)) <= {0.0, 100.0}
-
-    def told(value: float) -> str:
-        return ("right" if value else "wrong") if right_or_wrong else f"{value:.0f}"
-
-    lines = [
-        Line(
-            (
-                *(Cell(column[place]) for column in (texts, labels) if column),
-                *(Cell(told(value[place]), float(value[place])) for value in (before, after)),
-            )
+    gain = sides[1] - sides[0]
+    tables = []
+    for kind, gained in (("helped", gain), ("harmed", -gain)):
+        count = int((gained > 0).sum())
+        shown = np.argsort(-gained, kind="stable")[: min(MOST, count)]
+        lines = [Line((Cell(own[n]), *(Cell(f"{side[n]:.0f}", float(side[n])) for side in sides))) for n in shown]
+        caption = (
+            f"{name}: {measure} times 100 of each text with the bare backbone and with the model in the bundle; the "
+            f"{len(lines)} that changed most."
         )
-        for place in shown
-    ]
-    words = ("text", *(["label"] if labels else []))
-    return Table(
-        kind,
-        f"Texts that it {kind}: {count:,} of {len(texts):,}",
-        f"{task}: {measure}{'' if right_or_wrong else ' times 100'} of each text with the bare backbone and with the "
-        f"model in the bundle; {f'{len(lines)} of them' if right_or_wrong else f'the {len(lines)} that changed most'}.",
-        (*words, "before", "after"),
-        len(words),
-        tuple(lines),
+        if lines:
+            title = f"Texts that it {kind}: {count:,} of {len(own):,}"
+            tables.append(Table(kind, title, caption, ("text", "before", "after"), lines, 1))
+    return tables
+
+
+def _of_labels(
+    name: str, measure: str, task: LabelledTexts, before: Sequence[str], after: Sequence[str]
+) -> list[Table]:
+    """Return what became right, what became wrong, and confusions; the most frequent confusions first."""
+    label, count = task.test_label, f"of {len(task.test):,}"
+    tables = []
+    for kind, wrong, right, whose in (
+        ("helped", before, after, "the bare backbone"),
+        ("harmed", after, before, "the model in the bundle"),
+    ):
+        changed = [n for n, own in enumerate(label) if wrong[n] != own == right[n]]
+        frequent = Counter((label[n], wrong[n]) for n in changed)
+        shown = sorted(changed, key=lambda n: (-frequent[label[n], wrong[n]], label[n], wrong[n]))[:MOST]
+        caption = (
+            f"{name}: what {measure} takes each text for with {whose}; with the other it is right. Of the most "
+            f"frequent confusions, {len(shown)} texts."
+        )
+        if shown:
+            lines = [Line(texts(task.test[n], label[n], wrong[n])) for n in shown]
+            title = f"Texts that it {kind}: {len(changed):,} {count}"
+            tables.append(Table(kind, title, caption, ("text", "label", "taken for"), lines, 3))
+    old, new = (
+        Counter((own, one) for own, one in zip(label, told, strict=True) if own != one) for told in (before, after)
     )
-
-
-def _texts_of(task: Task | None) -> tuple[Sequence[str], Sequence[str]]:
-    """Return the texts that a task's main measure is a mean over, and their labels if they have any."""
-    if isinstance(task, LabelledTexts):
-        return task.test, task.test_label
-    return (task.queries, ()) if isinstance(task, Retrieval) else ((), ())
+    common = sorted(old.keys() | new.keys(), key=lambda pair: (-new[pair], -old[pair], pair))
+    lines = [
+        Line((*texts(*pair), Cell(f"{old[pair]:,}", old[pair]), Cell(f"{new[pair]:,}", new[pair])))
+        for pair in common[:MOST]
+    ]
+    if lines:
+        caption = (
+            f"{name}: texts of a label that {measure} takes for another, with the bare backbone ({old.total():,} "
+            f"{count}) and with the model in the bundle ({new.total():,}); the {len(lines)} most frequent of "
+            f"{len(common):,} confusions."
+        )
+        head = ("label", "taken for", "before", "after")
+        tables.append(Table("confusions", "Labels taken for others", caption, head, lines, 2))
+    return tables

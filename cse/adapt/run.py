@@ -36,8 +36,8 @@ from cse.adapt.models import ON_ALL_ROWS, RATE, Models
 from cse.adapt.plan import SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
 from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
-from cse.evaluation.compared import Compared
-from cse.evaluation.tasks.score import CLASS_PROBABILITY
+from cse.evaluation.comparison import Compared
+from cse.evaluation.score import CLASS_PROBABILITY
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
 from cse.report.comparisons import comparisons

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from cse.adapt.ladder import BARE, IN_WORDS, ORDER, shares_backbone
 from cse.adapt.run import Adapted
 from cse.data.tasks.kinds import PROXY
-from cse.evaluation.compared import ONE_TRAINING, STS, Compared, corrected
-from cse.evaluation.tasks.retrieval import NDCG, OF_WORDS, WITH_WORDS
-from cse.evaluation.tasks.score import CLASS_MEAN, KNN, PROBE
+from cse.evaluation.comparison import ONE_TRAINING, STS, Compared, corrected
+from cse.evaluation.retrieval import NDCG, OF_WORDS, WITH_WORDS
+from cse.evaluation.score import CLASS_MEAN, KNN, PROBE
 
 _UNMEASURED = (
     "Queries are adapted, but whether they find more was not measured. On two collections where it was, vectors alone "

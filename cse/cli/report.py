@@ -53,7 +53,7 @@ def compare(records: Sequence[Path], baseline: str | None, json_path: Path | Non
     in their seed are one system. Differences come with a 95 % interval and a p value, by a paired bootstrap over
     queries, pairs or texts, and over seeds.
     """
-    from cse.evaluation.compared import compared_rows
+    from cse.evaluation.comparison import compared_rows
     from cse.evaluation.table import format_rows
     from cse.files import is_json_with, write_rounded_json
     from cse.outputs import check_file, publish_file

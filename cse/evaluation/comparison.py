@@ -1,4 +1,6 @@
-"""Is one model better than another? Items and training seeds as two sources of chance in one interval.
+"""Is one model better than another: on each of the user's own tasks and pairs, and on the seven STS tasks as a whole?
+
+Items and training seeds are two sources of chance in one interval.
 
 Both models are measured on the same queries, pairs or texts, so each resample of a bootstrap draws items once for both:
 what makes an item hard for either does not count as a difference. That gives the error of the items. A trained model
@@ -14,9 +16,9 @@ between the interval errs on the wide side. Two trained sides average each other
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,14 +26,21 @@ from scipy.optimize import brentq
 from scipy.stats import t as student
 
 from cse.errors import CseError
-from cse.evaluation import weighted
+from cse.evaluation import pairs
+from cse.evaluation.dev_facts import SPEARMAN
+from cse.evaluation.measures import average_name
+from cse.evaluation.score import AP, COSINE, F1, GOLD
+from cse.evaluation.sts import SEVEN_TASKS
 
 RESAMPLES = 2000
 LEVEL = 0.95
 SMALLEST_P = 2 / (RESAMPLES + 1)
 _ROWS_AT_ONCE = 100  # resamples; bounds memory to this many times the number of items
-Statistic = Literal["mean", "spearman", "average_precision", "best_f1"]
+_OF_PAIRS = {SPEARMAN: pairs.rank_correlations, AP: pairs.average_precisions, F1: pairs.best_f1s}
 Numbers = float | NDArray[np.float64]
+Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``Score.items``
+STS = "STS"
+ONE_TRAINING = "this one training only"
 
 
 @dataclass(frozen=True)
@@ -39,37 +48,34 @@ class Outcomes:
     """What one measure of one model is computed from.
 
     Attributes:
-        values: per seed and item ``(S, N)``: the item's score for ``mean``, else the cosine of a pair.
-        gold: gold score or class of each pair ``(N,)``; None for ``mean``.
+        values: per seed and item ``(S, N)``: the item's score, or the cosine of a pair.
+        gold: gold score or class of each pair ``(N,)``; None for a mean over items.
+        statistic: the measure of pairs, a key of ``_OF_PAIRS``; empty for a mean.
         trained: whether another seed would have given another model; the bare backbone has none.
         content: hash of the items in their order, see ``content_of``; empty if not known.
     """
 
     values: NDArray[np.float64]
     gold: NDArray[np.float64] | None = None
-    statistic: Statistic = "mean"
+    statistic: str = ""
     trained: bool = True
     content: str = ""
-
-    @property
-    def items(self) -> int:
-        """Number of items."""
-        return int(self.values.shape[1])
 
     @property
     def seeds(self) -> int:
         """Number of seeds."""
         return int(self.values.shape[0])
 
-    def scores(self, counts_RN: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the measure times 100 by resample and seed, ``(R, S)``; NaN where it is not defined.
+    @property
+    def items(self) -> int:
+        """Number of items."""
+        return int(self.values.shape[1])
 
-        Args:
-            counts_RN: how often each resample holds each item.
-        """
+    def scores(self, counts_RN: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the measure times 100, ``(R, S)``, NaN where not defined, of resamples that hold an item so often."""
         if self.gold is None:
             return 100 * (counts_RN @ self.values.T) / counts_RN.sum(axis=1, keepdims=True)
-        return 100 * _STATISTICS[self.statistic](self.values, self.gold, counts_RN)
+        return 100 * _OF_PAIRS[self.statistic](self.values, self.gold, counts_RN)
 
 
 @dataclass(frozen=True)
@@ -109,18 +115,9 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """Return numbers for JSON."""
-        return {
-            "before": self.before,
-            "after": self.after,
-            "difference": self.difference,
-            "low": self.low,
-            "high": self.high,
-            "p": self.p,
-            "items": self.items,
-            "seeds": list(self.seeds),
-            "one_training": self.one_training,
-            "verdict": self.verdict,
-        }
+        tree = asdict(self) | {"difference": self.difference, "seeds": list(self.seeds), "verdict": self.verdict}
+        del tree["corrected"]
+        return tree
 
 
 @dataclass(frozen=True)
@@ -157,22 +154,17 @@ class Chance:
         return float(brentq(lambda alpha: self.half_width(alpha) - abs(difference), SMALLEST_P, 1.0))
 
 
-def compare(before: Outcomes, after: Outcomes, *, seed: int = 0) -> Comparison:
-    """Compare two models on one measure of one task.
-
-    Args:
-        after: outcomes of the other, on the same items in the same order.
-    """
-    return compare_average([(before, after)], seed=seed)
+def compare(before: Outcomes, after: Outcomes) -> Comparison:
+    """Compare two models on one measure of one task, by the same items in the same order."""
+    return compare_average([(before, after)])
 
 
-def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0) -> Comparison:
+def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]]) -> Comparison:
     """Compare two models on the mean of one measure over several tasks; items are drawn within each task.
 
-    Args:
-        tasks: outcomes of both models, task by task, with the same seeds in every task.
+    Each model has the same seeds in every task.
     """
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     drawn = np.zeros(RESAMPLES)
     for pair in tasks:
         _check_same_items(*pair)
@@ -184,8 +176,12 @@ def compare_average(tasks: Sequence[tuple[Outcomes, Outcomes]], *, seed: int = 0
             drawn[part] += (after_R - before_R) / len(tasks)
     drawn = drawn[np.isfinite(drawn)]  # a resample of few pairs may have no correlation
     items = sum(pair[0].items for pair in tasks)
-    seeds = [np.mean([_once(pair[model]) for pair in tasks], axis=0) for model in (0, 1)]  # (S,) each
-    sides = [(_variance_of_mean(scores_S), len(scores_S) - 1) for scores_S in seeds]
+    once = [[outcomes.scores(np.ones((1, outcomes.items)))[0] for outcomes in pair] for pair in tasks]
+    seeds = [np.mean([pair[model] for pair in once], axis=0) for model in (0, 1)]  # (S,) each
+    sides = [
+        (float(scores_S.var(ddof=1) / len(scores_S)) if len(scores_S) > 1 else 0.0, len(scores_S) - 1)
+        for scores_S in seeds
+    ]
     known = len(drawn) and items > 1
     chance = Chance(float(drawn.var()) if known else np.inf, max(items - 1, 1), *sides)
     before, after = (float(scores_S.mean()) for scores_S in seeds)
@@ -212,17 +208,8 @@ def _check_same_items(before: Outcomes, after: Outcomes) -> None:
         )
 
 
-def _once(outcomes: Outcomes) -> NDArray[np.float64]:
-    """Return the measure of each seed with every item once, ``(S,)``."""
-    return outcomes.scores(np.ones((1, outcomes.items)))[0]
-
-
 def _quantile(alpha: float, degrees: Numbers) -> Any:
     return student.isf(alpha / 2, degrees)
-
-
-def _variance_of_mean(scores_S: NDArray[np.float64]) -> float:
-    return float(scores_S.var(ddof=1) / len(scores_S)) if len(scores_S) > 1 else 0.0
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -233,8 +220,114 @@ def holm(p: Sequence[float]) -> list[float]:
     return found.tolist()
 
 
-_STATISTICS: dict[str, Callable[..., NDArray[np.float64]]] = {
-    "spearman": weighted.rank_correlation,
-    "average_precision": weighted.average_precision,
-    "best_f1": weighted.best_f1,
-}
+@dataclass(frozen=True)
+class Measured:
+    """What one model scored, once per training seed.
+
+    Attributes:
+        tasks, sts: items of the user's own tasks and of the similarity tasks, one mapping per seed.
+        measures: by own task, the names of its measures, the main one first.
+        trained: whether another seed would have scored otherwise; the bare backbone has none.
+        content: hashes of what was measured, one mapping per seed, see ``content_of_suite``; empty if not known.
+    """
+
+    tasks: Sequence[Items]
+    sts: Sequence[Items]
+    measures: Mapping[str, Sequence[str]]
+    trained: bool = True
+    content: Sequence[Mapping[str, str]] = ()
+
+    def content_of(self, key: str) -> str:
+        """Return the hash of a task such as ``tasks/NAME``; empty if not known."""
+        found = sorted({each[key] for each in self.content if key in each})
+        if len(found) > 1:
+            name = key.partition("/")[2]
+            raise CseError(f"{name}: seeds of one model were measured on different items; evaluate all of them again")
+        return found[0] if found else ""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One comparison with the task and the measure that it is about; ``main``: the measure stands for the task."""
+
+    task: str
+    measure: str
+    main: bool
+    comparison: Comparison
+
+    def sentence(self) -> str:
+        """Return the result in words, such as ``manual nDCG@10: 50.35 -> 52.10, better by 1.75; 95 % interval ...``."""
+        one = self.comparison
+        words = {"better": f"better by {one.difference:.2f}", "worse": f"worse by {-one.difference:.2f}"}
+        told = words.get(one.verdict, f"{one.verdict} ({one.difference:+.2f})")
+        corrected = "" if one.corrected is None else f" ({one.corrected:.3f} corrected)"
+        seeds = f", {max(one.seeds)} seeds" if max(one.seeds) > 1 else ""
+        alone = f"; holds for {ONE_TRAINING}" if one.one_training else ""
+        return (
+            f"{self.task} {self.measure}: {one.before:.2f} -> {one.after:.2f}, {told}; 95 % interval {one.low:+.2f} to "
+            f"{one.high:+.2f}, p {one.p:.3f}{corrected}, {one.items:,} items{seeds}{alone}"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return names and numbers for JSON."""
+        return {"task": self.task, "measure": self.measure, **self.comparison.to_dict()}
+
+
+def compare_measured(before: Measured, after: Measured) -> list[Compared]:
+    """Compare two models on every measure that both have, own tasks first.
+
+    A measure that is no mean over items and not of pairs (V-measure, a threshold) has no comparison.
+    """
+    found = []
+    for task, measures in after.measures.items():
+        for number, measure in enumerate(measures if task in before.measures else ()):
+            if pair := _pair(before, after, "tasks", task, measure):
+                found.append(Compared(task, measure, number == 0, compare(*pair)))
+    seeds = [*before.sts, *after.sts]
+    names = [name for name in seeds[-1] if all(name in each for each in seeds)] if after.sts and before.sts else []
+    tasks = {name: pair for name in names if (pair := _pair(before, after, "sts", name, SPEARMAN))}
+    seven = [name for name in tasks if name in SEVEN_TASKS]
+    found += [Compared(name, SPEARMAN, True, compare(*tasks[name])) for name in tasks if name not in seven]
+    if seven:
+        measure = f"{SPEARMAN}, {average_name(seven, SEVEN_TASKS)}" if len(seven) > 1 else f"{SPEARMAN}, {seven[0]}"
+        found.append(Compared(STS, measure, True, compare_average([tasks[name] for name in seven])))
+    return found
+
+
+def corrected(found: Sequence[Compared]) -> list[Compared]:
+    """Return comparisons as several questions at once: a verdict needs a p value that Holm's correction leaves."""
+    p = holm([one.comparison.p for one in found])
+    return [
+        replace(one, comparison=replace(one.comparison, corrected=each)) for one, each in zip(found, p, strict=True)
+    ]
+
+
+def compared_rows(found: Sequence[Compared]) -> list[list[str]]:
+    """Return a header and a row of text per comparison."""
+    rows = [["task", "measure", "verdict", "before", "after", "difference", "95 % interval", "p", "items"]]
+    for compared in found:
+        one = compared.comparison
+        verdict = f"{one.verdict}, {ONE_TRAINING}" if one.one_training else one.verdict
+        numbers = [f"{one.before:.2f}", f"{one.after:.2f}", f"{one.difference:+.2f}"]
+        interval = [f"{one.low:+.2f} to {one.high:+.2f}", f"{one.p:.3f}", f"{one.items:,}"]
+        rows.append([compared.task, compared.measure, verdict, *numbers, *interval])
+    return rows
+
+
+def _outcomes(model: Measured, kind: str, task: str, measure: str) -> Outcomes | None:
+    """Return what a measure is computed from: items of the task (``kind``: ``tasks`` or ``sts``) by seed, if any."""
+    items = [seed[task] for seed in (model.tasks if kind == "tasks" else model.sts) if task in seed]
+    if not items:
+        return None
+    content = model.content_of(f"{kind}/{task}")
+    if measure in items[0]:
+        return Outcomes(np.stack([each[measure] for each in items]) / 100, trained=model.trained, content=content)
+    if measure in _OF_PAIRS and COSINE in items[0]:
+        cosine_SN = np.stack([each[COSINE] for each in items])
+        return Outcomes(cosine_SN, items[0][GOLD], measure, model.trained, content)
+    return None
+
+
+def _pair(before: Measured, after: Measured, kind: str, task: str, measure: str) -> tuple[Outcomes, Outcomes] | None:
+    one, other = (_outcomes(model, kind, task, measure) for model in (before, after))
+    return None if one is None or other is None else (one, other)

@@ -23,10 +23,9 @@ class Classifier:
 
     Attributes:
         optimizer: ``adam`` (rate 1e-3) or ``rmsprop`` (rate 1e-2), L2 as coupled weight decay on weights and bias.
-        batch_size: rows per step.
         tenacity: training ends at the validation after this many without improvement.
         l2: values to choose from; the first of the best wins.
-        seed: seed for weights, folds and row order, reset for each classifier.
+        seed: of weights, folds and row order, reset for each classifier.
     """
 
     optimizer: Literal["adam", "rmsprop"] = "adam"
@@ -52,12 +51,7 @@ FAST = Classifier(optimizer="rmsprop", batch_size=128, epoch_size=2, tenacity=3,
 
 @dataclass
 class Problem:
-    """Rows of one classifier.
-
-    Attributes:
-        train: training rows, in order.
-        dev: validation rows for early stopping; None: hold out a random 5 % of ``train``, as SentEval does.
-    """
+    """Training rows of one classifier, and validation rows for early stopping; None: a random 5 %, as in SentEval."""
 
     train: np.ndarray
     dev: np.ndarray | None
@@ -66,17 +60,11 @@ class Problem:
 
 @dataclass
 class Fitted:
-    """A problem's classifiers, one per L2 value, with the weights of their best validation.
+    """A problem's classifiers, one per L2 value, with the weights of their best validation."""
 
-    Attributes:
-        weight: ``(R, C, D)``.
-        bias: ``(R, C)``.
-        dev_accuracy: best validation accuracy, from 0 to 1, ``(R,)``.
-    """
-
-    weight: torch.Tensor
-    bias: torch.Tensor
-    dev_accuracy: np.ndarray
+    weight: torch.Tensor  # (R, C, D)
+    bias: torch.Tensor  # (R, C)
+    dev_accuracy: np.ndarray  # (R,), from 0 to 1
 
     def accuracy(self, features_ND: torch.Tensor, label_N: torch.Tensor) -> np.ndarray:
         """Return each classifier's accuracy, from 0 to 1, ``(R,)``."""
@@ -96,12 +84,9 @@ def fit(
     device: torch.device | None = None,
     advance: Callable[[int], object] | None = None,
 ) -> list[Fitted]:
-    """Train every problem's classifiers.
+    """Train every problem's classifiers on its rows of features ``(N, D)`` with classes from 0 ``(N,)``.
 
-    Args:
-        features: all rows, ``(N, D)``.
-        label: classes, numbered from 0, ``(N,)``.
-        problems: subsets of rows, all with the same number of L2 values.
+    All problems have the same number of L2 values.
     """
     device = device or torch.device("cpu")
     features_ND = torch.as_tensor(features, dtype=torch.float32, device=device)

@@ -1,10 +1,10 @@
-"""What a score is, and measures of similarity: cosine of a pair, rank correlation with the gold scores."""
+"""What every measure needs: embeddings by sentence, what a score is, cosines of pairs and rank correlations."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from scipy.stats import spearmanr
@@ -22,6 +22,60 @@ class NotFinite(CseError):  # noqa: N818 - reads as what it is
     """Embeddings contain a NaN or an infinity."""
 
 
+class TextEncoder(Protocol):
+    """Anything that turns sentences into vectors: the training model, the ONNX runtime, a baseline."""
+
+    def encode(
+        self, sentences: list[str], /, *, batch_size: int = ..., normalize: bool = ..., show_progress_bar: bool = ...
+    ) -> np.ndarray:
+        """Return embeddings ``(n, d)`` in the order of the sentences; dropout off."""
+        ...
+
+
+class Vectors:
+    """Embeddings by sentence: each distinct one is encoded once, however many tasks it occurs in.
+
+    Raises:
+        NotFinite: a sentence whose embedding is not finite.
+    """
+
+    def __init__(
+        self,
+        encoder: TextEncoder,
+        sentences: Iterable[str],
+        batch_size: int | None = None,
+        progress: bool = False,
+        role: str | None = None,
+    ) -> None:
+        self._rows: dict[str, int] = {}
+        for sentence in sentences:
+            self._rows.setdefault(sentence, len(self._rows))
+        options = {"role": role, "batch_size": batch_size}
+        given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+        self._embeddings: np.ndarray = np.empty((0, 0), np.float32)
+        if self._rows:
+            self._embeddings = encoder.encode(list(self._rows), normalize=False, show_progress_bar=progress, **given)
+        finite = np.isfinite(self._embeddings).all(axis=1)
+        if not finite.all():
+            sentence = next(text for text, row in self._rows.items() if not finite[row])
+            shown = sentence if len(sentence) <= 60 else sentence[:57] + "..."
+            raise NotFinite(
+                f"evaluation: {int((~finite).sum())} of {len(self)} embeddings are not finite, the first of "
+                f"{shown!r}; the model's weights have probably diverged, train with a lower learning rate"
+            )
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def of(self, sentences: Sequence[str]) -> np.ndarray:
+        """Return the embeddings of sentences, ``(n, d)``, unchanged."""
+        return self._embeddings[[self._rows[sentence] for sentence in sentences]]
+
+    def cosines(self, first: Sequence[str], second: Sequence[str]) -> np.ndarray:
+        """Return the cosine of each pair of sentences, float64 ``(n,)``."""
+        return pair_cosines(self.of(first), self.of(second))
+
+
 @dataclass(frozen=True)
 class Score:
     """Scores of one task.
@@ -31,7 +85,8 @@ class Score:
         facts: the same one by one, for JSON; ``main`` names the measure that stands for the task, if not the first.
         items: by measure that is a mean over items, its value for each, times 100, float64 ``(n,)``: a query, a
             triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
-            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are.
+            ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are; labelled
+            texts also the number of the label that each measure told, as ``kNN label``.
         subsets: Spearman by subset of scored pairs; None if undefined (constant scores, a single pair).
         examples: queries of a paraphrase retrieval with what they found.
     """
@@ -80,12 +135,9 @@ class Averaged:
         return {name: score.values[score.main] for name, score in self.tasks.items()}
 
     def average(self, measure: str | None = None) -> float | None:
-        """Return the mean of the scores, rounded to two decimals, of the tasks that ``average_name`` covers.
+        """Return the mean of the scores, each rounded to two decimals, of the tasks that ``average_name`` covers.
 
-        ``Avg.`` ignores tasks other than the published ones. None if a task lacks the measure.
-
-        Args:
-            measure: one of theirs; None: the one that stands for a task.
+        ``Avg.`` ignores tasks other than the published ones. None if a task lacks the measure (default: its main one).
         """
         covered = self.published if self.average_name == "Avg." else tuple(self.tasks)
         scores = [self.tasks[name].values.get(measure or self.tasks[name].main) for name in covered]
@@ -121,34 +173,24 @@ def headline_name(scores: Iterable[str]) -> str | None:
 
 
 def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Cosine of each row of ``a`` with the same row of ``b``, summed in float64.
+    """Cosine of each row of ``a`` ``(n, d)`` with the same row of ``b``, of any length, summed in float64: ``(n,)``.
 
     As in SimCSE's SentEval, an undefined cosine (a zero vector, a NaN) counts as 0.
-
-    Args:
-        a: embeddings of the first sentences, ``(n, d)``, any float type, not necessarily of unit length.
-        b: embeddings of the second sentences, ``(n, d)``.
-
-    Returns:
-        Cosines, float64 ``(n,)``.
     """
     if a.shape != b.shape or a.ndim != 2:
         raise ValueError(f"pair_cosines: expected two arrays of one shape (n, d), got {a.shape} and {b.shape}")
+
+    def dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.einsum("nd,nd->n", a, b, dtype=np.float64)
+
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         # one root of the product, not a product of roots: equal rows then give exactly 1 and tie with each other
-        cosines = _row_dots(a, b) / np.sqrt(_row_dots(a, a) * _row_dots(b, b))
+        cosines = dots(a, b) / np.sqrt(dots(a, a) * dots(b, b))
     return np.where(np.isfinite(cosines), cosines, 0.0)
 
 
 def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
-    """Spearman's rank correlation; tied values share the mean of their ranks.
-
-    Args:
-        x: numbers ``(n,)``, for example cosines.
-        y: numbers ``(n,)``, for example gold scores.
-
-    Returns:
-        The correlation, from -1 to 1.
+    """Spearman's rank correlation of cosines ``(n,)`` with gold scores; tied values share the mean of their ranks.
 
     Raises:
         UndefinedScore: fewer than two pairs, or all values of one side equal.
@@ -162,7 +204,3 @@ def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
                 "use pairs of different similarity and a model that tells sentences apart"
             )
     return float(spearmanr(x, y).statistic)
-
-
-def _row_dots(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    return np.einsum("nd,nd->n", a, b, dtype=np.float64)

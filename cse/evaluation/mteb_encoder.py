@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError, nearest
-from cse.evaluation.vectors import TextEncoder
+from cse.evaluation.measures import TextEncoder
 from cse.runtime.uses import role_for
 
 try:

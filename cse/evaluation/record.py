@@ -4,29 +4,32 @@
 that were measured, of the model, of every other file. It is sealed, see ``cse.runtime.seal``. Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
 ``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
-and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``cse.evaluation.tasks.items``).
+and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import io
+import zipfile
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cse.data.store import rows_in_words
 from cse.errors import CseError
-from cse.evaluation.density import DENSITY_COLUMNS, density_rows
-from cse.evaluation.details import PairDetails
-from cse.evaluation.measures import Score
+from cse.evaluation.space import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
-from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, write_items
 from cse.files import read_csv, rounded, write_csv, write_sealed
 from cse.runtime.seal import check_entries, check_files, describe_files, read_sealed
 
 RECORD_FILE = "record.json"
 PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
+ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
+_NO_TIME = (1980, 1, 1, 0, 0, 0)  # of archives, so that equal scores give equal bytes
 FORMAT = 3
 _AGAIN = "evaluate the model again with --out"
 
@@ -61,12 +64,29 @@ def write_record(
 ) -> None:  # fmt: skip
     """Write a record to an existing, empty folder; round scores to four decimals."""
     if results.details is not None:
-        _write_details(folder, results.details)
+        details, task = results.details, results.details.task
+        pairs = zip(task.subset, task.score, details.cosine, strict=True)
+        points = zip(details.points, details.subset, details.sentences, strict=True)
+        write_csv(
+            folder / PAIRS_FILE,
+            ("task", "subset", "gold", "cosine"),
+            ((task.name, subset, f"{gold:g}", f"{cosine:.4f}") for subset, gold, cosine in pairs),
+        )
+        write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
+        write_csv(
+            folder / TSNE_FILE,
+            ("x", "y", "subset", "sentence"),
+            ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
+        )
     if results.retrieval is not None:
         write_csv(
             folder / RETRIEVAL_FILE,
             ("query", "partner", "rank", "place", "candidate", "cosine", "correct"),
-            _retrieval_rows(results.retrieval),
+            (
+                (one.query, one.partner, one.rank, place, text, f"{cosine:.4f}", int(text == one.partner))
+                for one in results.retrieval.examples
+                for place, (text, cosine) in enumerate(one.nearest, start=1)
+            ),
         )
     if results.tasks:
         write_items(folder / ITEMS_FILE, {name: score.items for name, score in results.tasks.items()})
@@ -110,25 +130,26 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
     return None if facts.get("data") is None else rows_in_words(facts["data"])
 
 
-def _write_details(folder: Path, details: PairDetails) -> None:
-    task = details.task
-    pairs = zip(task.subset, task.score, details.cosine, strict=True)
-    write_csv(
-        folder / PAIRS_FILE,
-        ("task", "subset", "gold", "cosine"),
-        ((task.name, subset, f"{gold:g}", f"{cosine:.4f}") for subset, gold, cosine in pairs),
-    )
-    write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
-    points = zip(details.points, details.subset, details.sentences, strict=True)
-    write_csv(
-        folder / TSNE_FILE,
-        ("x", "y", "subset", "sentence"),
-        ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
-    )
+def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+    """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, measures in tasks.items():
+            for measure, items in measures.items():
+                stream = io.BytesIO()
+                np.lib.format.write_array(stream, np.asarray(items, np.float64), allow_pickle=False)
+                archive.writestr(zipfile.ZipInfo(f"{name}/{measure}.npy", _NO_TIME), stream.getvalue())
 
 
-def _retrieval_rows(score: Score) -> Iterable[Sequence[Any]]:
-    for example in score.examples:
-        for place, (candidate, cosine) in enumerate(example.nearest, start=1):
-            correct = int(candidate == example.partner)
-            yield example.query, example.partner, example.rank, place, candidate, f"{cosine:.4f}", correct
+def read_items(path: Path) -> dict[str, dict[str, np.ndarray]]:
+    """Return the items by task and measure, float64 ``(n,)``; none where there is no such file."""
+    if not path.is_file():
+        return {}
+    found: dict[str, dict[str, np.ndarray]] = {}
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            for key in archive.files:
+                task, _, measure = key.rpartition("/")
+                found.setdefault(task, {})[measure] = archive[key]
+    except (ValueError, OSError, zipfile.BadZipFile):
+        raise CseError(f"{path}: truncated or changed; evaluate the model again with --out") from None
+    return found

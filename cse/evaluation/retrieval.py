@@ -1,41 +1,138 @@
-"""Paraphrase retrieval: each sentence of an STS-B pair with gold score 5 retrieves the other (D2CSE tables 3 and 4).
+"""Measures of retrieval, by exact search.
 
-The papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
+Of the user's own queries, as trec_eval defines them: ``nDCG@k = DCG@k / ideal DCG@k`` with
+``DCG@k = sum_{i <= k} g_i / log2(i + 1)``: the gain ``g`` is the grade itself (linear), and the ideal ranking takes all
+judged documents of the query, also those that the collection lacks: they are never found. A document without a
+judgement, or with a grade below 1, has gain 0 and is not relevant. Recall@k, MRR@k (reciprocal rank of the first
+relevant document, 0 beyond k) and average precision (over the whole ranking) see only whether a document is relevant.
+Of equal cosines, the document that comes first in the corpus ranks higher. A query that is itself a document does not
+find it, as in BEIR. Beside the vectors, nDCG@10 of words alone (BM25), and of words and vectors together (see
+``cse.search.hybrid``).
+
+Of paraphrases, as in D2CSE's tables 3 and 4: each sentence of an STS-B pair with gold score 5 retrieves the other. The
+papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
 agrees with D2CSE's figures. Without it every sentence slot but the query's own is a candidate, and a duplicate of the
-query always ranks first (DiffCSE's figures).
-
-One query with near-identical candidates is shown by itself: is the paraphrase ranked first (D2CSE table 2)?
+query always ranks first (DiffCSE's figures). One query with near-identical candidates is shown by itself: is the
+paraphrase ranked first (D2CSE table 2)?
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
-from cse.data.tasks.kinds import ScoredPairs
+from cse.data.tasks.kinds import Retrieval, ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import Score
-from cse.evaluation.vectors import Vectors
+from cse.evaluation.measures import Score, Vectors
 from cse.runtime.encode import unit_rows
+from cse.search.hybrid import search
+from cse.search.words import Words
 
+NDCG, MRR, RECALL, MAP = "nDCG@10", "MRR@10", {10: "recall@10", 100: "recall@100"}, "MAP"
+MEASURES = (NDCG, MRR, *RECALL.values(), MAP)
+WITH_WORDS, OF_WORDS = f"{NDCG} with words", f"{NDCG} of words"
+_CUT = 10
+_CELLS = 1 << 24  # of a block of cosines: 64 MiB of float32
+_BLOCK = 1024  # queries of paraphrases
 CUTS = (1, 3, 5)
 SHOWN = 5  # nearest sentences kept for reading
 # the example of D2CSE's table 2, written as in STS-B; the second candidate has gold 5
 QUERY = "you can do it , too ."
 CANDIDATES = ("you can use it , too .", "yes , you can do it .", "can you do it ?")
 EXAMPLE = (QUERY, *CANDIDATES)
-_BLOCK = 1024  # queries
+
+
+def score_queries(
+    query_QD: np.ndarray, document_ND: np.ndarray, task: Retrieval, *, words: bool = False
+) -> dict[str, np.ndarray]:
+    """Return each of ``MEASURES`` by query, from 0 to 1, float64 ``(q,)``; with words ``WITH_WORDS``, ``OF_WORDS`` too.
+
+    Vectors are of unit length, float32.
+    """
+    lexical = Words(task.documents).scores(task.queries) if words else None
+    grade = np.maximum(task.relevance, 0)
+    order = np.argsort(task.query, kind="stable")  # judgements by query
+    bounds = np.searchsorted(task.query[order], np.arange(len(query_QD) + 1))
+    measures = (*MEASURES, WITH_WORDS, OF_WORDS) if words else MEASURES
+    values = {name: np.empty(len(query_QD)) for name in measures}
+    for start, cosine_BN in cosine_blocks(query_QD, document_ND):
+        for query, cosine_N in enumerate(cosine_BN, start):
+            judged = order[bounds[query] : bounds[query + 1]]
+            relevant = judged[grade[judged] > 0]
+            own = -1 if task.own is None else task.own[query]
+            if own >= 0 and own not in task.document[relevant]:
+                cosine_N[own] = -np.inf
+            places, grades = task.document[relevant], grade[relevant]
+            for name, value in score_ranks(_ranks(cosine_N, places), grades).items():
+                values[name][query] = value
+            if lexical is not None:
+                bm25_N = np.where(np.isneginf(cosine_N), -np.inf, next(lexical))
+                for name, score_N in ((WITH_WORDS, search(cosine_N, bm25_N, document_ND)), (OF_WORDS, bm25_N)):
+                    values[name][query] = score_ranks(_ranks(score_N, places), grades)[NDCG]
+    return values
+
+
+def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
+    """Return each of ``MEASURES`` of one query, from 0 to 1.
+
+    Args:
+        ranks: ranks of the relevant documents, from 1, ``(r,)``; infinite where a document is not there.
+        grades: their grades, all above 0, ``(r,)``.
+    """
+    rising = np.sort(ranks)
+    gain = np.where(ranks <= _CUT, grades / np.log2(ranks + 1), 0.0).sum()
+    ideal = np.sort(grades)[::-1][:_CUT]
+    return {
+        NDCG: gain / (ideal / np.log2(np.arange(2, len(ideal) + 2))).sum(),
+        MRR: 1 / rising[0] if rising[0] <= _CUT else 0.0,
+        **{name: float((ranks <= cut).mean()) for cut, name in RECALL.items()},
+        MAP: float((np.arange(1, len(rising) + 1) / rising).mean()),
+    }
+
+
+def _ranks(score_N: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """Return the rank of the documents at some places: 1, the better ones, and the equal ones before them."""
+    return np.array(
+        [1 + (score_N > score_N[p]).sum() + (score_N[:p] == score_N[p]).sum() if p >= 0 else np.inf for p in places]
+    )
+
+
+def cosine_blocks(
+    query_QD: np.ndarray, document_ND: np.ndarray, cells: int = _CELLS
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield the first query of each block of at most ``cells`` and its cosines with all documents, float32 ``(b, n)``.
+
+    Never holds the whole ``(q, n)`` table. Equal documents have exactly equal cosines, so that ties are ties: a matrix
+    product alone may round equal columns differently. Documents may lie in a file: they are read, not copied.
+    """
+    later, first = _repeated(np.ascontiguousarray(document_ND))
+    step = max(1, cells // len(document_ND))
+    for start in range(0, len(query_QD), step):
+        block_BN = query_QD[start : start + step] @ document_ND.T
+        block_BN[:, later] = block_BN[:, first]
+        yield start, block_BN
+
+
+def _repeated(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the places of rows that equal an earlier one, and of the first that equals each."""
+    bits = rows.view(np.uint32 if rows.strides[0] % 8 else np.uint64)
+    random = np.random.default_rng(0).integers(1, 1 << 63, bits.shape[1], np.uint64) | np.uint64(1)
+    step = max(1, _CELLS // bits.shape[1])
+    with np.errstate(over="ignore"):
+        keys = [(bits[start : start + step] * random).sum(axis=1) for start in range(0, len(rows), step)]
+    _, first, which = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
+    later = np.flatnonzero(first[which] != np.arange(len(rows)))
+    first = first[which][later]
+    pairs = zip(later, first, strict=True)  # two keys are equal by chance once in many years
+    same = np.array([np.array_equal(rows[one], rows[other]) for one, other in pairs], bool)
+    return later[same], first[same]
 
 
 @dataclass(frozen=True)
 class Example:
-    """A query with its nearest sentences.
-
-    Attributes:
-        rank: the partner's rank, 1 is nearest.
-        nearest: candidates with their cosines, nearest first.
-    """
+    """A query of a paraphrase, its partner's rank (1 is nearest), and the nearest candidates with their cosines."""
 
     query: str
     partner: str
@@ -53,9 +150,8 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
         raise CseError(f"{pairs.name}: no pair has a gold score of {gold:g} or more; give pairs that are paraphrases")
     slots = [*pairs.sentence1, *pairs.sentence2]
     pool = list(dict.fromkeys(slots)) if dedup else slots
-    count = len(pairs)
-    own = np.concatenate([rows, rows + count])  # slots of the queries
-    wanted = np.concatenate([rows + count, rows])
+    own = np.concatenate([rows, rows + len(pairs)])  # slots of the queries
+    wanted = np.concatenate([rows + len(pairs), rows])
     if dedup:
         place = {text: i for i, text in enumerate(pool)}
         own, wanted = (np.array([place[slots[i]] for i in ends]) for ends in (own, wanted))

@@ -1,24 +1,37 @@
-"""The shape of the space: alignment and uniformity (Wang and Isola 2020), exact.
+"""The shape of the space, in numbers and in pictures.
 
 ``alignment = mean ||f(x) - f(x+)||^2`` over positive pairs, ``uniformity = log mean exp(-2 ||f(x) - f(y)||^2)`` over
-all pairs of different rows, vectors of unit length. Papers use different pairs and rows without saying so; the setting
-is part of the result. The default follows SimCSE's authors: positives with gold above 4, rows of all STS-B splits.
+all pairs of different rows, vectors of unit length (Wang and Isola 2020), exact. Papers use different pairs and rows
+without saying so; the setting is part of the result. The default follows SimCSE's authors: positives with gold above 4,
+rows of all STS-B splits.
+
+Pictures show the cosines of one task's pairs, a kernel density of them per group of gold similarity (PromCSE figure 3,
+D2CSE figure 2b) and a t-SNE of the sentences (D2CSE figure 2a). The papers state neither the split nor the bounds of
+the groups. Here the range of gold scores is cut into five equal parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from scipy.special import logsumexp
+from scipy.stats import gaussian_kde
 
 from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import Score
-from cse.evaluation.vectors import Vectors
+from cse.evaluation.measures import Score, Vectors
 from cse.runtime.encode import unit_rows
 
 _BLOCK = 1024  # rows
+ALL = "all pairs"
+GROUPS, POINTS = 5, 201  # of a density
+DENSITY_COLUMNS = ("group", "pairs", "cosine", "density")
+DRAWN_TASK = "STS-B"
+PERPLEXITY, SEED = 30.0, 42  # of t-SNE
+DRAWN = 500  # sentences: t-SNE takes 2 seconds of processor for them, 23 for 2,000, and more dots show no more
 
 
 def score_space(
@@ -33,17 +46,13 @@ def score_space(
     first = [text for split in splits for text in split.sentence1]
     second = [text for split in splits for text in split.sentence2]
     gold = np.concatenate([split.score for split in splits])
-    positive = gold > threshold if strict else gold >= threshold
+    positive = np.flatnonzero(gold > threshold if strict else gold >= threshold)
     least = f"{'>' if strict else '>='} {threshold:g}"
-    if not positive.any():
+    if not len(positive):
         raise CseError(f"alignment: no pair has a gold score {least}; lower it")
-    texts = [*first, *second]
-    aligned = alignment(
-        vectors.of([first[i] for i in np.flatnonzero(positive)]),
-        vectors.of([second[i] for i in np.flatnonzero(positive)]),
-    )
-    rows = list(dict.fromkeys(texts)) if dedup else texts
-    names, pairs = [split.name for split in splits], int(positive.sum())
+    aligned = alignment(*(vectors.of([side[i] for i in positive]) for side in (first, second)))
+    rows = list(dict.fromkeys([*first, *second])) if dedup else [*first, *second]
+    names, pairs = [split.name for split in splits], len(positive)
     kind = "distinct sentences" if dedup else "sentences"
     return Score(
         {"alignment": aligned, "uniformity": uniformity(vectors.of(rows))},
@@ -81,3 +90,98 @@ def _unit(rows_ND: np.ndarray) -> np.ndarray:
             "sentences without known words out"
         )
     return unit_rows(rows_ND.astype(np.float64))
+
+
+@dataclass(frozen=True)
+class Density:
+    """The curve of all pairs or of a group of gold scores, such as ``[0, 1)``; its area is 1 if it ends within.
+
+    Attributes:
+        cosine, density: points of the curve and its values there, ``(points,)``.
+    """
+
+    group: str
+    pairs: int
+    cosine: np.ndarray
+    density: np.ndarray
+
+
+def densities(cosine: np.ndarray, gold: np.ndarray) -> list[Density]:
+    """Return the curve of all pairs ``(n,)`` and one per group of gold scores, lowest first.
+
+    A group without two different cosines has no curve and is skipped.
+    """
+    low, high = np.floor(gold.min()), np.ceil(gold.max())
+    edges = np.linspace(low, high if high > low else low + 1, GROUPS + 1)
+    group = np.clip(np.searchsorted(edges, gold, side="right") - 1, 0, GROUPS - 1)
+    names = [f"[{a:g}, {b:g})" for a, b in pairwise(edges)]
+    names[-1] = names[-1].replace(")", "]")
+    grid = np.linspace(min(0.0, np.floor(10 * cosine.min()) / 10), 1.0, POINTS)
+    drawn = [(ALL, cosine), *((name, cosine[group == i]) for i, name in enumerate(names))]
+    return [
+        Density(name, len(part), grid, gaussian_kde(part)(grid))
+        for name, part in drawn
+        if len(part) > 1 and np.ptp(part) >= 1e-9
+    ]
+
+
+def density_rows(curves: Iterable[Density]) -> list[tuple[str | int, ...]]:
+    """Return the points of curves for a CSV file, in the order of ``DENSITY_COLUMNS``."""
+    return [
+        (curve.group, curve.pairs, f"{x:.3f}", f"{y:.4f}")
+        for curve in curves
+        for x, y in zip(curve.cosine, curve.density, strict=True)
+    ]
+
+
+@dataclass(frozen=True)
+class PairDetails:
+    """What pictures show of one task's pairs under an encoder.
+
+    Attributes:
+        cosine: of each pair, ``(n,)``.
+        sentences: the ``m`` distinct sentences, of more than 500 as many at even distances.
+        subset: subset where each first occurs.
+        points: their t-SNE coordinates, ``(m, 2)``.
+    """
+
+    task: ScoredPairs
+    cosine: np.ndarray
+    densities: list[Density]
+    sentences: list[str]
+    subset: list[str]
+    points: np.ndarray
+
+
+def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs:
+    """Return the task to show in figures: STS-B if present, otherwise the first."""
+    return next((task for task in tasks if task.name == DRAWN_TASK), tasks[0])
+
+
+def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
+    """Return the details of one task's pairs for given embeddings."""
+    cosine = vectors.cosines(task.sentence1, task.sentence2)
+    places: dict[str, str] = {}
+    for side in (task.sentence1, task.sentence2):
+        for sentence, subset in zip(side, task.subset, strict=True):
+            places.setdefault(sentence, subset)
+    sentences = list(places)
+    if len(sentences) > DRAWN:
+        sentences = [sentences[n] for n in np.linspace(0, len(sentences) - 1, DRAWN).astype(int)]
+    subsets, points = [places[sentence] for sentence in sentences], tsne(vectors.of(sentences))
+    return PairDetails(task, cosine, densities(cosine, task.score), sentences, subsets, points)
+
+
+def tsne(rows: np.ndarray) -> np.ndarray:
+    """Project rows ``(n, d)`` of any length to the plane, ``(n, 2)``, by t-SNE on unit vectors; deterministic.
+
+    Neighbours in the plane were neighbours in the space; distances between far groups mean nothing. Fewer than four
+    rows cannot be projected: they all get the origin.
+    """
+    from sklearn.manifold import TSNE  # imports pandas: a second of every evaluation
+
+    if len(rows) < 4:
+        return np.zeros((len(rows), 2))
+    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
+    layout = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED, n_jobs=-1)
+    return np.asarray(layout.fit_transform(unit_rows(rows.astype(np.float64)).astype(np.float32)))

@@ -19,33 +19,22 @@ from cse.data.tasks.kinds import (
     TransferTask,
     content_of,
     sentences_of,
-)
+)  # fmt: skip
 from cse.errors import CseError, nearest
-from cse.evaluation.cxc import score_cxc
-from cse.evaluation.details import PairDetails, drawn_task, pair_details
 from cse.evaluation.linear import FULL, Classifier
-from cse.evaluation.measures import Averaged, Score
+from cse.evaluation.measures import Averaged, Score, TextEncoder, Vectors
 from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
-from cse.evaluation.space import score_space
-from cse.evaluation.sts import score_sts
-from cse.evaluation.tasks.score import score_task
+from cse.evaluation.score import score_task
+from cse.evaluation.space import PairDetails, drawn_task, pair_details, score_space
+from cse.evaluation.sts import score_cxc, score_sts
 from cse.evaluation.transfer import score_transfer
-from cse.evaluation.vectors import TextEncoder, Vectors
 
 MEASURES = ("sts", "cxc", "transfer", "retrieval", "space", "tasks")
 _READS: dict[str, type] = {
-    "sts": ScoredPairs,
-    "cxc": CaptionPairs,
-    "transfer": TransferTask,
-    "retrieval": Splits,
-    "space": Splits,
-}
-_CALLED = {
-    "sts": "STS",
-    "cxc": "CxC-STS",
-    "space": "alignment and uniformity",
-    "space_test": "alignment and uniformity of STS-B test",
-}
+    "sts": ScoredPairs, "cxc": CaptionPairs, "transfer": TransferTask, "retrieval": Splits, "space": Splits,
+}  # fmt: skip
+_SPACE = "alignment and uniformity"
+_CALLED = {"sts": "STS", "cxc": "CxC-STS", "space": _SPACE, "space_test": f"{_SPACE} of STS-B test"}
 # measures that miss a part of the data where it is not there; other parts are similarity tasks
 _MISSED_BY = {
     "CxC-STS": {"cxc"},
@@ -92,22 +81,14 @@ class SuiteResults:
         tree: dict[str, Any] = {} if self.sts is None else self.sts.to_dict("sts")
         if self.transfer is not None:
             tree["transfer"] = self.transfer.to_dict("transfer")
-        for name in ("cxc", "retrieval", "space", "space_test"):
-            score = getattr(self, name)
-            if score is not None:
-                tree[name] = score.to_dict()
-        if self.pooling is not None:
-            tree["pooling"] = self.pooling
-        if self.reads:
-            tree["reads"] = self.reads
-        if self.near_identical is not None:
-            tree["near_identical"] = self.near_identical
-        if self.tasks:
-            tree["tasks"] = {
-                name: {**score.facts, "values": score.values, "setting": score.setting}
-                for name, score in self.tasks.items()
-            }
-        return tree | ({"missing": self.missing} if self.missing else {})
+        single = {"cxc": self.cxc, "retrieval": self.retrieval, "space": self.space, "space_test": self.space_test}
+        tree |= {name: score.to_dict() for name, score in single.items() if score is not None}
+        own = {
+            name: {**score.facts, "values": score.values, "setting": score.setting}
+            for name, score in self.tasks.items()
+        }
+        facts = {"pooling": self.pooling, "reads": self.reads, "near_identical": self.near_identical, "tasks": own}
+        return tree | {name: value for name, value in (facts | {"missing": self.missing}).items() if value}
 
 
 def evaluate_suite(
@@ -124,10 +105,6 @@ def evaluate_suite(
     """Measure an encoder on the available data.
 
     Args:
-        encoder: see ``TextEncoder``.
-        data: from ``read_suite``.
-        batch_size: sentences per forward pass; None: the encoder's own.
-        progress: whether to show progress bars, the encoder's and one per transfer task.
         device: where classifiers are trained; None: the CPU.
         measures: which of ``MEASURES`` to compute; only their sentences are encoded.
         details: whether to also compute the data for figures (about 10 s).

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from cse.errors import CseError, nearest, one_line, printable
 from cse.evaluation.measures import Averaged
@@ -12,8 +12,7 @@ from cse.evaluation.measures import Averaged
 if TYPE_CHECKING:  # a table of rows needs no encoder
     from cse.evaluation.suite import SuiteResults
 
-TableFormat = Literal["text", "markdown", "latex"]
-TABLE_FORMATS: tuple[TableFormat, ...] = ("text", "markdown", "latex")
+TABLE_FORMATS = ("text", "markdown", "latex")
 _LATEX_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 # by field of the results: title, unit, digits
 _MEASURES = {
@@ -30,11 +29,7 @@ _TITLES = {"text": "{} ({})\n", "markdown": "**{}** ({})\n\n", "latex": "% {} ({
 def format_suite(
     models: Mapping[str, SuiteResults], style: str = "text", trained_on: Mapping[str, str | None] | None = None
 ) -> str:
-    """Format every measure; all models were evaluated on the same data.
-
-    Args:
-        trained_on: the rows that each model was trained on, as far as known.
-    """
+    """Format every measure of models on the same data, and the rows that each was trained on, as far as known."""
     reads = {name: reads_in_words(results.reads) for name, results in models.items()}
     differing = reads if len(set(reads.values())) > 1 else {}
     return _measures(models, style) + _lines("reads", differing, style) + training_lines(trained_on or {}, style)
@@ -86,10 +81,8 @@ def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
 def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
     """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
 
-    ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task.
-
-    Returns:
-        The table, two decimals, ``-`` for an undefined score; ends with a newline.
+    ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task; an undefined score
+    is ``-``.
     """
     if style not in TABLE_FORMATS:
         raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")

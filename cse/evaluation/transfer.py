@@ -24,8 +24,7 @@ from tqdm import tqdm
 from cse.data.tasks.kinds import TRANSFER_TASKS, Labelled, TransferTask
 from cse.errors import CseError
 from cse.evaluation.linear import FULL, Classifier, Fitted, Problem, fit
-from cse.evaluation.measures import Averaged, Score
-from cse.evaluation.vectors import Vectors
+from cse.evaluation.measures import Averaged, Score, Vectors
 
 
 def score_transfer(
@@ -41,9 +40,7 @@ def score_transfer(
     ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
     value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
 
-    Args:
-        vectors: embeddings of ``sentences_of(tasks)``.
-        how: ``FULL`` for published figures, ``FAST`` for a quick look.
+    ``how``: ``FULL`` for published figures, ``FAST`` for a quick look.
     """
     if not tasks:
         raise CseError("evaluation: no transfer tasks; give SentEval's downstream folder")
@@ -85,9 +82,7 @@ def _nested(parts: list[_Rows], how: Classifier, train: _Train) -> Score:
     (rows,) = parts
     problems, outer = [], _folds(rows.label, how)
     for learn, _ in outer:
-        problems += [
-            Problem(learn[inner], learn[stop], how.l2) for inner, stop in _folds(rows.label[learn], how)
-        ]  # fmt: skip
+        problems += [Problem(learn[inner], learn[stop], how.l2) for inner, stop in _folds(rows.label[learn], how)]
     found = train(rows, problems)
     chosen, dev = [], []
     for number in range(len(outer)):

@@ -23,6 +23,7 @@ INK = "#22262b"  # text and axes
 # colour-blind safe (Okabe and Ito 2008); curves also differ in their dashes
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
 DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+NARROW = 5.0  # inches: fits a phone at a legible size
 _LONGEST = 40  # characters of a name in a figure
 _STYLE: Any = {
     "svg.fonttype": "none",  # keep text as text: searchable, in the page's font
@@ -37,11 +38,7 @@ _STYLE: Any = {
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure and its data.
-
-    Attributes:
-        name: file name without suffix.
-    """
+    """A figure, and its data as csv; ``name`` is the name of its files without suffix."""
 
     name: str
     title: str
@@ -87,7 +84,7 @@ def panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes]
     """Yield a figure with ``count`` panels, at most three per row, with shared axes."""
     columns = 2 if count in (2, 4) else min(3, count)
     lines = -(-count // columns)
-    with canvas(8.2 if columns > 1 else 5.4, height * lines + 0.8) as (figure, save):
+    with canvas(8.2 if columns > 1 else NARROW, height * lines + 0.8) as (figure, save):
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for axes in grid[count:]:
             axes.set_axis_off()

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from cse.errors import CseError, nearest
-from cse.evaluation.compared import Compared, Measured, compare_measured, compared_rows
-from cse.evaluation.record import Record
-from cse.evaluation.tasks.items import ITEMS_FILE, STS_FILE, read_items
-from cse.report.cells import Cell, Line, Table
+from cse.evaluation.comparison import Compared, Measured, compare_measured, compared_rows
+from cse.evaluation.record import ITEMS_FILE, STS_FILE, read_items
 from cse.report.systems import System
+from cse.report.tables import Line, Table, texts
 
 
 def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[tuple[System, System, list[Compared]]]:
-    """Compare every system that is more than a bare backbone with its baseline.
+    """Compare every system that is more than a bare backbone with a baseline, where both have tasks in common.
 
-    Args:
-        systems: from ``group``.
-        baseline: name of the system to compare all others with; None: each with its bare backbone, where
-            that was evaluated too, else with the first system.
-
-    Returns:
-        Baseline, system and comparisons, where both have tasks in common.
+    ``baseline`` is the name of a system; None: each system's bare backbone, where that was evaluated too, else the
+    first system. Returns baseline, system and comparisons.
     """
     names = [system.name for system in systems]
     if baseline is not None and baseline not in names:
@@ -40,8 +35,8 @@ def measured(system: System) -> Measured:
     """Return what a system scored, seed by seed."""
     scored = system.first.scores.get("tasks", {})
     return Measured(
-        [_items(record, ITEMS_FILE) for record in system.records],
-        [_items(record, STS_FILE) for record in system.records],
+        [read_items(record.folder / ITEMS_FILE) for record in system.records],
+        [read_items(record.folder / STS_FILE) for record in system.records],
         {task: list(found["values"]) for task, found in scored.items()},
         system.trained,
         [record.content for record in system.records],
@@ -53,7 +48,7 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
     lines = []
     for before, after, results in comparisons(systems):
         for row in compared_rows(results)[1:]:
-            lines.append(Line(tuple(map(Cell, (after.name, before.name, *row))), own=True))
+            lines.append(Line(texts(after.name, before.name, *row), own=True))
     if not lines:
         return None
     head = ("system", "against", *compared_rows([])[0])
@@ -62,7 +57,19 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
         "Better or worse: the interval of the difference excludes 0. One seed says nothing of the next, and of twenty "
         "rows without a true difference one seems to have one."
     )
-    return Table("comparisons", "Is it better?", caption, head, 5, tuple(lines))
+    return Table("comparisons", "Is it better?", caption, head, lines, 5)
+
+
+def in_words(table: Table) -> str:
+    """Return a line for each system: on how many measures of ``comparison_table`` it is better or worse."""
+    found: dict[str, Counter[str]] = {}
+    for line in table.lines:
+        system, against, _, _, verdict, *_ = (cell.text for cell in line.cells)
+        found.setdefault(f"{system} against {against}", Counter())[verdict.partition(",")[0]] += 1
+    return "\n".join(
+        f"{pair}: " + ", ".join(f"{verdict} on {count}" for verdict, count in sorted(counts.items())) + " measures"
+        for pair, counts in found.items()
+    )
 
 
 def _baseline_of(system: System, systems: Sequence[System], baseline: str | None) -> System | None:
@@ -75,7 +82,3 @@ def _baseline_of(system: System, systems: Sequence[System], baseline: str | None
         alike = [one for one in bare if one.reads.get("texts") == system.reads.get("texts")]
         return next((one for one in alike if one.reads == system.reads), alike[0] if alike else None)
     return systems[0] if system is not systems[0] else None
-
-
-def _items(record: Record, file: str) -> dict:
-    return read_items(record.folder / file)

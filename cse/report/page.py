@@ -1,4 +1,4 @@
-"""The report as a self-contained HTML page, and as Markdown with figure files."""
+"""The report as a self-contained HTML page, and as Markdown with figure files: two templates over one content."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment
+from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
@@ -19,15 +19,16 @@ from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
 from cse.report.canvas import INK, Picture
-from cse.report.cells import Cell, Table
-from cse.report.comparisons import comparison_table
+from cse.report.comparisons import comparison_table, in_words
+from cse.report.papers import paper_tables
 from cse.report.pictures import draw_all
 from cse.report.systems import System
-from cse.report.tables import own_tables, paper_tables, settings_table, systems_table
+from cse.report.tables import Cell, Table, own_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
 _MARKUP = re.compile(r"[\\`~$\[\]<>&]|\*(?=\S)|(?<=\S)\*|(?<!\w)_|_(?!\w)")
+_WIDE = 440  # points: a picture wider than that scrolls sideways on a phone instead of shrinking
 EXAMPLES = 12  # queries per system
 
 
@@ -38,6 +39,7 @@ class Report:
     Attributes:
         tables: of the papers.
         verdict: lines that stand above everything; the first is its headline.
+        proof, further: pictures and tables below the verdict.
     """
 
     systems: Sequence[System]
@@ -46,15 +48,6 @@ class Report:
     verdict: str = ""
     proof: Sequence[Picture] = ()
     further: Sequence[Table] = ()
-
-    @property
-    def introduction(self) -> str:
-        """A sentence on what is compared."""
-        runs = sum(len(system.records) for system in self.systems)
-        return (
-            f"{len(self.systems)} systems from {runs} evaluated models. Scores are measured by this project "
-            "unless marked as published."
-        )
 
 
 def make_report(
@@ -65,15 +58,11 @@ def make_report(
     proof: Sequence[Picture] = (),
     further: Sequence[Table] = (),
 ) -> Report:
-    """Draw the figures and lay out the tables, those of the papers too unless told otherwise.
-
-    Args:
-        papers: whether to show the papers' tables.
-        verdict: see ``Report``.
-        proof: see ``Report``.
-        further: see ``Report``.
-    """
+    """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
     tables = paper_tables(systems) if papers else []
+    compared = comparison_table(systems)
+    if compared is not None:
+        verdict, further = verdict or in_words(compared), [*further, compared]
     return Report(systems, draw_all(systems), tables, verdict, proof, further)
 
 
@@ -91,97 +80,63 @@ def write_report(report: Report, folder: Path) -> None:
 
 def as_html(report: Report) -> str:
     """Return the page, with style, script and figures inline and no external links."""
-    here = files("cse.report")
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True, finalize=shown_on_page)
-    template = environment.from_string(here.joinpath("report.html").read_text("utf-8"))
-
-    def shown(pictures: Sequence[Picture]) -> list[dict[str, Any]]:
-        return [
-            {"name": p.name, "title": p.title, "caption": p.caption, "inline": Markup(_inline(p)),
-             "csv": base64.b64encode(_csv(p)).decode()}
-            for p in pictures
-        ]  # fmt: skip
-
-    examples = _examples(report.systems)
-    return template.render(
-        title=TITLE,
-        names=("system", "model"),
-        css=Markup(here.joinpath("report.css").read_text("utf-8")),
-        script=Markup(here.joinpath("report.js").read_text("utf-8")),
-        introduction=report.introduction,
-        verdict=report.verdict.partition("\n"),
-        systems=systems_table(report.systems),
-        own=_own_tables(report),
-        proof=shown(report.proof),
-        further=report.further,
-        pictures=shown(report.pictures),
-        tables=report.tables,
-        examples=examples,
-        differences=settings_table(report.systems),
-        settings=[{"name": s.name, "text": _yaml(s.settings)} for s in report.systems if s.settings],
-        environments=_environments(report.systems),
-        gaps=_gaps(report.systems),
-        sections=_sections(report, bool(examples)),
+    environment = Environment(
+        autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=shown_on_page
     )
+    environment.filters |= {"inline": _inline, "base64": lambda picture: base64.b64encode(_csv(picture)).decode()}
+    environment.tests["wide"] = lambda picture: _width(picture) > _WIDE
+    css, script = (Markup(_packaged(name)) for name in ("report.css", "report.js"))
+    return environment.from_string(_packaged(PAGE_FILE)).render(_content(report), css=css, script=script)
 
 
 def as_markdown(report: Report) -> str:
     """Return the report as Markdown; figures are linked from the folder next to it."""
-    parts = [f"# {TITLE}\n"]
-    if report.verdict:
-        headline, _, more = report.verdict.partition("\n")
-        parts.append(f"**{_words(headline)}**\n\n```\n{printable(more)}\n```\n")
-    parts += map(_markdown_picture, report.proof)
-    parts += map(_markdown_table, report.further)
-    parts += [report.introduction + "\n", _markdown_table(systems_table(report.systems))]
-    parts += map(_markdown_table, _own_tables(report))
-    if report.pictures:
-        parts.append("## Figures\n")
-    parts += map(_markdown_picture, report.pictures)
-    if report.tables:
-        parts.append(
-            "## Tables of the papers\n\nRows in bold are from this project: mean ± sample standard deviation.\n"
-        )
-    parts += [_markdown_table(table) for table in report.tables]
-    parts.append("## Settings\n")
-    differences = settings_table(report.systems)
-    if differences is not None:
-        parts.append(_markdown_table(differences))
-    known = [system for system in report.systems if system.settings]
-    parts += [f"### {_words(s.name)}\n\n```yaml\n{printable(_yaml(s.settings))}```\n" for s in known]
-    parts.append("## Environment\n")
-    for environment in _environments(report.systems):
-        facts = [("records", environment["names"]), *environment["facts"]]
-        parts.append("\n".join(f"- {_words(name)}: {_words(str(value))}" for name, value in facts) + "\n")
-    gaps = _gaps(report.systems)
-    if gaps:
-        parts.append("### Not measured\n\n" + "\n".join(f"- {_words(gap)}" for gap in gaps) + "\n")
-    return "\n".join(parts)
+
+    def shown(value: Any) -> str:
+        return str(value) if isinstance(value, Markup) else _words(str(value))
+
+    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=shown)
+    environment.filters |= {"rows": _markdown_rows, "block": lambda text: Markup(printable(text))}
+    return environment.from_string(_packaged("markdown.j2")).render(_content(report), pictures_folder=PICTURES)
 
 
-def _own_tables(report: Report) -> list[Table]:
-    """Return the tables of the user's own pairs and tasks, and of what is better than what."""
-    compared = comparison_table(report.systems)
-    return [*own_tables(report.systems), *([] if compared is None else [compared])]
+def _packaged(name: str) -> str:
+    return files("cse.report").joinpath(name).read_text("utf-8")
 
 
-def _markdown_picture(picture: Picture) -> str:
-    title, caption = _words(picture.title), _words(picture.caption)
-    return f"### {title}\n\n{caption}\n\n![{title}]({PICTURES}/{picture.name}.svg)\n"
+def _content(report: Report) -> dict[str, Any]:
+    """Return what both templates show."""
+    systems = report.systems
+    headline, _, more = report.verdict.partition("\n")
+    records = [record for system in systems for record in system.records]
+    return {
+        "title": TITLE,
+        "headline": headline,
+        "more": more,
+        "proof": report.proof,
+        "further": report.further,
+        "introduction": f"{len(systems)} systems from {len(records)} evaluated models. Scores are measured by this "
+        "project unless marked as published.",
+        "systems": systems_table(systems),
+        "own": own_tables(systems),
+        "pictures": report.pictures,
+        "tables": report.tables,
+        "examples": _examples(systems),
+        "differences": settings_table(systems),
+        "settings": [(system.name, _yaml(system.settings)) for system in systems if system.settings],
+        "environments": _environments(records),
+        "gaps": _gaps(records),
+    }
 
 
-def _markdown_table(table: Table) -> str:
-    body = [[_markdown_cell(cell, line.own) for cell in line.cells] for line in table.lines]
-    notes = "".join(f"\n{number}. {_words(note)}" for number, note in enumerate(table.notes, start=1))
-    caption = f"{_words(table.caption)}\n\n" if table.caption else ""
-    head = list(map(_words, table.head))
-    return f"### {_words(table.title)}\n\n{caption}{format_rows([head, *body], 'markdown')}{notes}\n"
+def _markdown_rows(table: Table) -> Markup:
+    def shown(cell: Cell, own: bool) -> str:
+        text = _words(f"{cell.text} {cell.deviation}")
+        text = f"**{text}**" if own and text != "-" else text
+        return f"{text}<sup>{cell.note}</sup>" if cell.note else text
 
-
-def _markdown_cell(cell: Cell, own: bool) -> str:
-    text = _words(f"{cell.text} {cell.deviation}")
-    text = f"**{text}**" if own and text != "-" else text
-    return f"{text}<sup>{cell.note}</sup>" if cell.note else text
+    body = [[shown(cell, line.own) for cell in line.cells] for line in table.lines]
+    return Markup(format_rows([list(map(_words, table.head)), *body], "markdown"))
 
 
 def _words(text: str) -> str:
@@ -193,24 +148,16 @@ def _csv(picture: Picture) -> bytes:
     return picture.data.encode("utf-8", errors="replace")
 
 
-def _inline(picture: Picture) -> str:
+def _width(picture: Picture) -> float:
+    found = re.search(r'<svg[^>]* width="([\d.]+)pt"', picture.svg)
+    return float(found[1]) if found else 0.0
+
+
+def _inline(picture: Picture) -> Markup:
     """Return a drawing to inline in a page: unique ids, and the reader's colour for text and axes."""
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
-    return re.sub(INK, "currentColor", svg, flags=re.IGNORECASE)
-
-
-def _sections(report: Report, examples: bool) -> list[dict[str, str]]:
-    found = [("verdict", "Verdict")] if report.verdict else []
-    found += [(picture.name, picture.title) for picture in report.proof]
-    found += [(table.key, table.title) for table in report.further]
-    found += [("systems-section", "Systems")]
-    found += [(table.key, table.title) for table in _own_tables(report)]
-    found += [(picture.name, picture.title) for picture in report.pictures]
-    found += [(table.key, table.title) for table in report.tables]
-    found += [("examples", "Retrieval examples")] if examples else []
-    found += [("settings", "Settings"), ("environment", "Environment")]
-    return [{"key": key, "title": title} for key, title in found]
+    return Markup(re.sub(INK, "currentColor", svg, flags=re.IGNORECASE))
 
 
 def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
@@ -232,31 +179,23 @@ def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
     return shown
 
 
-def _environments(systems: Sequence[System]) -> list[dict[str, Any]]:
-    """Return each environment once, with the records made in it."""
+def _environments(records: Sequence[Record]) -> list[list[tuple[str, str]]]:
+    """Return each environment once, with the records made in it; a checkpoint's training is one line of it."""
     found: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for system in systems:
-        for record in system.records:
-            facts = record.environment | _training_of(record)
-            found.setdefault(tuple(facts.items()), []).append(record.name)
-    return [{"names": ", ".join(names), "facts": list(facts)} for facts, names in found.items()]
+    for record in records:
+        known, facts = dict(record.environment), record.model.get("facts", {})
+        if {"environment", "precision"} <= facts.keys():
+            trained = [facts["precision"], *(f"{name} {value}" for name, value in facts["environment"].items())]
+            known["training"] = ", ".join(trained)
+        found.setdefault(tuple(known.items()), []).append(record.name)
+    return [[("records", ", ".join(names)), *facts] for facts, names in found.items()]
 
 
-def _training_of(record: Record) -> dict[str, str]:
-    """Return a checkpoint's training environment in one line, if recorded."""
-    facts = record.model.get("facts", {})
-    if not {"environment", "precision"} <= facts.keys():
-        return {}
-    parts = [facts["precision"], *(f"{name} {value}" for name, value in facts["environment"].items())]
-    return {"training": ", ".join(parts)}
-
-
-def _gaps(systems: Sequence[System]) -> list[str]:
+def _gaps(records: Sequence[Record]) -> list[str]:
     gaps: dict[str, list[str]] = {}
-    for system in systems:
-        for record in system.records:
-            for gap in record.scores.get("missing", []):
-                gaps.setdefault(gap, []).append(record.name)
+    for record in records:
+        for gap in record.scores.get("missing", []):
+            gaps.setdefault(gap, []).append(record.name)
     return [f"{gap}: {', '.join(names)}" for gap, names in gaps.items()]
 
 

@@ -1,22 +1,25 @@
-"""Figures of the report, each with its data."""
+"""Figures of the report and of one run (scores by task, training), each with its data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, count, groupby
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
-from cse.evaluation.density import ALL
+from cse.evaluation.dev_facts import SPEARMAN, dev_column, dev_label, read_dev_curve
 from cse.evaluation.record import DENSITY_FILE, TSNE_FILE, Record
-from cse.report.canvas import COLOURS, DASHES, INK, Picture, canvas, panels, short
-from cse.report.figures import cxc_mean, sts_average
-from cse.report.systems import System
+from cse.evaluation.space import ALL
+from cse.files import read_csv
+from cse.report.canvas import COLOURS, DASHES, INK, NARROW, Picture, canvas, panels, short
+from cse.report.systems import System, number_at
 
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # dissimilar to similar; visible on white and on black
 MOST_PANELS = 9
@@ -24,12 +27,8 @@ MOST_PANELS = 9
 
 def draw_all(systems: Sequence[System]) -> list[Picture]:
     """Draw every figure that has data, in report order."""
-    drawn: list[Picture | None] = [
-        draw_domain_shift(systems),
-        draw_density_by_gold(systems),
-        draw_density_of_models(systems),
-        draw_tsne(systems),
-    ]
+    of_systems = (draw_domain_shift, draw_density_by_gold, draw_density_of_models, draw_tsne)
+    drawn = [draw(systems) for draw in of_systems]
     pictures: dict[str, Picture] = {}
     for picture in filter(None, drawn):
         names = chain([picture.name], (f"{picture.name}-{n}" for n in count(2)))
@@ -40,38 +39,35 @@ def draw_all(systems: Sequence[System]) -> list[Picture]:
 
 def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
     """Bars of standard STS next to CxC-STS (PromCSE figure 1)."""
-    measures = (("standard STS, average of seven tasks", sts_average), ("CxC-STS, image captions", cxc_mean))
+    measures = (
+        ("standard STS, average of seven tasks", number_at("Avg.", "all")),
+        ("CxC-STS, image captions", number_at("cxc", "mean")),
+    )
     found = [(system, [system.spread(figure) for _, figure in measures]) for system in systems]
     bars = [(system, [s for s in spreads if s is not None]) for system, spreads in found if all(spreads)]
     if not bars:
         return None
-    with canvas(8.2, 4.2) as (figure, save):
+    with canvas(NARROW, 4.2) as (figure, save):
         axes = figure.subplots()
         width = 0.8 / len(bars)
-        lowest = min(min(spread.values) for _, spreads in bars for spread in spreads)
-        highest = max(max(spread.values) for _, spreads in bars for spread in spreads)
+        values = [value for _, spreads in bars for spread in spreads for value in spread.values]
+        lowest, highest = min(values), max(values)
         floor = np.floor(lowest - 0.35 * (highest - lowest) - 0.5)
         for number, (system, spreads) in enumerate(bars):
             places = np.arange(len(measures)) + (number - (len(bars) - 1) / 2) * width
-            means = np.array([spread.mean for spread in spreads])
-            axes.bar(
-                places,
-                means - floor,
-                0.9 * width,
-                bottom=floor,
-                color=COLOURS[number % len(COLOURS)],
-                label=short(system.name),
-            )
+            heights = [spread.mean - floor for spread in spreads]
+            colour = COLOURS[number % len(COLOURS)]
+            axes.bar(places, heights, 0.9 * width, bottom=floor, color=colour, label=short(system.name))
             for place, spread in zip(places, spreads, strict=True):
                 if spread.std is not None:
                     axes.errorbar(place, spread.mean, spread.std, color=INK, linewidth=1, capsize=3)
                     axes.plot([place] * len(spread.values), spread.values, "o", color=INK, markersize=2.5)
-                top = max(spread.values) if spread.std is None else max(*spread.values, spread.mean + spread.std)
+                top = max(*spread.values, spread.mean + (spread.std or 0.0))
                 axes.annotate(
                     f"{spread.mean:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8
                 )
         axes.set_ylim(floor, highest + 0.12 * (highest - floor))
-        axes.set_xticks(range(len(measures)), [label for label, _ in measures])
+        axes.set_xticks(range(len(measures)), [label.replace(", ", ",\n") for label, _ in measures])
         axes.set_ylabel("Spearman * 100")
         _legend_below(figure, axes)
         table = [
@@ -121,7 +117,7 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
     drawn = _with_table(systems, DENSITY_FILE, most=len(COLOURS) * len(DASHES))
     if len(drawn) < 2:
         return None
-    with canvas(8.2, 3.8) as (figure, save):
+    with canvas(NARROW, 3.8) as (figure, save):
         axes = figure.subplots()
         table = []
         for number, (system, points) in enumerate(drawn):
@@ -209,7 +205,8 @@ def _line(number: int) -> dict[str, Any]:
 
 def _legend_below(figure: Figure, axes: Axes) -> None:
     handles, labels = axes.get_legend_handles_labels()
-    columns = 3 if max(map(len, labels)) < 28 else 2
+    longest = max(map(len, labels))
+    columns = 3 if longest < 18 else 2 if longest < 30 else 1
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=9)
 
 
@@ -223,3 +220,62 @@ def _outer_labels(panels: Sequence[Axes], x: str, y: str) -> None:
         if number + columns >= len(panels):
             axes.set_xlabel(x)
             axes.tick_params(labelbottom=True)
+
+
+def draw_scores(path: Path) -> Picture | None:
+    """Bars by task, one per model, from a CSV of ``task, model, spearman``; None without scores."""
+    rows = read_csv(path)
+    tasks, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "model"))
+    if not rows:
+        return None
+    with canvas(6.4, 0.9 + 0.22 * len(models) * len(tasks) + 0.14 * len(tasks)) as (figure, save):
+        axes = figure.add_subplot()
+        height = 0.8 / len(models)
+        for number, model in enumerate(models):
+            scores = {row["task"]: float(row["spearman"]) for row in rows if row["model"] == model}
+            places = [tasks.index(task) + number * height for task in scores]
+            bars = axes.barh(
+                places, list(scores.values()), height, label=short(model), color=COLOURS[number % len(COLOURS)]
+            )
+            axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
+        axes.set_yticks([place + 0.4 - height / 2 for place in range(len(tasks))], list(map(short, tasks)))
+        axes.invert_yaxis()
+        axes.margins(x=0.12)
+        axes.set_xlabel("Spearman · 100")
+        if len(models) > 1:
+            figure.legend(loc="outside lower center", ncols=len(models))
+        return save(
+            "scores", "Scores by task", "Spearman * 100", ["task", "model", "spearman"],
+            ([row["task"], row["model"], row["spearman"]] for row in rows),
+        )  # fmt: skip
+
+
+def draw_training(folder: Path) -> Picture | None:
+    """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None if nothing was trained."""
+    losses = [(int(row["step"]), float(row["loss"])) for row in read_csv(folder / "train.csv")]
+    scores = read_dev_curve(folder / "dev.csv")
+    column = next((name for row in read_csv(folder / "dev.csv") for name in row if name != "step"), "spearman")
+    own = column != dev_column(SPEARMAN)
+    name, caption = (
+        (dev_label(column), "dev score") if own else (dev_label(SPEARMAN), "Spearman * 100 on the dev pairs")
+    )
+    if not losses:
+        return None
+    with canvas(6.4, 2.6) as (figure, save):
+        left = figure.add_subplot()
+        left.plot(*zip(*losses, strict=True), color=COLOURS[0], label="loss")
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
+        left.set_xlabel("update")
+        left.set_ylabel("loss")
+        if scores:
+            right = left.twinx()
+            right.spines.right.set_visible(True)
+            right.plot(*zip(*scores, strict=True), color=COLOURS[1], marker="o", label=f"{name} · 100")
+            right.set_ylabel(f"{name} · 100")
+        figure.legend(loc="outside upper center", ncols=2)
+        table = sorted({step for step, _ in losses} | {step for step, _ in scores})
+        loss_at, score_at = dict(losses), dict(scores)
+        return save(
+            "training", "Training", f"loss, and {caption}", ["step", "loss", column],
+            ([step, loss_at.get(step, ""), score_at.get(step, "")] for step in table),
+        )  # fmt: skip

@@ -23,11 +23,7 @@ _SUPERVISION = {"sentences": "unsupervised", "pairs": "supervised", "triplets": 
 
 @dataclass(frozen=True)
 class Spread:
-    """A figure over the runs of a system.
-
-    Attributes:
-        values: one per run that has it.
-    """
+    """A figure over the runs of a system that have it."""
 
     values: tuple[float, ...]
 
@@ -44,11 +40,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class System:
-    """Runs of one system.
-
-    Attributes:
-        records: one per seed.
-    """
+    """Runs of one system, one record per seed."""
 
     name: str
     records: tuple[Record, ...]
@@ -61,10 +53,7 @@ class System:
     @property
     def seeds(self) -> list[int]:
         """The training seeds, if known."""
-        found = (
-            record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed") for record in self.records
-        )
-        return [seed for seed in found if seed is not None]
+        return [seed for seed in map(_seed, self.records) if seed is not None]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -77,9 +66,14 @@ class System:
         return self.first.model["kind"] != "backbone" and self.settings.get("train", {}).get("parameters") != "none"
 
     @property
+    def fitted(self) -> str:
+        """The kind of post-processing that was fitted behind it; empty if there is none, as far as known."""
+        return str((self.first.model.get("post") or {}).get("kind", ""))
+
+    @property
     def bare(self) -> bool:
         """Whether it is a backbone alone: neither trained nor with post-processing, as far as known."""
-        return not self.trained and not self.first.model.get("post")
+        return not self.trained and not self.fitted
 
     @property
     def backbone(self) -> str:
@@ -93,10 +87,11 @@ class System:
 
     @property
     def data(self) -> str:
-        """The training rows in a few words."""
-        if not self.trained:
-            return "no training"
-        return trained_on(self.first.model) or "training data not recorded"
+        """The rows that it was trained or fitted on, in a few words."""
+        rows = trained_on(self.first.model) or "training data not recorded"
+        if self.trained:
+            return rows
+        return f"{self.fitted} fitted on {rows}" if self.fitted else "no training"
 
     @property
     def setting(self) -> str:
@@ -115,6 +110,20 @@ class System:
         """Return a score over the runs that have it, or None."""
         values = tuple(value for value in map(figure, self.records) if value is not None)
         return Spread(values) if values else None
+
+
+def number_at(*path: str) -> Callable[[Record], float | None]:
+    """Return a function that reads a number from a record's scores, see ``SuiteResults.to_dict``; None if missing."""
+    return lambda record: number_in(record.scores, *path)
+
+
+def number_in(tree: Any, *path: str) -> float | None:
+    """Return the number at a path of nested mappings; None if it is missing."""
+    for name in path:
+        if not isinstance(tree, dict) or name not in tree:
+            return None
+        tree = tree[name]
+    return tree if isinstance(tree, int | float) else None
 
 
 def find_records(paths: Iterable[Path]) -> list[Record]:
@@ -155,8 +164,12 @@ def _identity(record: Record, number: int) -> str:
 def _one_a_seed(records: list[Record]) -> list[Record]:
     by_seed: dict[Any, Record] = {}
     for record in records:
-        by_seed.setdefault(record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed"), record)
+        by_seed.setdefault(_seed(record), record)
     return list(by_seed.values())
+
+
+def _seed(record: Record) -> Any:
+    return record.model.get("facts", {}).get("settings", {}).get("train", {}).get("seed")
 
 
 def _common_name(names: list[str]) -> str:

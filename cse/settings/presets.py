@@ -1,12 +1,13 @@
-"""Presets, the settings of published systems (``presets.yaml``), and what the papers printed (``published.json``).
+"""Presets, the settings of published systems (``presets.yaml``), and what the papers printed (``published.csv``).
 
-``published.json`` has one record for each figure in the tables of PromCSE, DCPCSE and D2CSE: ``paper, table, setting,
+``published.csv`` has one record for each figure in the tables of PromCSE, DCPCSE and D2CSE: ``paper, table, setting,
 model, backbone, metric, dataset, value, source_marker`` and, if needed, ``note``. Values are as printed: correlations
 and accuracies times 100, hyperparameters in their own units.
 """
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ _ROUNDING = 0.005 + 1e-9  # printed averages have two decimals
 
 @dataclass(frozen=True)
 class RowSelector:
-    """One row of a paper's table, as identified in ``published.json``."""
+    """One row of a paper's table, as identified in ``published.csv``."""
 
     paper: str
     table: int
@@ -202,9 +203,9 @@ def _selectors(entries: Iterable[Mapping[str, Any]]) -> Iterator[RowSelector]:
 
 
 def records() -> list[dict[str, Any]]:
-    """Return every figure as recorded in ``published.json``."""
-    found: list[dict[str, Any]] = json.loads(files("cse.settings").joinpath("published.json").read_text("utf-8"))
-    return found
+    """Return every figure as recorded in ``published.csv``."""
+    rows = csv.DictReader(files("cse.settings").joinpath("published.csv").read_text("utf-8").splitlines())
+    return [{name: text for name, text in row.items() if text} | {"value": json.loads(row["value"])} for row in rows]
 
 
 def rows() -> tuple[PaperRow, ...]:

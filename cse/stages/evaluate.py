@@ -12,9 +12,9 @@ import click
 
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
-from cse.evaluation.density import DENSITY_COLUMNS, density_rows
 from cse.evaluation.linear import FAST, FULL
 from cse.evaluation.record import trained_on, write_record
+from cse.evaluation.space import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json

@@ -16,9 +16,9 @@ from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import OWN, TEST, open_tasks
 from cse.errors import CseError
+from cse.evaluation.labels import class_means
+from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
-from cse.evaluation.tasks.labels import class_means
-from cse.evaluation.tasks.score import score_dev
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts

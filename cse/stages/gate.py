@@ -11,7 +11,7 @@ from cse.data.tasks.kinds import PROXY, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_label, measure_in
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev
+from cse.evaluation.score import MEASURES, dev_measure, score_dev
 from cse.export.parity import check_parity
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint

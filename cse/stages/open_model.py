@@ -20,7 +20,7 @@ from cse.settings.model import BackboneSettings
 from cse.training.encoder import bare_of, choose_device
 
 if TYPE_CHECKING:
-    from cse.evaluation.vectors import TextEncoder
+    from cse.evaluation.measures import TextEncoder
 
 
 @dataclass(frozen=True)

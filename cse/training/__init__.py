@@ -11,7 +11,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (
     *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages"),
-    *("training", "tune", "ray_session.py", "storage.py"),
+    *("training", "tune"),
 )
 
 
@@ -35,4 +35,5 @@ def training_code() -> list[Path]:
     Sweeps and adaptations use the list too. A test compares it with the imports of stage ``train``.
     """
     root = Path(__file__).parents[1]
-    return [path for name in _TRAINS for path in (sorted((root / name).rglob("*.py")) or [root / name])]
+    inside = [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]
+    return [root / "ray_session.py", root / "storage.py", *inside]

@@ -23,8 +23,8 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, facts_of
-from cse.evaluation.tasks.labels import same_label_precisions
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.labels import same_label_precisions
+from cse.evaluation.score import score_dev
 from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.losses.supervised_contrastive import supervised_contrastive
 from cse.model.checkpoint import read_config, save_checkpoint

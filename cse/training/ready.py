@@ -19,7 +19,7 @@ from cse.data.tasks.kinds import Task, put_before
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
-from cse.evaluation.tasks.score import dev_measure, score_dev
+from cse.evaluation.score import dev_measure, score_dev
 from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles

@@ -18,7 +18,7 @@ from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
 from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, Task
 from cse.errors import CseError, nearest
-from cse.evaluation.compared import compared_rows
+from cse.evaluation.comparison import compared_rows
 from cse.evaluation.record import Record, read_record
 from cse.evaluation.suite import content_of_suite, evaluate_suite
 from cse.evaluation.table import format_rows

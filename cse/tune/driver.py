@@ -354,7 +354,7 @@ def _check_objective(settings: Settings, prepared: Path, space: Space) -> tuple[
     task = open_dev(PreparedData(prepared))
     if task is None or not len(task):
         raise CseError("tune: no dev pairs to score trials on; set data.dev_path")
-    from cse.evaluation.tasks.score import dev_measure  # imports what the driver does not need
+    from cse.evaluation.score import dev_measure  # imports what the driver does not need
 
     return len(task), dev_measure(task, settings.train.dev_measure, "train.dev_measure")
 

@@ -22,10 +22,8 @@ from cse.data.passages import whole_document
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.errors import CseError
-from cse.evaluation.compared import Compared
-from cse.evaluation.comparison import Comparison
-from cse.evaluation.record import ITEMS_FILE
-from cse.evaluation.tasks.items import read_items
+from cse.evaluation.comparison import Compared, Comparison
+from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.model.checkpoint import identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors

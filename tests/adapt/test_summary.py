@@ -14,8 +14,7 @@ import pytest
 from cse.adapt.ladder import BARE, FULL, PROMPTS, QUERY_MAP, Ladder
 from cse.adapt.run import Adapted
 from cse.adapt.summary import summary
-from cse.evaluation.compared import STS, Compared
-from cse.evaluation.comparison import Comparison
+from cse.evaluation.comparison import STS, Compared, Comparison
 from cse.report.systems import System
 
 MAIN = ("intents", "kNN")

@@ -15,7 +15,7 @@ from benchmarks.queries import (
     stand_ins,
     with_judged,
 )
-from cse.evaluation.tasks.retrieval import NDCG, WITH_WORDS
+from cse.evaluation.retrieval import NDCG, WITH_WORDS
 from tests.tiny import WORDS
 
 

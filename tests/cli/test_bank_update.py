@@ -12,7 +12,7 @@ import torch
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.checkpoint import WEIGHTS_FILE, identity_of, save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, publish_folder

@@ -14,7 +14,7 @@ from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, describe, is_proxy
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.evaluation.tasks.score import dev_measure, score_dev
+from cse.evaluation.score import dev_measure, score_dev
 from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import FakeEncoder
 

@@ -10,7 +10,8 @@ from sklearn.metrics import average_precision_score, precision_recall_curve
 from cse.errors import CseError
 from cse.evaluation import comparison
 from cse.evaluation.comparison import Chance, Outcomes, compare, compare_average, holm
-from cse.evaluation.weighted import average_precision, best_f1, rank_correlation
+from cse.evaluation.dev_facts import SPEARMAN
+from cse.evaluation.pairs import average_precisions, best_f1s, rank_correlations
 
 
 def of_items(rng, *, gain=0.0, items=301, spread=0.1):
@@ -65,9 +66,9 @@ def test_statistics_of_pairs_are_those_of_the_libraries(ties):
     counts = np.stack([np.bincount(row, minlength=157) for row in rows]).astype(float)
     seeds = np.stack([cosine, np.roll(cosine, 1)])
     for found, reference, gold in (
-        (rank_correlation, lambda c, g: stats.spearmanr(c, g).statistic, graded),
-        (average_precision, lambda c, g: average_precision_score(g, c), classes),
-        (best_f1, largest_f1, classes),
+        (rank_correlations, lambda c, g: stats.spearmanr(c, g).statistic, graded),
+        (average_precisions, lambda c, g: average_precision_score(g, c), classes),
+        (best_f1s, largest_f1, classes),
     ):
         expected = [[reference(seed[row], gold[row]) for seed in seeds] for row in rows]
         np.testing.assert_allclose(found(seeds, gold, counts), expected, atol=1e-12)
@@ -81,8 +82,8 @@ def largest_f1(cosine, classes):
 def test_pairs_are_resampled_with_their_gold_scores():
     rng = np.random.default_rng(7)
     gold = rng.uniform(0, 5, size=203)
-    before = Outcomes((gold + 2.0 * rng.normal(size=203))[None], gold, "spearman")
-    after = Outcomes((gold + 1.0 * rng.normal(size=203))[None], gold, "spearman")
+    before = Outcomes((gold + 2.0 * rng.normal(size=203))[None], gold, SPEARMAN)
+    after = Outcomes((gold + 1.0 * rng.normal(size=203))[None], gold, SPEARMAN)
     found = compare(before, after)
     assert found.before == pytest.approx(100 * stats.spearmanr(before.values[0], gold).statistic)
     theirs = stats.bootstrap(
@@ -96,7 +97,7 @@ def test_pairs_are_resampled_with_their_gold_scores():
 
 def test_a_resample_without_a_correlation_is_left_out():
     gold = np.array([0.0, 1.0])
-    outcomes = Outcomes(np.array([[0.2, 0.4]]), gold, "spearman")
+    outcomes = Outcomes(np.array([[0.2, 0.4]]), gold, SPEARMAN)
     found = compare(outcomes, outcomes)
     assert (found.before, found.difference, found.verdict) == (100, 0, "no difference at this size")
 
@@ -207,4 +208,4 @@ def test_models_measured_on_other_items_are_refused():
         compare(before, Outcomes(after.values[:, :300]))
     gold = np.arange(301.0)
     with pytest.raises(CseError, match="evaluate both on the same data"):
-        compare(Outcomes(before.values, gold, "spearman"), Outcomes(after.values, gold[::-1], "spearman"))
+        compare(Outcomes(before.values, gold, SPEARMAN), Outcomes(after.values, gold[::-1], SPEARMAN))

@@ -11,8 +11,8 @@ from scipy.stats import spearmanr
 
 from cse.data.cxc import COLUMNS, read_cxc
 from cse.errors import CseError
-from cse.evaluation.cxc import Bootstrap, score_cxc
-from cse.evaluation.vectors import Vectors
+from cse.evaluation.measures import Vectors
+from cse.evaluation.sts import Bootstrap, score_cxc
 from tests.evaluation.test_sts import FakeEncoder
 
 SHARED = Path(__file__).parents[3] / "shared/data/cxc"

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse.data.suite import read_stsb
-from cse.evaluation.density import ALL, densities
+from cse.evaluation.space import ALL, densities
 
 SENTEVAL = Path(__file__).parents[3] / "shared/data/senteval"
 

@@ -9,11 +9,11 @@ import pytest
 
 from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
 from cse.errors import CseError
-from cse.evaluation.details import drawn_task, pair_details, tsne
+from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
+from cse.evaluation.space import drawn_task, pair_details, tsne
 from cse.evaluation.suite import SuiteData, evaluate_suite
-from cse.evaluation.vectors import Vectors
 from cse.files import write_sealed
 from tests.evaluation.test_sts import FakeEncoder, make_task
 

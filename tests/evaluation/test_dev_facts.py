@@ -16,7 +16,7 @@ from cse.evaluation.dev_facts import (
     read_dev_curve,
     value_of,
 )
-from cse.report.run_pictures import draw_training
+from cse.report.pictures import draw_training
 
 SCORED = {"start_dev_spearman": 60.0, "dev_spearman": 71.12346, "best_step": 4, "selection_spearman": 70.5}
 OWN = {"start_dev_score": 60.0, "dev_measure": "kNN", "dev_score": 71.5, "best_step": 4}

@@ -8,9 +8,9 @@ import pytest
 from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation import retrieval, space
+from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import score_retrieval
 from cse.evaluation.space import alignment, uniformity
-from cse.evaluation.vectors import Vectors
 from cse.runtime.encode import unit_rows
 from tests.evaluation.test_sts import FakeEncoder
 

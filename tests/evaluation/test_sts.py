@@ -9,9 +9,9 @@ from scipy.stats import spearmanr
 from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import Averaged, Score, UndefinedScore
+from cse.evaluation.score import score_dev
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, evaluate_sts
 from cse.evaluation.table import format_table
-from cse.evaluation.tasks.score import score_dev
 
 WIDTH = 6
 

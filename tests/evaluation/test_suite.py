@@ -13,11 +13,11 @@ from cse.data.suite import SuiteData, only_pairs
 from cse.data.tasks.kinds import Splits, TransferTask, sentences_of
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
+from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
 from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
 from cse.evaluation.table import format_examples, format_suite
-from cse.evaluation.vectors import Vectors
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.evaluation.test_transfer import part

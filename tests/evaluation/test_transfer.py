@@ -15,8 +15,8 @@ from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
 from cse.data.transfer import make_labelled, read_transfer
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
+from cse.evaluation.measures import Vectors
 from cse.evaluation.transfer import score_transfer
-from cse.evaluation.vectors import Vectors
 from tests.evaluation.sequential import accuracy, choose, folds, train_one
 
 HOW = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=3, max_epoch=20)

@@ -60,6 +60,9 @@ def test_what_is_deployed(project, server):
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
     assert len(schedules) == 3
     assert not any(schedule["active"] for schedule in schedules)
+    waits = {name for name, found in named.items() if found["global_concurrency_limit"]}
+    assert waits == {"train-cse/local"}
+    assert named["train-cse/local"]["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     gpu = named["train-cse/gpu"]
     assert gpu["tags"] == ["cse", "gpu"]
     assert gpu["job_variables"]["env"]["CSE_SCRATCH"]
@@ -161,9 +164,13 @@ def is_training(project: Workspace) -> bool:
 
 
 def test_a_cancelled_run_leaves_no_process_and_no_result(project, server, first_run):
+    """A second run waits for it, as the server says."""
     lock = project.lock()
     start_long(server, project, "cancelled", seed=101)
     assert is_training(project)
+    server.start_run("train-cse/local", "second")
+    wait_for(lambda: server.flow_run("second")["state_name"] == "AwaitingConcurrencySlot", 60, server.log)
+    project.run("prefect", "flow-run", "cancel", server.flow_run("second")["id"])
     project.run("prefect", "flow-run", "cancel", server.flow_run("cancelled")["id"])
     run = server.finished("cancelled", 90)
     assert run["state_type"] == "CANCELLED"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cse.errors import CseError
-from flows.pull_steps import keep_remotes
 from flows.repository import git
+from flows.workspace import keep_remotes
 from tests.flows.repositories import commit, dvc, write
 
 

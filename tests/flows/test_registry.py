@@ -9,7 +9,6 @@ from flows.registry import (
     assign,
     fetch_tags,
     find,
-    in_stage,
     models,
     push_tags,
     register,
@@ -33,11 +32,11 @@ def test_versions_count_up_and_stages_move(repository):
     first = register(repository, NAME, next_commit(repository, 80.0))
     second = register(repository, NAME, next_commit(repository, 81.0))
     assert [model.version for model in models(repository, NAME)] == ["v1.1.0", "v1.0.0"]
-    assert in_stage(repository, NAME, "production") is None
+    assert not any(model.stages for model in models(repository, NAME))
 
     assert assign(repository, first, "production") == f"{NAME}#production#1"
     assert assign(repository, second, "production") == f"{NAME}#production#2"
-    assert in_stage(repository, NAME, "production").version == "v1.1.0"
+    assert find(repository, NAME, "production").version == "v1.1.0"
     assert find(repository, NAME, "v1.0.0").stages == ()
     back = find(repository, NAME, "v1.0.0")
     assert assign(repository, back, "production") == f"{NAME}#production#3", "back to the first"

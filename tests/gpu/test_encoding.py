@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cse.data.tasks.kinds import ScoredPairs
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder

@@ -11,9 +11,10 @@ import pytest
 
 from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
-from cse.evaluation.compared import compared_rows
+from cse.evaluation.comparison import compared_rows
 from cse.evaluation.suite import evaluate_suite
 from cse.report.comparisons import comparison_table, comparisons
+from cse.report.page import as_html, make_report
 from cse.report.systems import find_records, group
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.report.made_up import BARE, Words, make_data, make_record, trained
@@ -65,6 +66,17 @@ def test_the_report_has_a_row_per_comparison(own):
     ]  # fmt: skip
     assert all(row[4] in ("better", "worse", "no difference at this size") for row in rows)
     assert comparison_table(group(find_records([own / "backbone"]))) is None
+
+
+def test_the_report_begins_with_a_verdict_in_words(own):
+    report = make_report(group(find_records([own])), papers=False)
+    verdicts = [line.cells[4].text for line in report.further[-1].lines]
+    assert len(verdicts) == 2
+    for verdict in set(verdicts):
+        assert f"{verdict} on {verdicts.count(verdict)}" in report.verdict
+    assert report.verdict.startswith("prompts against backbone: ") and report.verdict.endswith(" measures")
+    page = as_html(report)
+    assert page.index(report.verdict) < page.index('id="comparisons"') < page.index('id="systems-section"')
 
 
 def test_the_command_says_it_in_words_and_numbers(own, cse, tmp_path):  # noqa: F811

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from cse.report.run_pictures import draw_scores, draw_training
+from cse.report.pictures import draw_scores, draw_training
 
 
 def test_bars_by_task_and_model(tmp_path):

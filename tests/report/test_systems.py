@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cse.report.figures import figure, sts_average
 from cse.report.page import as_markdown, make_report
-from cse.report.systems import find_records, group
+from cse.report.papers import figure
+from cse.report.systems import find_records, group, number_at
 from tests.report.made_up import BARE, make_data, make_record, trained
 
 SMALL = {"data": make_data(("STS12",)), "measures": ("sts",)}  # where only the model tells systems apart
@@ -34,7 +34,7 @@ def test_mean_and_sample_deviation(records):
     )
     values = [record.scores["Avg."]["all"] for record in system.records]
     assert len(set(values)) == 3
-    spread = system.spread(sts_average)
+    spread = system.spread(number_at("Avg.", "all"))
     assert spread.mean == pytest.approx(np.mean(values))
     assert spread.std == pytest.approx(np.std(values, ddof=1))
     assert system.spread(figure("accuracy", "MR")) is None
@@ -114,4 +114,4 @@ def test_an_average_over_a_part_is_not_the_average(tmp_path):
     record = make_record(tmp_path, "part", BARE, data=make_data(("STS12", "STS13")))
     assert "mean of 2 tasks" in record.scores
     assert figure("spearman_x100", "Avg.")(record) is None
-    assert sts_average(record) is None
+    assert number_at("Avg.", "all")(record) is None

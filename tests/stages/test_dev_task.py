@@ -17,9 +17,8 @@ from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore, dev_of
-from cse.evaluation.record import read_record
-from cse.evaluation.tasks.items import ITEMS_FILE, read_items
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.record import ITEMS_FILE, read_items, read_record
+from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import evaluate_stage

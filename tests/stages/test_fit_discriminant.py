@@ -11,7 +11,7 @@ import torch
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.evaluation.tasks.labels import same_label_precisions
+from cse.evaluation.labels import same_label_precisions
 from cse.model.checkpoint import read_config
 from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.evaluation.tasks.labels import same_label_precisions
+from cse.evaluation.labels import same_label_precisions
 from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.fit_post import PASSES, choose_passes, fit_linear, put_behind

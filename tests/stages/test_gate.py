@@ -8,7 +8,7 @@ import pytest
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.evaluate import stale_bundles
 from cse.stages.export import export_stage

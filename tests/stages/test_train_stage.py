@@ -19,7 +19,7 @@ from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder

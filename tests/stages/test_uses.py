@@ -10,7 +10,7 @@ import torch
 from scipy.special import logsumexp
 
 from cse.errors import CseError
-from cse.evaluation.tasks.score import score_dev
+from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage

@@ -10,7 +10,7 @@ import numpy as np
 from cse.data.checks import listed
 from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.errors import CseError
-from cse.evaluation.tasks.retrieval import MAP, MEASURES, score_ranks
+from cse.evaluation.retrieval import MAP, MEASURES, score_ranks
 from cse.runtime.bank import is_bank
 from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder

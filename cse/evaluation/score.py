@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,10 +27,9 @@ from cse.data.tasks.kinds import (
     kind_of,
 )  # fmt: skip
 from cse.errors import CseError, nearest
+from cse.evaluation import labels, pairs, retrieval
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
-from cse.evaluation.measures import Score, UndefinedScore, pair_cosines, spearman
-from cse.evaluation.tasks import labels, pairs, retrieval
-from cse.evaluation.vectors import TextEncoder, Vectors
+from cse.evaluation.measures import Score, TextEncoder, UndefinedScore, Vectors, pair_cosines, spearman
 from cse.runtime.encode import unit_rows
 from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.uses import role_for
@@ -39,6 +39,7 @@ AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
 KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
 CLASS_PROBABILITY = "class probability"
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
+TOLD = " label"  # ends the name of the items that say which label a measure told, see ``labels.numbered``
 # by kind, the main measure first
 MEASURES: dict[str, tuple[str, ...]] = {
     SCORED: (SPEARMAN,),
@@ -57,8 +58,16 @@ _SETTINGS = {
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {PROBE}: logistic regression, "
     f"C = 10; {V_MEASURE}: k-means, seed 0",
 }
-# measure: value from 0 to 1, and what it is a mean of, from 0 to 1, or None
-_Found = tuple[float, np.ndarray | None]
+
+
+class _Found(NamedTuple):
+    """A measure: its value from 0 to 1, what that is a mean of, and the number of the label told for each text."""
+
+    value: float
+    items: np.ndarray | None = None
+    told: np.ndarray | None = None
+
+
 _Measures = Mapping[str, Callable[[], _Found]]
 
 
@@ -75,7 +84,6 @@ def score_task(
     Queries and documents get the task text of their role, where the encoder has one; no other text does.
 
     Args:
-        batch_size: texts per forward pass; None: the encoder's own.
         measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
 
     Raises:
@@ -87,16 +95,20 @@ def score_task(
     words = not is_proxy(task) and (
         measures is None or not {retrieval.WITH_WORDS, retrieval.OF_WORDS}.isdisjoint(measures)
     )
-    known, items, told = _measures(task, _Encoded(encoder, batch_size, progress), words)
+    known, items, said = _measures(task, _Encoded(encoder, batch_size, progress), words)
     wanted = MEASURES[kind] if measures is None else measures
     found = {name: compute() for name, compute in known.items() if name in wanted}
-    undefined = [name for name, (value, _) in found.items() if np.isnan(value)]
+    undefined = [name for name, each in found.items() if np.isnan(each.value)]
     if undefined and measures is not None:
         raise UndefinedScore(f"{task.name}: {undefined[0]} is not defined: no two test rows have the same label")
-    found = {name: value for name, value in found.items() if name not in undefined}
-    items |= {name: 100 * each for name, (_, each) in found.items() if each is not None}
-    values = {name: 100 * value for name, (value, _) in found.items()}
-    setting = "; ".join([describe(task), _SETTINGS[kind], *told])
+    found = {name: each for name, each in found.items() if name not in undefined}
+    for name, each in found.items():
+        if each.items is not None:
+            items[name] = 100 * each.items
+        if each.told is not None:
+            items[f"{name}{TOLD}"] = each.told.astype(np.float64)
+    values = {name: 100 * each.value for name, each in found.items()}
+    setting = "; ".join([describe(task), _SETTINGS[kind], *said])
     return Score(values, setting, {"kind": kind, "main": MEASURES[kind][0]}, items)
 
 
@@ -108,11 +120,7 @@ def score_dev(
     *,
     progress: bool = False,
 ) -> DevScore:
-    """Score an encoder on a dev task: the score that selects checkpoints.
-
-    Args:
-        batch_size: texts per forward pass; None: the encoder's own.
-        measure: one of the task's measures; None: its main measure.
+    """Score an encoder on a dev task, by its main measure or another: the score that selects checkpoints.
 
     Raises:
         NotFinite: a text whose embedding is not finite.
@@ -171,34 +179,27 @@ def _measures(task: Task, vectors: _Encoded, words: bool) -> tuple[_Measures, di
     """Return the measures of a task, items that no value is a mean of, and what to say of the encoder's roles."""
     if isinstance(task, Retrieval):
         roles = [role_for(side, getattr(vectors.encoder, "texts", {})) for side in ("query", "document")]
-        told = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
-        return _of_queries(task, vectors, roles, words), {}, [", ".join(told)] if told else []
+        said = [f"{side} as {role}" for side, role in zip(("queries", "documents"), roles, strict=True) if role]
+        return _of_queries(task, vectors, roles, words), {}, [", ".join(said)] if said else []
     if isinstance(task, LabelledTexts):
         return _of_labels(task, vectors), {}, []
     if isinstance(task, Triplets):
-        return _of_triplets(task, vectors), {}, []
+        anchor, positive, negative = vectors.of(task.anchor, task.positive, task.negative)
+        hits = pairs.triplet_hits(pair_cosines(anchor, positive), pair_cosines(anchor, negative))
+        return {ACCURACY: lambda: _mean(hits)}, {}, []
     if not isinstance(task, ScoredPairs | BinaryPairs):
         raise TypeError(f"{kind_of(task)} are measured in a suite")
-    gold = task.label.astype(np.float64) if isinstance(task, BinaryPairs) else task.score
     cosine = vectors.cosines(task.sentence1, task.sentence2)
-    return _of_pairs(task, cosine), {COSINE: cosine, GOLD: gold}, []
-
-
-def _of_pairs(task: ScoredPairs | BinaryPairs, cosine: np.ndarray) -> _Measures:
     if isinstance(task, ScoredPairs):
-        return {SPEARMAN: lambda: (spearman(cosine, task.score, task.name), None)}
+        items = {COSINE: cosine, GOLD: task.score}
+        return {SPEARMAN: lambda: _Found(spearman(cosine, task.score, task.name))}, items, []
     best = pairs.best_f1(cosine, task.label)
-    return {
-        AP: lambda: (pairs.average_precision(cosine, task.label), None),
-        F1: lambda: (best.f1, None),
-        THRESHOLD: lambda: (best.cosine, None),
+    known: _Measures = {
+        AP: lambda: _Found(pairs.average_precision(cosine, task.label)),
+        F1: lambda: _Found(best.f1),
+        THRESHOLD: lambda: _Found(best.cosine),
     }
-
-
-def _of_triplets(task: Triplets, vectors: _Encoded) -> _Measures:
-    anchor, positive, negative = vectors.of(task.anchor, task.positive, task.negative)
-    hits = pairs.triplet_hits(pair_cosines(anchor, positive), pair_cosines(anchor, negative))
-    return {ACCURACY: lambda: _mean(hits)}
+    return known, {COSINE: cosine, GOLD: task.label.astype(np.float64)}, []
 
 
 def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], words: bool) -> _Measures:
@@ -207,7 +208,7 @@ def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], wor
     found = retrieval.score_queries(query_QD, document_ND, task, words=words)
     measures: dict[str, Callable[[], _Found]] = {name: partial(_mean, each) for name, each in found.items()}
     if words:  # no model changes these: nothing of them is to be compared
-        measures[retrieval.OF_WORDS] = lambda: (_mean(found[retrieval.OF_WORDS])[0], None)
+        measures[retrieval.OF_WORDS] = lambda: _Found(_mean(found[retrieval.OF_WORDS]).value)
     return measures
 
 
@@ -215,27 +216,27 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
     test, reference = labels.numbered(task.test_label, task.reference_label)
 
     @cache
-    def both() -> tuple[np.ndarray, np.ndarray]:
-        test_TD, reference_ND = vectors.of(task.test, task.reference)
-        return test_TD, reference_ND
+    def both() -> list[np.ndarray]:
+        return vectors.of(task.test, task.reference)
 
     @cache
     def among_themselves() -> np.ndarray:  # no reference rows: quick enough to select checkpoints
         return both()[0] if both.cache_info().currsize else vectors.of(task.test)[0]
 
-    def rows() -> tuple[np.ndarray, ...]:
+    def told(by: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]) -> _Found:
         test_TD, reference_ND = both()
-        return test_TD, test, reference_ND, reference
+        found = by(test_TD, reference_ND, reference)
+        return _mean((found == test).astype(np.float64))._replace(told=found)
 
     return {
-        KNN: lambda: _mean(labels.neighbour_hits(*rows())),
+        KNN: lambda: told(labels.neighbour_labels),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
-        CLASS_MEAN: lambda: _mean(labels.class_mean_hits(*rows())),
-        CLASS_PROBABILITY: lambda: (labels.class_probability(*rows()), None),
-        PROBE: lambda: _mean(labels.probe_hits(*rows())),
-        V_MEASURE: lambda: (labels.cluster_agreement(among_themselves(), test), None),
+        CLASS_MEAN: lambda: told(labels.class_mean_labels),
+        CLASS_PROBABILITY: lambda: _Found(labels.class_probability(both()[0], test, both()[1], reference)),
+        PROBE: lambda: told(labels.probe_labels),
+        V_MEASURE: lambda: _Found(labels.cluster_agreement(among_themselves(), test)),
     }
 
 
 def _mean(items: np.ndarray) -> _Found:
-    return float(items.mean(dtype=np.float64)) if len(items) else float("nan"), items
+    return _Found(float(items.mean(dtype=np.float64)) if len(items) else float("nan"), items)

@@ -10,8 +10,9 @@ import pytest
 import pytrec_eval
 
 from cse.data.tasks.kinds import Retrieval
-from cse.evaluation.tasks import retrieval
-from cse.evaluation.tasks.cosines import cosine_blocks, nearest_columns
+from cse.evaluation import retrieval
+from cse.evaluation.labels import nearest_columns
+from cse.evaluation.retrieval import cosine_blocks
 from cse.runtime.encode import unit_rows
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import average_precision_score, f1_score
 
-from cse.evaluation.tasks.pairs import average_precision, best_f1, triplet_hits
+from cse.evaluation.pairs import average_precision, best_f1, triplet_hits
 
 
 @pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])

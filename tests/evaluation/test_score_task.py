@@ -11,14 +11,13 @@ import pytest
 from cse.data.suite import SuiteData
 from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
+from cse.evaluation import retrieval
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.evaluation.record import read_record, write_record
+from cse.evaluation.record import ITEMS_FILE, read_items, read_record, write_record
+from cse.evaluation.retrieval import OF_WORDS
+from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_suite
-from cse.evaluation.tasks import retrieval
-from cse.evaluation.tasks.items import ITEMS_FILE, read_items
-from cse.evaluation.tasks.retrieval import OF_WORDS
-from cse.evaluation.tasks.score import MEASURES, dev_measure, score_dev, score_task
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
@@ -67,6 +66,16 @@ def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.facts["kind"])
 
 
+def test_labelled_texts_say_which_label_was_told():
+    """Numbers stand for the labels of both columns in alphabetical order."""
+    score = score_task(FakeEncoder(), BANK)
+    own = np.array([sorted({*LABELS}).index(label) for label in BANK.test_label])
+    for measure in ("kNN", "class mean", "probe"):
+        told = score.items[f"{measure} label"]
+        assert set(told) <= {0, 1, 2}
+        np.testing.assert_array_equal(score.items[measure], 100 * (told == own))
+
+
 def test_pairs_are_scored_by_their_cosines():
     score = score_task(FakeEncoder(), BinaryPairs("t", ["a", "a"], ["a", "b"], np.array([True, False])))
     assert score.values["AP"] == score.values["F1"] == 100
@@ -88,7 +97,7 @@ def test_queries_and_documents_get_the_text_of_their_role():
 
 def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch):
     whole = score_task(Roles(), BIRDS)
-    monkeypatch.setattr("cse.evaluation.tasks.score.DOCUMENTS", 10)
+    monkeypatch.setattr("cse.evaluation.score.DOCUMENTS", 10)
     monkeypatch.setattr("cse.runtime.mapped.TEXTS", 4)
     encoder = Roles()
     parts = score_task(encoder, BIRDS)

@@ -1,4 +1,7 @@
-"""Measures of labelled texts: neighbours, class means, a linear probe, clusters."""
+"""Measures of labelled texts: neighbours, class means, a linear probe, clusters.
+
+Test and reference rows are unit vectors, float32 ``(t, D)`` and ``(n, D)``; labels are whole numbers.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cse.evaluation.tasks.cosines import average_precisions, cosine_blocks, nearest_columns
+from cse.evaluation.retrieval import cosine_blocks
 from cse.runtime.encode import unit_rows
 
 NEIGHBOURS = 5
@@ -16,34 +19,35 @@ _LOG_TEMPERATURES = (-7.0, 3.0)  # of cosines to class means
 CLUSTERING = {"n_init": 10, "random_state": 0}
 
 
-def neighbour_hits(
-    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
-) -> np.ndarray:
-    """Return 1 for each test text whose nearest reference rows vote for its label, else 0, float64 ``(t,)``.
+def neighbour_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray) -> np.ndarray:
+    """Return the label for which the nearest reference rows of each test text vote, ``(t,)``.
 
     The ``NEIGHBOURS`` rows with the highest cosine vote; of labels with equal votes, the one with the nearest row wins.
-
-    Args:
-        test_TD: unit vectors of the test texts, float32.
-        reference_ND: unit vectors of the reference rows, float32.
     """
     found = np.empty(len(test_TD), reference_label.dtype)
     for start, cosine_BN in cosine_blocks(test_TD, reference_ND):
         for row, cosine_N in enumerate(cosine_BN, start):
-            found[row] = _vote(reference_label[nearest_columns(cosine_N, NEIGHBOURS)])
-    return (found == test_label).astype(np.float64)
+            nearest = reference_label[nearest_columns(cosine_N, NEIGHBOURS)]
+            voted, first, votes = np.unique(nearest, return_index=True, return_counts=True)
+            found[row] = voted[np.lexsort((first, -votes))[0]]
+    return found
+
+
+def nearest_columns(cosine_N: np.ndarray, count: int) -> np.ndarray:
+    """Return the places of the ``count`` highest cosines, highest first; of equal ones, the earlier first."""
+    if count < len(cosine_N):
+        lowest = np.partition(cosine_N, -count)[-count]
+        places = np.flatnonzero(cosine_N >= lowest)
+    else:
+        places = np.arange(len(cosine_N))
+    return places[np.argsort(-cosine_N[places], kind="stable")][:count]
 
 
 def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:
     """Return the average precision of each test text's search for the others of its label, among all other test texts.
 
-    Texts alone in their label are left out. Of equal cosines, the earlier text ranks higher.
-
-    Args:
-        test_TD: unit vectors, float32.
-
-    Returns:
-        From 0 to 1, float64, one per text that is not alone.
+    ``AP = mean over the relevant places of (relevant ones up to there) / place``, float64. Texts alone in their label
+    are left out. Of equal cosines, the earlier text ranks higher.
     """
     found = np.empty(len(test_TD))
     for start, cosine_BT in cosine_blocks(test_TD, test_TD, _CELLS):
@@ -51,21 +55,16 @@ def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:
         cosine_BT[own] = np.inf  # first, and then dropped
         order_BT = np.argsort(-cosine_BT, axis=1, kind="stable")[:, 1:]
         relevant_BT = label[order_BT] == label[own[1]][:, None]
+        precision_BT = relevant_BT.cumsum(axis=1, dtype=np.float64) / np.arange(1, relevant_BT.shape[1] + 1)
         with np.errstate(invalid="ignore"):  # 0 / 0 of a text alone in its label
-            found[own[1]] = average_precisions(relevant_BT)
+            found[own[1]] = (precision_BT * relevant_BT).sum(axis=1) / relevant_BT.sum(axis=1)
     return found[np.bincount(label)[label] > 1]
 
 
-def class_mean_hits(
-    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
-) -> np.ndarray:
-    """Return 1 for each test text whose nearest class mean by cosine is that of its label, else 0, float64 ``(t,)``.
-
-    A class mean is the mean of the reference rows' unit vectors with one label; of equal cosines, the first label wins.
-    """
+def class_mean_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray) -> np.ndarray:
+    """Return the label of each test text's nearest class mean by cosine, ``(t,)``; of equal cosines, the first."""
     classes, mean_CD = class_means(reference_ND, reference_label)
-    cosine_TC = test_TD.astype(np.float64) @ mean_CD.T
-    return (classes[cosine_TC.argmax(axis=1)] == test_label).astype(np.float64)
+    return classes[(test_TD.astype(np.float64) @ mean_CD.T).argmax(axis=1)]
 
 
 def class_probability(
@@ -102,16 +101,14 @@ def class_means(vector_ND: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, n
     return classes, unit_rows(mean_CD)
 
 
-def probe_hits(
-    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
-) -> np.ndarray:
-    """Return 1 for each test text that a logistic regression on the reference rows labels right, float64 ``(t,)``."""
+def probe_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray) -> np.ndarray:
+    """Return the label of each test text by a logistic regression on the reference rows, ``(t,)``."""
     from sklearn.linear_model import LogisticRegression
 
     if len(np.unique(reference_label)) == 1:  # nothing to separate
-        return (test_label == reference_label[0]).astype(np.float64)
+        return np.full(len(test_TD), reference_label[0])
     probe = LogisticRegression(**PROBE).fit(reference_ND.astype(np.float64), reference_label)
-    return (probe.predict(test_TD.astype(np.float64)) == test_label).astype(np.float64)
+    return np.asarray(probe.predict(test_TD.astype(np.float64)))
 
 
 def cluster_agreement(test_TD: np.ndarray, label: np.ndarray) -> float:
@@ -124,12 +121,11 @@ def cluster_agreement(test_TD: np.ndarray, label: np.ndarray) -> float:
 
 
 def numbered(*columns: Sequence[str]) -> list[np.ndarray]:
-    """Return labels as whole numbers, the same for the same label in every column."""
-    places = {label: place for place, label in enumerate(sorted({label for column in columns for label in column}))}
+    """Return labels as their places among all of them in alphabetical order, the same in every column."""
+    places = {label: place for place, label in enumerate(known_labels(*columns))}
     return [np.array([places[label] for label in column], np.int64) for column in columns]
 
 
-def _vote(labels: np.ndarray) -> int:
-    """Return the most frequent of some labels, nearest first; of equally frequent ones, the nearest."""
-    found, first, votes = np.unique(labels, return_index=True, return_counts=True)
-    return int(found[np.lexsort((first, -votes))[0]])
+def known_labels(*columns: Sequence[str]) -> list[str]:
+    """Return the labels in some columns in alphabetical order: what the numbers of ``numbered`` stand for."""
+    return sorted({label for column in columns for label in column})

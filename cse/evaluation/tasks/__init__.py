@@ -1,1 +1,0 @@
-"""Measures of a user's own tasks; see ``score.score_task``."""

@@ -1,0 +1,110 @@
+"""Flows of commands pass the right arguments to `cse`; a fake task records them and writes what the command would."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from prefect.states import Completed, Failed
+from prefect.utilities.callables import parameter_schema
+
+from cse.cli.main import cli
+from flows import command_flows
+from flows.command_flows import adapt_cse, embed_cse, evaluate_cse, export_cse
+
+SUMMARY = "It helped: intents MAP rose by 4.20.\n  more\n"
+SCORES = {
+    "data/checkpoint": {
+        "sts": {"STS12": {"all": 71.234}, "STS13": {"all": 80.0}},
+        "average": {"all": 75.617},
+        "tasks": {"intents": {"main": "kNN", "values": {"kNN": 91.506, "MAP": 54.0}}},
+    }
+}
+
+
+@pytest.fixture
+def ran(monkeypatch, tmp_path) -> dict:
+    """What the last flow did: the parameters that its command understood, and the artifacts by key."""
+    found = {}
+
+    def run_command(name, arguments, return_state):
+        assert (name, return_state) == (arguments[0], True)
+        found["given"] = cli.get_command(None, name).make_context(name, arguments[1:]).params
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/summary.txt").write_text(SUMMARY)
+        if scores := found["given"].get("json_path"):
+            Path(scores).write_text(json.dumps(SCORES), encoding="utf-8")
+        return Completed(message="done")
+
+    monkeypatch.setattr(command_flows, "run_command", run_command)
+    monkeypatch.setattr(command_flows, "find_root", lambda: tmp_path)
+    monkeypatch.setattr(command_flows, "create_markdown_artifact", lambda text, key: found.update({key: text}))
+    monkeypatch.setattr(command_flows, "create_table_artifact", lambda table, key: found.update({key: table}))
+    return found
+
+
+def test_a_folder_is_made_by_embed(ran):
+    given = {"corpus": "tickets/*.jsonl", "id_column": "ticket", "keep_text": True, "workers": 0, "index": True}
+    assert embed_cse.fn(out="data/vectors", **given).message == "done"
+    assert ran["given"] == given | {
+        "out": "data/vectors", "model": "data/bundle", "text_column": "text", "domain_column": None,
+        "shard_rows": 8192, "batch_size": None, "provider": "auto", "normalize": True, "again": False, "role": None,
+        "title_column": None, "keep_column": (), "encoding": "utf-8",
+    }  # fmt: skip
+
+
+def test_models_and_tasks_of_ones_own_become_a_table(ran):
+    models = ["data/checkpoint", "bare=model"]
+    state = evaluate_cse.fn(models=models, tasks=["my-questions", "my-search"], out="runs/mine")
+    assert state.message == "done"
+    given = ran["given"]
+    assert given["models"] == tuple(models)
+    assert given["tasks"] == (Path("my-questions"), Path("my-search"))
+    assert (given["out"], given["data"], given["suite"]) == (Path("runs/mine"), None, None)
+    assert ran["scores"] == [
+        {"model": "data/checkpoint", "STS12": 71.23, "STS13": 80.0, "average": 75.62, "intents (kNN)": 91.51}
+    ]
+
+
+def test_an_adaptation_ends_with_its_verdict(ran):
+    state = adapt_cse.fn(
+        labels="intents.csv", budget="45m", shared_backbone=True, out="out", overrides={"train.epochs": 2}
+    )
+    assert state.message == "It helped: intents MAP rose by 4.20."
+    given = ran["given"]
+    assert {name: given[name] for name in ("budget", "shared_backbone", "sources", "task")} == {
+        "budget": 2700.0, "shared_backbone": True, "sources": (), "task": None,
+    }  # fmt: skip
+    assert (str(given["labels"]), str(given["out"]), given["overrides"]) == ("intents.csv", "out", ("train.epochs=2",))
+    assert ran["adaptation"] == f"```\n{SUMMARY}```\n"
+
+
+def test_a_failed_command_fails_the_flow(monkeypatch):
+    monkeypatch.setattr(command_flows, "run_command", lambda *a, **k: Failed(message="--budget: too short"))
+    state = adapt_cse.fn(sources=["manual"])
+    assert (state.is_failed(), state.message) == (True, "--budget: too short")
+
+
+@pytest.mark.parametrize(
+    ("flow", "but"),
+    [(adapt_cse, {"params"}), (embed_cse, set()), (evaluate_cse, {"params", "style", "json_path"}),
+     (export_cse, {"params"})],
+)  # fmt: skip
+def test_a_flow_takes_what_its_command_takes(flow, but):
+    properties = parameter_schema(flow).model_dump()["properties"]
+    command = {parameter.name: parameter for parameter in cli.get_command(None, flow.name.removesuffix("-cse")).params}
+    assert properties.keys() == command.keys() - but
+    assert properties["out"]["description"] == command["out"].help
+    assert all(found.get("description") for found in properties.values())
+
+
+def test_the_form_knows_numbers_choices_and_what_is_required():
+    schema = parameter_schema(embed_cse).model_dump()
+    rows = schema["properties"]["shard_rows"]
+    assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
+    assert schema["properties"]["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
+    assert set(schema["required"]) == {"corpus", "out"}
+    assert parameter_schema(export_cse).model_dump()["required"] == ["out"], "train-cse writes the pipeline's bundle"
+    models = parameter_schema(evaluate_cse).model_dump()["properties"]["models"]
+    assert models["default"] == ["data/checkpoint"]
