@@ -28,7 +28,7 @@ from cse.bench.worker import Backbones
 from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
-from cse.settings.edit import write_values
+from cse.settings.document import write_values
 from cse.settings.spaces import settings_with
 
 KEY = "train.learning_rate"

@@ -16,8 +16,7 @@ from pydantic import AfterValidator, WithJsonSchema
 from cse.errors import CseError, nearest
 from cse.settings import Settings, load_settings
 from cse.settings.data import DataSettings
-from cse.settings.document import json_schema, yaml_value
-from cse.settings.edit import write_values
+from cse.settings.document import json_schema, write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, walk_keys
 from cse.settings.presets import apply_preset, load_preset, preset_names
 from cse.settings.spaces import parse_dimension, space_names

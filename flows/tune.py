@@ -12,8 +12,7 @@ from cse.cli.options import parse_overrides, set_option
 from cse.cli.sweep import sweep_and_confirm, trial_options
 from cse.errors import CseError
 from cse.settings import load_settings
-from cse.settings.document import yaml_value
-from cse.settings.edit import write_values
+from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.settings.spaces import about, read_space, space_names
 from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH

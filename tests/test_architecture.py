@@ -24,7 +24,7 @@ from cse.training import training_code
 
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
-WHOLE_TREE = "cse.settings.tree"  # checks the values of all groups and changes none
+WHOLE_TREE = "cse.settings.load"  # checks the values of all groups and changes none
 STAGE_COMMAND = re.compile(r"python\S* -m (cse\.(?:stages|bench)\.\w+)")
 
 

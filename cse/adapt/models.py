@@ -31,7 +31,7 @@ from cse.files import write_json
 from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings import PARAMS_FILE, Settings
-from cse.settings.edit import write_values
+from cse.settings.document import write_values
 from cse.settings.load import flatten
 from cse.settings.spaces import settings_with
 from cse.stages.evaluate import evaluate_models, record_folder, save_record

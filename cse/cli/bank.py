@@ -145,8 +145,9 @@ def list_command(bank: Path, as_json: bool) -> None:
     """List the domains of a bank."""
     from cse.evaluation.dev_facts import dev_of
     from cse.evaluation.table import format_rows
-    from cse.runtime.bank import Bank
+    from cse.runtime.bank import Bank, read_bank_manifest
 
+    read_bank_manifest(bank)
     facts, rows, refused = {}, [["domain", "prompt", "kB", "dev", "checkpoint"]], []
     for name, one in Bank(bank).each():
         if isinstance(one, str):
@@ -169,8 +170,9 @@ def list_command(bank: Path, as_json: bool) -> None:
 @click.argument("name")
 def show_command(bank: Path, name: str) -> None:
     """Print what is known of domain NAME, as JSON."""
-    from cse.runtime.bank import Bank
+    from cse.runtime.bank import Bank, read_bank_manifest
 
+    read_bank_manifest(bank)
     found = Bank(bank).domain(name)
     facts: dict[str, Any] = vars(found.facts) | {"identity": found.identity(), "bytes": _bytes(bank, found)}
     click.echo(json.dumps(facts, indent=2))
@@ -183,12 +185,12 @@ def check_command(bank: Path) -> None:
 
     Exits with 2 if any is damaged or foreign.
     """
+    from cse.runtime.bank import read_bank_manifest
     from cse.runtime.domain import Domain
     from cse.runtime.onnx_encoder import OnnxEncoder
 
+    read_bank_manifest(bank)
     encoder = OnnxEncoder(bank, provider="cpu")
-    if encoder.bank is None:
-        raise CseError(f"{bank}: a bundle of one model, not a bank")
     counts = Counter[bool]()
     for _, one in encoder.bank.each():
         counts[isinstance(one, Domain)] += 1
@@ -210,7 +212,6 @@ def _prompt(domain: Domain) -> str:
 
 
 def _bytes(bank: Path, domain: Domain) -> int:
-    from cse.runtime.bank import DOMAINS
-    from cse.runtime.domain import SUFFIX
+    from cse.runtime.bundle import file_of
 
-    return (bank / DOMAINS / f"{domain.name}{SUFFIX}").stat().st_size
+    return (bank / file_of(domain.name)).stat().st_size

@@ -25,7 +25,7 @@ from cse.cli.preset import preset
 from cse.cli.report import compare, report
 from cse.cli.settings import settings_command
 from cse.errors import CseError
-from cse.settings.tree import impossible_rows
+from cse.settings.load import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points

@@ -33,8 +33,8 @@ _REMEDY = {
     "missing_hard_negative": "fill the third column or set data.view: pairs",
     "no_label": "fill the label column or name another one in data.columns",
     "too_long": f"raise data.max_words or split the sentences (at most {MOST_CHARACTERS:,} characters each)",
-    "evaluation_overlap": "train on other sentences or set data.drop_evaluation_overlap: false",
-    "duplicate": "set data.drop_duplicates: false",
+    "evaluation_overlap": "train on other sentences or set data.drop: [duplicates]",
+    "duplicate": "set data.drop: [evaluation_overlap]",
     # of some views and settings only
     "empty_document": "fill the column with the bodies or name another one in data.columns",
     "no_pair": "choose other data.pairs",

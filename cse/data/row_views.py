@@ -67,7 +67,7 @@ def near_duplicates(settings: DataSettings, held_out: Iterable[str]) -> NearDupl
     """
     if settings.near_duplicates is None:
         return None
-    return NearDuplicates(settings.near_duplicates, held_out if settings.drop_evaluation_overlap else ())
+    return NearDuplicates(settings.near_duplicates, held_out if "evaluation_overlap" in settings.drop else ())
 
 
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:

@@ -2,20 +2,69 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cse.export.row_updates import updates_of
-from cse.export.versions import versions
+from cse.errors import CseError, in_terms_of
+from cse.export.row_updates import KINDS, updates_of
+from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.pooling import TanhMlp
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.domain import DOMAIN_FORMAT, Domain, DomainFacts, hashes_of
+from cse.runtime.bundle import Manifest
+from cse.runtime.domain import (
+    DOMAIN_FORMAT,
+    POOLERS,
+    Domain,
+    DomainFacts,
+    check_name,
+    hashes_of,
+)
+
+# of packages that decide what is exported
+_PACKAGES = ("cse", "torch", "transformers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "tokenizers")
+
+
+def make_domain(
+    encoder: SentenceEncoder,
+    name: str,
+    *,
+    normalize: bool = True,
+    metrics: dict[str, Any] | None = None,
+    checkpoint: str = "",
+    centres: NDArray[np.float32] | None = None,
+    bank: Manifest | None = None,
+) -> Domain:
+    """Return an encoder's prompts, updates of its layers and the linear map behind them, as a domain.
+
+    Args:
+        encoder: trained prompts, biases or low-rank updates, or a bare backbone.
+        normalize: whether embeddings have unit length by default.
+        centres: see ``Domain``.
+        bank: that it is for; None: one of prompts alone.
+    """
+    check_name(name)
+    layered(encoder)
+    obstacle = _obstacle(encoder, takes_updates=bank is not None and bool(bank.updates))
+    if obstacle:
+        raise CseError(f"domain {name}: {obstacle}; export it as a bundle of its own (cse export)")
+    with in_terms_of(f"domain {name}: "):
+        return as_domain(
+            encoder,
+            name,
+            normalize=normalize,
+            metrics=metrics,
+            checkpoint=checkpoint,
+            centres=centres,
+            adapters=() if bank is None else bank.adapters,
+        )
 
 
 def as_domain(
@@ -80,3 +129,44 @@ def as_domain(
 
 def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
     return np.ascontiguousarray(tensor.detach().float().cpu().numpy())
+
+
+def layered(encoder: SentenceEncoder) -> Backbone:
+    """Return the backbone of an encoder that a domain can be made of."""
+    backbone = encoder.backbone
+    if not isinstance(backbone, Backbone):
+        raise CseError(f"{backbone.files.name}: word vectors have no layers that a prompt could enter")
+    return backbone
+
+
+def _obstacle(encoder: SentenceEncoder, *, takes_updates: bool) -> str:
+    """Return what keeps an encoder out of a bank, or an empty string."""
+    if not encoder.frozen and encoder.trained not in KINDS:
+        return f"weights of the language model were trained ({encoder.trained}), so a bank's backbone is not its own"
+    if not encoder.frozen and not takes_updates:
+        return (
+            f"it has {'low-rank updates' if encoder.trained == 'lora' else 'biases'} of the language model's layers, "
+            "and the bank takes prompts alone; create a bank with bank.adapters, or"
+        )
+    if encoder.prompt is not None and not encoder.prompt.deep:
+        return "an input-layer prompt has no keys and values of its own"
+    if encoder.templates:
+        return "a template puts words around the sentence, and a bank has one tokenizer"
+    if encoder.post is not None and not isinstance(encoder.post, LinearMap):
+        return f"post-processing ({encoder.post.config()['kind']}) is not part of a bank"
+    if encoder.pooler not in POOLERS:
+        return f"pooler {encoder.pooler} is not part of a bank, which has {', '.join(POOLERS)}"
+    if encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
+        return f"projector {encoder.read_out.projector} is not part of a bank, which has tanh"
+    if encoder.widths:
+        return f"it has shorter vectors ({', '.join(map(str, encoder.widths))}), and a bank has none"
+    return ""
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of the packages that decide what is exported, as far as they are installed."""
+    found = {}
+    for name in _PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):  # run from its tree, or onnxruntime without a GPU
+            found[name] = importlib.metadata.version(name)
+    return found

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from cse.choices import Precision
-from cse.export.as_domain import as_domain
+from cse.export.as_domain import as_domain, versions
 from cse.export.graph import write_bank_graph, write_graph
 from cse.export.half import halve
 from cse.export.int8 import quantize
-from cse.export.versions import versions
+from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
@@ -24,14 +23,12 @@ from cse.runtime.bundle import (
     FORMAT,
     MANIFEST,
     MODEL,
-    QUERY_SIDE,
-    SIZES,
     TOKENIZER,
-    Bundle,
+    Manifest,
     describe_files,
     documents_identity,
+    file_of,
 )
-from cse.runtime.domain import SUFFIX
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 
@@ -45,7 +42,7 @@ class Draft:
     """
 
     folder: Path
-    manifest: Bundle
+    manifest: Manifest
     parity: dict[str, Any] = field(default_factory=dict)
 
 
@@ -67,48 +64,73 @@ def write_bundle(
         checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
         texts: ``int8``: what the ranges of activations are read from, some hundreds like those to come.
     """
-    facts = describe(encoder)
     documents = encoder.documents or encoder
+    only = "model" if encoder.side != QUERY else "query"
     with publish_folder(out, Kind.BUNDLE) as folder:
-        if encoder.side == QUERY:
-            facts["backbone"] |= _write_sides(encoder, folder, normalize=normalize, checkpoint=checkpoint)
-        else:
+        if encoder.side != QUERY:
             write_graph(encoder, folder / MODEL)
+        else:  # a graph for both sides: prompts are inputs; without any, it is the bare backbone's own, to the byte
+            query = as_domain(encoder, only, normalize=normalize, checkpoint=checkpoint)
+            if query.prompted:
+                write_bank_graph(encoder.transformer, folder / MODEL)
+            else:
+                write_graph(documents, folder / MODEL)
+            path = folder / file_of(only)
+            path.parent.mkdir()
+            query.write(path)
         if precision == "fp16":
             halve(folder / MODEL)
-        # the tokenizer's own save does not raise OSError on a full disk
-        (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
-        manifest = Bundle(
-            format=FORMAT,
-            dimension=encoder.dimension,
-            pooler=encoder.pooler,
+        manifest = replace(
+            manifest_of(encoder, folder, only=only),
             normalize=normalize,
-            max_length=documents.max_length,
-            pad_id=encoder.backbone.pad_id,
-            files=describe_files(folder, [path.name for path in folder.glob("[!.]*")]),
-            prompt=facts["prompt"] or {},
-            backbone=facts["backbone"],
-            versions=versions(),
+            prompt=describe(encoder)["prompt"] or {},
             metrics=metrics,
             checkpoint=checkpoint,
             precision="fp32" if precision == "int8" else precision,
-            texts=facts["texts"],
-            widths=facts["widths"],
+            texts=encoder.texts,
+            widths=list(encoder.widths),
             side=encoder.side,
         )
         if precision == "int8":
             manifest.write(folder)
             quantize(folder / MODEL, _given(folder, texts))
             files = describe_files(folder, manifest.files)
-            manifest = dataclasses.replace(manifest, precision=precision, files=files)
+            manifest = replace(manifest, precision=precision, files=files)
         if documents.adds_nothing:
-            manifest = dataclasses.replace(manifest, documents=documents_identity(manifest))
+            manifest = replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
-        added = {path.name for path in folder.glob("[!.]*")} - {MANIFEST, *manifest.files}
-        files = manifest.files | describe_files(folder, added)
-        Bundle(**vars(manifest) | {"files": files, "parity": draft.parity}).write(folder)
+        added = describe_files(folder, _names(folder) - manifest.files.keys())
+        replace(manifest, files=manifest.files | added, parity=draft.parity).write(folder)
+
+
+def manifest_of(encoder: SentenceEncoder, folder: Path, *, only: str, **fields: Any) -> Manifest:
+    """Write the tokenizer beside a graph, and return the manifest of the folder."""
+    # the tokenizer's own save does not raise OSError on a full disk
+    (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
+    backbone = encoder.backbone
+    if isinstance(backbone, Backbone):
+        sizes = {key: getattr(backbone, key) for key in ("layers", "heads", "head_size")}
+        fields |= {**sizes, "words": backbone.word_size, "positions": backbone.usable_length(0)}
+    return Manifest(
+        format=FORMAT,
+        dimension=encoder.dimension,
+        pooler=encoder.pooler,
+        normalize=True,
+        max_length=(encoder.documents or encoder).max_length,
+        pad_id=backbone.pad_id,
+        files=describe_files(folder, _names(folder)),
+        only=only,
+        backbone=describe(encoder)["backbone"],
+        versions=versions(),
+        **fields,
+    )
+
+
+def _names(folder: Path) -> set[str]:
+    """Return the names of the files in a folder that never change, without the manifest."""
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file()} - {MANIFEST}
 
 
 def _given(folder: Path, texts: Sequence[str]) -> list[dict[str, NDArray[Any]]]:
@@ -116,20 +138,3 @@ def _given(folder: Path, texts: Sequence[str]) -> list[dict[str, NDArray[Any]]]:
     onnx = OnnxEncoder(folder, provider="cpu", threads=1)
     roles = [role_for(QUERY, onnx.texts)] if onnx.query_side is None else [QUERY, None]
     return [onnx.graph_inputs(text, roles[number % len(roles)]) for number, text in enumerate(texts)]
-
-
-def _write_sides(encoder: SentenceEncoder, folder: Path, *, normalize: bool, checkpoint: str) -> dict[str, int]:
-    """Write the query side as a domain beside a graph that serves both sides; return the backbone's ``SIZES``.
-
-    Prompts are inputs of the graph, as in a bank. Without any, it is the bare backbone's own, to the byte.
-    """
-    backbone = encoder.transformer
-    query = as_domain(encoder, QUERY_SIDE.removesuffix(SUFFIX), normalize=normalize, checkpoint=checkpoint)
-    if query.prompted:
-        write_bank_graph(backbone, folder / MODEL)
-    else:
-        assert encoder.documents is not None  # noqa: S101 - of an encoder with a query side
-        write_graph(encoder.documents, folder / MODEL)
-    query.write(folder / QUERY_SIDE)
-    sizes = (backbone.layers, backbone.heads, backbone.head_size, backbone.word_size, backbone.usable_length(0))
-    return dict(zip(SIZES, sizes, strict=True))

@@ -10,7 +10,8 @@ from pathlib import Path
 from cse.errors import CseError
 from cse.outputs import check_file, publish_file
 from cse.process import only_one
-from cse.runtime.bank import DOMAINS, Bank, read_bank_manifest
+from cse.runtime.bank import Bank, read_bank_manifest
+from cse.runtime.bundle import file_of
 from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name, is_domain
 
 _LOCK = ".lock"
@@ -60,7 +61,7 @@ def remove_domain(folder: Path, name: str) -> None:
 
 
 def _path(folder: Path, name: str) -> Path:
-    return folder / DOMAINS / f"{check_name(name)}{SUFFIX}"
+    return folder / file_of(check_name(name))
 
 
 @contextmanager

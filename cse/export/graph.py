@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from cse.export.bank_pass import BankPass
+from cse.export.bank_encoder import BankPass
 from cse.export.optimize import fused, optimize
 from cse.export.row_updates import RowUpdates
 from cse.model.backbone import Backbone, merged

@@ -16,9 +16,9 @@ from cse.model.checkpoint import read_config, read_weights, write_config
 from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, is_checkpoint, means_folder
 from cse.outputs import MANIFEST as OUTPUT
 from cse.outputs import Kind, read_manifest
-from cse.runtime.bank import BANK, DOMAINS, Bank, is_bank
+from cse.runtime.bank import Bank
+from cse.runtime.bundle import DOMAINS, is_bundle
 from cse.runtime.bundle import MANIFEST as BUNDLE
-from cse.runtime.bundle import verify
 from cse.runtime.seal import SEAL, check_entries, check_files, describe_files, read_object, read_sealed, sealed, short
 
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
@@ -31,7 +31,7 @@ _CONFIGS = (ADAPTER, "config.json", LENGTH, PROMPTS)
 _FIRST = {  # what makes a folder a model of its kind
     Kind.CHECKPOINT: CONFIG_FILE,
     Kind.BUNDLE: BUNDLE,
-    Kind.BANK: BANK,
+    Kind.BANK: BUNDLE,
     Kind.SENTENCE_TRANSFORMERS: MODULES,
     Kind.PEFT: ADAPTER,
 }
@@ -81,16 +81,14 @@ def open_folder(folder: Path) -> ModelFolder:
         config = read_config(folder)
         read_weights(folder, config)
         return ModelFolder(folder, Kind.CHECKPOINT, config, (CONFIG_FILE, *config["files"]))
-    if (folder / BUNDLE).is_file():
-        bundle = verify(folder)
-        return ModelFolder(folder, Kind.BUNDLE, dataclasses.asdict(bundle), (BUNDLE, *bundle.files))
-    if is_bank(folder):
+    if is_bundle(folder):
         bank = Bank(folder)
         for reason in bank.domains().refused.values():
             raise CseError(f"{reason}; repair or remove it before the bank travels")
-        domains = [f"{DOMAINS}/{path.name}" for path in (folder / DOMAINS).iterdir() if not path.name.startswith(".")]
-        files = (BANK, *bank.manifest.files, *sorted(domains))
-        return ModelFolder(folder, Kind.BANK, dataclasses.asdict(bank.manifest), files)
+        domains = {path.relative_to(folder).as_posix() for path in folder.glob(f"{DOMAINS}/[!.]*")}
+        files = (BUNDLE, *bank.manifest.files, *sorted(domains - bank.manifest.files.keys()))
+        kind = Kind.BANK if bank.only is None else Kind.BUNDLE
+        return ModelFolder(folder, kind, dataclasses.asdict(bank.manifest), files)
     return _open_export(folder)
 
 
@@ -135,7 +133,7 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
             changed = {CONFIG_FILE: (Path(place) / CONFIG_FILE).read_bytes()}
     else:
         text = json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n"
-        changed = {BUNDLE if model.kind == Kind.BUNDLE else BANK: text.encode()}
+        changed = {BUNDLE: text.encode()}
     return dataclasses.replace(model, manifest=manifest, changed=changed)
 
 
@@ -189,7 +187,10 @@ def check_pulled(folder: Path, kind: Kind, files: Mapping[str, Any]) -> list[str
     if _FIRST[kind] not in files:
         raise CseError(f"{folder}: sent as {kind}, but holds {shown} and no {_FIRST[kind]}; {_AGAIN}")
     if kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK):
-        foreign = sorted(files.keys() - {*open_folder(folder).files})
+        opened = open_folder(folder)
+        if opened.kind != kind:
+            raise CseError(f"{folder}: sent as {kind}, but is a {opened.kind}; {_AGAIN}")
+        foreign = sorted(files.keys() - {*opened.files})
         if foreign:
             raise CseError(f"{folder}: holds {foreign[0]}, which is no part of a {kind}; {_AGAIN}")
     return sorted(name for name in files if name.endswith(".py"))

@@ -32,7 +32,7 @@ from cse.model.families import FULL, layer_types
 from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
-from cse.runtime.encode import encode_sentences
+from cse.runtime.encode import encode_prepared, prepare_sentences
 from cse.runtime.seal import read_object, sha256, short
 from cse.runtime.uses import QUERY
 
@@ -139,12 +139,10 @@ class _LoadedAdapter:
 
     def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray:
         encoder = self.encoder
-        return encode_sentences(
-            sentences,
-            tokenizers=encoder.text_tokenizers,
+        return encode_prepared(
+            prepare_sentences(sentences, tokenizers=encoder.text_tokenizers, max_length=encoder.max_length),
             embed=self.embed,
             dimension=encoder.dimension,
-            max_length=encoder.max_length,
             pad_id=encoder.backbone.pad_id,
             normalize=normalize,
         ).embeddings

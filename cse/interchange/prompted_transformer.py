@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from torch import nn
 from transformers import AutoConfig
 
-from cse.model.attention import Prefix
+from cse.model.passes import Prefix
 from cse.model.transformer import Transformer, load_model
 
 try:

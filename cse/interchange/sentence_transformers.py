@@ -28,7 +28,7 @@ from cse.interchange import prompted_transformer
 from cse.interchange.foreign import obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
-from cse.model import attention, dropout, families, passes, transformer
+from cse.model import dropout, families, passes, transformer
 from cse.model.backbone import merged, plain_copy
 from cse.model.backbone_files import quietly
 from cse.model.declared import LENGTH, MODULES, PROMPTS
@@ -40,9 +40,9 @@ from cse.outputs import Kind, publish_folder
 from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"
-_CODE = (prompted_transformer, attention, dropout, families, passes, transformer)
+_CODE = (prompted_transformer, dropout, families, passes, transformer)
 _OWN = re.compile(r"^from cse\.\w+\.(\w+) import", re.MULTILINE)
-_REGISTERED = f'"{attention.PREFIX_ATTENTION}"'
+_REGISTERED = f'"{passes.PREFIX_ATTENTION}"'
 # our poolers, in the words that every version reads
 _MODES = {"cls": "cls_token", "mean": "mean_tokens", "last": "lasttoken"}
 _MODULES = "sentence_transformers.models"  # the name that every version since 2 knows

@@ -15,8 +15,7 @@ from torch import nn
 from cse.settings.objective import LossSettings
 
 if TYPE_CHECKING:  # equations, and what stage `corrupt` takes from here, need no encoder
-    from cse.model.attention import Prefix
-    from cse.model.passes import TokenBatch
+    from cse.model.passes import Prefix, TokenBatch
     from cse.model.sentence_encoder import SentenceEncoder
 
 P = ParamSpec("P")

@@ -13,7 +13,7 @@ from typing import Any
 from cse.choices import PoolerKind
 from cse.errors import CseError, in_terms_of, nearest
 from cse.runtime.bank import domain_of, refuse_whole_bank
-from cse.runtime.bundle import MANIFEST
+from cse.runtime.bundle import MANIFEST, is_bundle
 from cse.runtime.seal import read_object, read_value, short
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
@@ -75,7 +75,8 @@ def check_model(path_or_name: str) -> None:
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
-    if folder.is_dir() and not any((folder / name).is_file() for name in (MANIFEST, CONFIG_FILE, "config.json")):
+    named = is_bundle(folder) or any((folder / name).is_file() for name in (CONFIG_FILE, "config.json"))
+    if folder.is_dir() and not named:
         inside = [found.parent for name in (MANIFEST, CONFIG_FILE) for found in sorted(folder.glob(f"*/{name}"))[:1]]
         hint = f"; did you mean {inside[0]}?" if inside else "; is it a model folder?"
         raise CseError(f"{folder}: contains no {CONFIG_FILE}, {MANIFEST} or config.json{hint}")

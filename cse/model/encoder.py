@@ -16,12 +16,11 @@ from torch import nn
 
 from cse.choices import PoolerKind, ReadOut, Side
 from cse.errors import CseError, nearest
-from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.declared import Declared, declared_by
 from cse.model.flow import Flow
 from cse.model.mlm_head import load_mlm_head
-from cse.model.passes import Alteration, Constants, Packed, TokenBatch
+from cse.model.passes import Alteration, Constants, Packed, Prefix, TokenBatch
 from cse.model.pooling import (
     NEEDS_ALL_LAYERS,
     OVER_TOKENS,

@@ -17,8 +17,7 @@ import torch
 from torch import nn
 from transformers import AttentionInterface
 
-from cse.model.attention import LayerPrefix
-from cse.model.passes import Packed
+from cse.model.passes import LayerPrefix, Packed
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 

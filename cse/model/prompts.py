@@ -16,9 +16,9 @@ import torch
 from torch import nn
 
 from cse.errors import CseError
-from cse.model.attention import Prefix
 from cse.model.backbone import Backbone
 from cse.model.dropout import dropout
+from cse.model.passes import Prefix
 from cse.model.pooling import start_normal
 
 

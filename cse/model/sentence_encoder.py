@@ -28,8 +28,9 @@ from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
+from cse.runtime.bundle import is_bundle
 from cse.runtime.compatible import Compatible
-from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_sentences
+from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_prepared, prepare_sentences
 from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
@@ -61,10 +62,11 @@ class SentenceEncoder(Compatible, Encoder):
         """
         if is_checkpoint(Path(path_or_name)):
             return load_checkpoint(Path(path_or_name), backbone=backbone)
-        if (Path(path_or_name) / "bundle.json").is_file():
-            raise CseError(f"{path_or_name}: this is an ONNX bundle; load it with cse.OnnxEncoder")
-        if (Path(path_or_name) / "bank.json").is_file():
-            raise CseError(f"{path_or_name}: this is a bank; load it with cse.BankEncoder or cse.OnnxEncoder")
+        if is_bundle(path_or_name):
+            raise CseError(
+                f"{path_or_name}: this is an ONNX bundle or a bank; load it with cse.OnnxEncoder, a bank also with "
+                "cse.BankEncoder"
+            )
         if is_word_file(Path(path_or_name)):
             return cls(load_words(find_words(str(path_or_name)), None))
         return cls(load_backbone(find_backbone(str(path_or_name))))
@@ -91,18 +93,21 @@ class SentenceEncoder(Compatible, Encoder):
         was_training = side.training
         side.eval()
         try:
-            return encode_sentences(
+            prepared = prepare_sentences(
                 sentences,
                 tokenizers=side.text_tokenizers,
+                max_length=side.max_length if max_length is None else max_length,
+                before=text_of(role, side.texts),
+            )
+            return encode_prepared(
+                prepared,
                 embed=side._embed_arrays(device),
                 dimension=side.dimension,
-                max_length=side.max_length if max_length is None else max_length,
                 pad_id=side.backbone.pad_id,
                 batch_size=GPU_BATCH_TOKENS if by_tokens else 64 if batch_size is None else batch_size,
                 batch_tokens=GPU_BATCH_TOKENS if by_tokens else None,
                 normalize=True if normalize is None else normalize,
                 show_progress_bar=show_progress_bar,
-                before=text_of(role, side.texts),
                 keep=dimensions,
             )
         finally:

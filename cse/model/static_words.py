@@ -18,10 +18,9 @@ from tqdm import tqdm
 
 from cse.choices import PoolerKind
 from cse.errors import CseError
-from cse.model.attention import Prefix
 from cse.model.backbone_files import BackboneFiles
 from cse.model.declared import Declared
-from cse.model.passes import Packed
+from cse.model.passes import Packed, Prefix
 from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors

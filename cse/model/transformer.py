@@ -10,10 +10,19 @@ import torch
 from torch import nn
 from transformers import AutoModel
 
-from cse.model.attention import PREFIX_ATTENTION, LayerPrefix, Prefix, visible_columns
 from cse.model.dropout import replace_dropout
 from cse.model.families import BY_TYPE, FULL, SLIDING, layer_types
-from cse.model.passes import LONGEST, WIDTHS, Packed, has_kernel, kernel
+from cse.model.passes import (
+    LONGEST,
+    PREFIX_ATTENTION,
+    WIDTHS,
+    LayerPrefix,
+    Packed,
+    Prefix,
+    has_kernel,
+    kernel,
+    visible_columns,
+)
 
 
 class Transformer(nn.Module):

@@ -1,99 +1,46 @@
-"""The prompt bank: one backbone as an ONNX graph, and one small file per domain.
+"""The domains of a folder: those of a bank, which come, change and go, or the only one of a bundle.
 
-A bank contains ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately), ``tokenizer.json``,
-``bank.json``, and a folder ``domains`` with a file per domain. The manifest ``bank.json`` lists the files that never
-change. The domains are whatever files the folder holds: each is put in place whole by one rename, so a reader sees a
-domain's old file or its new one. Nothing lists the domains, so no list can disagree with them.
+The domains of a bank are whatever files its folder ``domains`` holds: each is put in place whole by one rename, so a
+reader sees a domain's old file or its new one. Nothing lists the domains, so no list can disagree with them.
 
 A domain is read when it is asked for. Its file is looked at each time, and read again if it has changed.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import LONGEST, MANIFEST, MODEL, SHORTEST, TOKENIZER, WIDEST
+from cse.runtime.bundle import DOMAINS, MANIFEST, Manifest, file_of, is_bundle, read_manifest
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
-    DOMAIN_FORMAT,
     SUFFIX,
-    UPDATES,
     Domain,
-    DomainFacts,
     Outline,
-    Shape,
     is_name,
+    outline_of,
     read_centres,
     read_domain,
     read_outline,
 )
 from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache, Look, look_directly
-from cse.runtime.seal import check_entries, check_files, check_limits, check_seal, fields_of, read_object, sealed, short
+from cse.runtime.seal import check_files, short
 
-FORMAT = 2
-BANK = "bank.json"
-DOMAINS = "domains"
-_AGAIN = "create the bank again"
 _ADD = "add the domain again"
 _OUTLINE_BYTES = 800  # of one in memory, measured
 _OUTLINES = 64 * 2**20
 _SHOWN = 5  # domain names in a message
 _NEAR = 50  # names on each side, in alphabetical order, that a wrong one is compared with
 _Found = TypeVar("_Found")
-
-
-@dataclass(frozen=True)
-class BankManifest:
-    """Contents of ``bank.json``, except the seal over them.
-
-    Attributes:
-        max_length: most tokens per sentence, special tokens included, where no domain is named.
-        positions: tokens that fit in the backbone's position table.
-        files: SHA-256 (hex) and size in bytes of each file beside the domains.
-        parity: largest difference from torch, and where it was measured.
-        updates: widths of the inputs for updates of the layers, see ``Shape``; empty where the graph has none.
-    """
-
-    format: int
-    dimension: int
-    words: int
-    layers: int
-    heads: int
-    head_size: int
-    pooler: str
-    max_length: int
-    positions: int
-    pad_id: int
-    files: dict[str, Any]
-    backbone: dict[str, Any]
-    versions: dict[str, Any] = field(default_factory=dict)
-    parity: dict[str, Any] = field(default_factory=dict)
-    updates: dict[str, int] = field(default_factory=dict)
-    adapters: list[str] = field(default_factory=list)
-
-    @property
-    def shape(self) -> Shape:
-        """What a domain must fit."""
-        sha256 = str(self.backbone.get("sha256"))
-        sizes = (self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
-        return Shape(sha256, *sizes, updates=self.updates, adapters=self.adapters)
-
-    def write(self, folder: Path) -> None:
-        """Write ``bank.json`` into the folder."""
-        text = json.dumps(sealed(dataclasses.asdict(self)), indent=2, ensure_ascii=True)
-        (folder / BANK).write_text(text + "\n", encoding="ascii")
 
 
 Chosen = str | Sequence[str] | Domain | None
@@ -119,23 +66,30 @@ class Domains(NamedTuple):
 
 
 class Bank:
-    """A bank folder that is kept in sight: what is asked for is as the files are now.
+    """A folder that is kept in sight: what is asked for is as the files are now.
 
     Args:
-        folder: the bank; the files beside the domains are checked against their hashes.
+        folder: a bundle or a bank; the files that never change are checked against their hashes.
         kept_bytes: bytes of domains to keep in memory; the longest unused give way.
+        name: of a bundle's only domain; empty: as the manifest calls it.
+        whole: whether to check those hashes; False where whoever runs the graph does.
 
     Attributes:
-        bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side.
+        only: a bundle's only domain, which texts have where none is named; None of a bank.
+        bare: the backbone without a prompt, as a domain: for ``auto``, and for documents beside a query side. Where the
+            graph holds the only domain, it is that one.
     """
 
-    def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES) -> None:
+    def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES, *, name: str = "", whole: bool = True) -> None:
         self.folder = Path(folder)
-        self.manifest = read_bank_manifest(self.folder)
-        check_files(self.folder, self.manifest.files, BANK, "copy the whole bank again")
-        self.bare = _bare(self.manifest)
+        self.manifest = manifest = read_manifest(self.folder)
+        if whole:
+            check_files(self.folder, manifest.files, MANIFEST, "copy the whole folder again")
         self._place = self.folder / DOMAINS
-        shape = self.manifest.shape
+        shape = manifest.shape
+        empty = np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32)
+        self.bare = Domain(manifest.facts(), empty)
+        self.only: Domain | None = None
         self._kept = FileCache(_or_reason(lambda path: read_domain(path, shape, kept_bytes)), _bytes, kept_bytes, _same)
         self._outlines = FileCache(
             _or_reason(lambda path: read_outline(path, shape, kept_bytes)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
@@ -144,6 +98,20 @@ class Bank:
         self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
         self._held: dict[str, Domain] | None = None
         self._ask: Look = look_directly
+        if manifest.only:
+            own = {"name": name or manifest.only, "texts": manifest.texts}
+            if manifest.constant:
+                own |= {key: getattr(manifest, key) for key in ("prompt", "metrics", "checkpoint")}
+                self.only = self.bare = Domain(manifest.facts(**own), empty)
+            else:
+                found = read_domain(self.folder / file_of(manifest.only), shape)
+                self.only = replace(found, facts=replace(found.facts, **own))
+            self._held = {self.only.name: self.only}
+
+    @property
+    def fixed(self) -> bool:
+        """Whether no file of a domain is looked at any more."""
+        return self._held is not None
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains in alphabetical order, without opening any; some may be damaged.
@@ -182,7 +150,7 @@ class Bank:
 
     def outline(self, name: str) -> Outline:
         """Return what the start of a domain's file says; costs and errors are those of ``domain``."""
-        return self._at(name, self._outlines)
+        return self._at(name, self._outlines) if self._held is None else outline_of(self.domain(name))
 
     def domains(self) -> Domains:
         """Return all domains, which are read and in memory then."""
@@ -219,7 +187,9 @@ class Bank:
 
         Args:
             domain: one name for all sentences, or one per sentence. A ``Domain`` stands for itself, in the bank or not.
+                None: the only one.
         """
+        domain = self.only if domain is None else domain
         if domain is None:
             raise CseError(f"{self.folder}: a bank; say whose prompts to use with domain: {_listed(self.names())}")
         if isinstance(domain, Domain):
@@ -230,7 +200,9 @@ class Bank:
         for index, name in enumerate(names):
             if not isinstance(name, str):
                 raise CseError(f"domain[{index}]: expected a name, found {type(name).__name__}; name one per sentence")
-        known = {name: None if name == AUTO else self.domain(name) for name in dict.fromkeys(names)}
+        known = {
+            name: None if name == AUTO and self.only is None else self.domain(name) for name in dict.fromkeys(names)
+        }
         return [known[name] for name in names]
 
     def texts_of(self, domain: Chosen) -> dict[str, str]:
@@ -245,6 +217,8 @@ class Bank:
 
     def hold(self, names: Collection[str]) -> Domains:
         """Keep the named domains as they are now, and no others, whatever happens to the folder from here on."""
+        if self.only is not None:
+            return Domains({}, {})
         self._held = {name: self.domain(name) for name in names}
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
@@ -274,6 +248,10 @@ class Bank:
         return found
 
     def _unknown(self, name: str) -> NoDomainError:
+        if self.only is not None:
+            return NoDomainError(
+                f"{self.folder}: a bundle of one model; domain {short(name)} needs a bank (cse bank create)"
+            )
         names = self.names()
         return NoDomainError(f"{self.folder}: no domain {short(name)}{nearest_name(name, names)}; {_listed(names)}")
 
@@ -306,55 +284,30 @@ def _same(old: object, new: object) -> bool:
     return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
 
 
-def read_bank_manifest(folder: Path) -> BankManifest:
-    """Read ``bank.json``."""
-    path = folder / BANK
-    try:
-        tree = read_object(path, _AGAIN)
-    except (FileNotFoundError, NotADirectoryError):
-        if (folder / MANIFEST).is_file():
-            raise CseError(f"{folder}: a bundle of one model, not a bank; `cse bank create` makes one") from None
-        raise CseError(f"{folder}: no bank here ({BANK} is missing); `cse bank create` makes one") from None
-    if type(tree.get("format")) is not int or tree["format"] != FORMAT:
-        raise CseError(
-            f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; {_AGAIN} or install the version "
-            "of cse that wrote it"
-        )
-    check_seal(tree, path, _AGAIN)
-    manifest = fields_of(BankManifest, tree, path, _AGAIN)
-    limits = {"max_length": (SHORTEST, LONGEST), "positions": (manifest.max_length, 2**31), "pad_id": (0, 2**31)}
-    limits |= dict.fromkeys(("dimension", "words", "layers", "heads", "head_size"), (1, WIDEST))
-    check_limits({key: getattr(manifest, key) for key in limits}, limits, path, _AGAIN)
-    if manifest.updates and tuple(manifest.updates) != UPDATES:
-        raise CseError(f"{path}: updates should have {', '.join(UPDATES)}; {_AGAIN}")
-    check_limits(manifest.updates, dict.fromkeys(manifest.updates, (0, 2**31)), path, _AGAIN)
-    check_entries(manifest.files, path, (MODEL, TOKENIZER), _AGAIN)
+def read_bank_manifest(folder: Path) -> Manifest:
+    """Read the manifest of a bank, to which domains may be added."""
+    manifest = read_manifest(folder)
+    if manifest.only:
+        raise CseError(f"{folder}: a bundle of one model, not a bank; `cse bank create` makes one")
     return manifest
 
 
 def is_bank(folder: Path | str) -> bool:
-    """Return whether a folder claims to be a bank."""
-    return (Path(folder) / BANK).is_file()
+    """Return whether a folder claims to hold domains of which one is to be named."""
+    return is_bundle(folder) and not read_manifest(folder).only
 
 
 def domain_of(model: str) -> tuple[Path, str] | None:
-    """Return the bank and the domain's name if ``model`` is ``BANK:NAME``, else None."""
-    bank, colon, name = model.rpartition(":")
-    return (Path(bank), name) if colon and is_bank(bank) else None
+    """Return the folder and the domain's name if ``model`` is ``BANK:NAME``, else None."""
+    folder, colon, name = model.rpartition(":")
+    return (Path(folder), name) if colon and is_bundle(folder) else None
 
 
 def refuse_whole_bank(folder: Path) -> None:
     """Refuse a bank where one of its domains is needed."""
     if is_bank(folder):
-        name = next(iter(Bank(folder).names()), "NAME")
+        name = next(iter(Bank(folder, whole=False).names()), "NAME")
         raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")
-
-
-def _bare(manifest: BankManifest) -> Domain:
-    shape = manifest.shape
-    sizes = (manifest.max_length, shape.dimension, shape.words)
-    facts = DomainFacts(DOMAIN_FORMAT, "", shape.backbone, manifest.pooler, True, 0, *sizes, {})
-    return Domain(facts, np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32))
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from cse.errors import CseError
-from cse.runtime.bank import Bank, Chosen
+from cse.runtime.bank import Chosen
 from cse.runtime.encode import Encoded, cosine_similarity, is_text
 from cse.runtime.seal import short
 
@@ -68,7 +68,6 @@ class Compatible:
 
     similarity_fn_name = "cosine"
     model_card_data = _NoCard()
-    bank: Bank | None = None
     texts: dict[str, str]
     encode_counting: Callable[..., Encoded]
 
@@ -128,8 +127,8 @@ class Compatible:
         return self._in_role(_DOCUMENT, sentences, options)
 
     def texts_of(self, domain: Any) -> Mapping[str, str]:
-        """Return the task texts by role; in a bank, those of a domain."""
-        return self.texts if self.bank is None else self.bank.texts_of(domain)
+        """Return the task texts by role."""
+        return self.texts
 
     def _in_role(self, roles: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]) -> Any:
         chosen = options.get("prompt_name") or options.get("prompt")

@@ -166,10 +166,6 @@ class Domain:
         """Return what encodes a text in a role: this domain, or the bare one if this is a query side and not for it."""
         return bare if self.for_queries and role != QUERY else self
 
-    def without(self, facts: DomainFacts) -> Domain:
-        """Return the bare backbone as a domain with these facts."""
-        return Domain(facts, self.prompt[:, :, :0])
-
     def tensors(self) -> dict[str, NDArray[np.float32]]:
         """Return the tensors by name."""
         found = {name: getattr(self, name) for name in _TENSORS}
@@ -191,12 +187,7 @@ class Domain:
 
     def identity(self) -> str:
         """Return a hash of everything that makes the domain's vectors."""
-        return identity_of(self.facts)
-
-
-def identity_of(facts: DomainFacts) -> str:
-    """Return a hash of everything that makes a domain's vectors."""
-    return digest({key: value for key, value in vars(facts).items() if key not in ("metrics", "versions")})
+        return digest({key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")})
 
 
 @dataclass(frozen=True)
@@ -216,7 +207,6 @@ class Shape:
     dimension: int
     words: int
     positions: int
-    poolers: tuple[str, ...] = POOLERS
     updates: Mapping[str, int] = field(default_factory=dict)
     adapters: Sequence[str] = ()
 
@@ -296,7 +286,6 @@ def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
 class Outline(NamedTuple):
     """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``."""
 
-    version: str
     dimension: int
     max_length: int
     normalize: bool
@@ -313,9 +302,17 @@ def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
     if UPDATES[0] in tensors:
         _check_rank(path, tensors[UPDATES[0]].shape[0], shape)
     width = tensors["map_matrix"].shape[-1] if "map_matrix" in tensors else shape.dimension
+    return _outline(facts, width, "centres" in tensors)
+
+
+def outline_of(domain: Domain) -> Outline:
+    """Return what ``read_outline`` would say of a domain in memory."""
+    return _outline(domain.facts, domain.dimension, domain.centres is not None)
+
+
+def _outline(facts: DomainFacts, width: int, centres: bool) -> Outline:
     queries = QUERY in facts.texts or facts.side == QUERY
-    same = (identity_of(facts), width, facts.max_length, facts.normalize)
-    return Outline(*same, queries, facts.side, "centres" in tensors)
+    return Outline(width, facts.max_length, facts.normalize, queries, facts.side, centres)
 
 
 def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
@@ -351,8 +348,8 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
             f"{path}: made for another backbone (SHA-256 {facts.backbone[:12]}..., the bank's is "
             f"{shape.backbone[:12]}...); train it on the bank's"
         )
-    if facts.pooler not in shape.poolers:
-        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(shape.poolers)}; {_AGAIN}")
+    if facts.pooler not in POOLERS:
+        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
     if facts.side not in SIDES:
         raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
     if not all(isinstance(text, str) for text in facts.texts.values()):

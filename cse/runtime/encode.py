@@ -35,9 +35,9 @@ class Encoded(NamedTuple):
     Attributes:
         embeddings: (n, d) float32; (d,) for a single ``str``.
         truncated: number of distinct sentences cut at ``max_length`` tokens.
-        distinct: number of distinct sentences; in a bank, of distinct pairs of sentence and domain.
-        max_length: in tokens, special tokens included; in a bank, the shortest of its domains in use.
-        domains: name of each sentence's domain; empty without a bank.
+        distinct: number of distinct pairs of sentence and domain.
+        max_length: in tokens, special tokens included; of several domains, the shortest.
+        domains: name of each sentence's domain; empty in torch.
     """
 
     embeddings: NDArray[np.float32]
@@ -58,11 +58,15 @@ class Prepared:
     """Sentences whose tokens are known, see ``prepare_sentences``.
 
     Attributes:
-        texts: the distinct sentences (m); in a bank, those of the distinct pairs of sentence and domain.
-        domains: theirs, or none.
+        texts: the sentences of the distinct pairs of sentence and domain (m).
+        domains: theirs, or none in torch.
         first: where each stands first among the sentences (m).
         places: which of them each sentence is (n).
-        max_length: in tokens, special tokens included; in a bank, the shortest of its domains in use.
+        max_length: in tokens, special tokens included; of several domains, the shortest.
+        names: name of each sentence's domain (n), or none.
+        width: numbers of a vector; None: all that the model has.
+        again: prepares the sentences once it is given the bare backbone's vectors of these, by which they choose their
+            domains; None: they have them.
     """
 
     texts: list[str]
@@ -72,6 +76,9 @@ class Prepared:
     places: NDArray[np.int64]
     max_length: int
     single: bool
+    names: Sequence[str] = ()
+    width: int | None = None
+    again: Callable[[NDArray[np.float32]], Prepared] | None = None
 
     def __len__(self) -> int:
         """Return n."""
@@ -119,7 +126,7 @@ def encode_prepared(
     batch_tokens: int | None = None,
     batch_padding: int | None = None,
     multiple: int = 1,
-    normalize: bool = True,
+    normalize: bool | None = True,
     show_progress_bar: bool = False,
     workers: int = 1,
     keep: int | None = None,
@@ -135,12 +142,12 @@ def encode_prepared(
         batch_tokens: maximum tokens per batch, padding included; None: no limit. A batch has at least one row.
         batch_padding: maximum padding of a row, in tokens, before the next; None: no limit.
         multiple: of which the padded length of a batch is one, in tokens, as far as the model's limit allows it.
-        normalize: whether to scale each embedding to unit length; a zero vector stays zero.
+        normalize: whether to scale each embedding to unit length; a zero vector stays zero; None: as its domain says.
         keep: how many of the d numbers to keep of each embedding, before it is scaled; None: all.
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
-    if not isinstance(normalize, bool | np.bool):
+    if not isinstance(normalize, bool | np.bool) and (normalize is not None or len(prepared) > len(prepared.names)):
         raise CseError(f"normalize: expected True or False, found {short(normalize)}")
     texts, tokens, domains = prepared.texts, prepared.tokens, prepared.domains
     embeddings = np.empty((len(texts), dimension), np.float32)
@@ -166,33 +173,17 @@ def encode_prepared(
 
     if keep is not None:
         embeddings = np.ascontiguousarray(embeddings[:, :keep])
-    if normalize:
+    unit = [normalize or (normalize is None and domain.facts.normalize) for domain in domains] or [normalize]
+    if all(unit):
         unit_rows(embeddings, out=embeddings)
+    elif any(unit):
+        embeddings[unit] = unit_rows(embeddings[unit])
+    if prepared.width is not None and keep is None:
+        embeddings = np.ascontiguousarray(embeddings[:, : prepared.width])
     if len(texts) < len(prepared):
         embeddings = embeddings[prepared.places]
     found = embeddings[0] if prepared.single else embeddings
-    return Encoded(found, tokens.truncated, len(texts), prepared.max_length, [])
-
-
-def encode_sentences(
-    sentences: str | Sequence[str],
-    *,
-    tokenizers: Tokenizers,
-    max_length: int,
-    domains: Sequence[Domain] = (),
-    before: str = "",
-    **options: Any,
-) -> Encoded:
-    """Encode sentences and return their embeddings in the same order.
-
-    Args:
-        sentences: see ``prepare_sentences``, as for the next four.
-        before: each sentence.
-    """
-    prepared = prepare_sentences(
-        sentences, tokenizers=tokenizers, max_length=max_length, domains=domains, before=before
-    )
-    return encode_prepared(prepared, **options)
+    return Encoded(found, tokens.truncated, len(texts), prepared.max_length, [*prepared.names])
 
 
 def is_text(values: Any) -> bool:

@@ -1,203 +1,135 @@
-"""Encode sentences of several domains together, with the prompts of a bank.
+"""Encode sentences, each with its domain: several domains together, or the only one.
 
 Legend: as in ``cse.runtime.domain``; ``b`` rows of a batch, which belong to ``u`` distinct domains.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.bank import BadDomainError, Bank, Chosen, NoDomainError
+from cse.runtime.compatible import Compatible
 from cse.runtime.domain import AUTO, POOLERS, Domain, update_shapes
-from cse.runtime.encode import Encoded, Prepared, as_texts, encode_prepared, prepare_sentences, unit_rows
-from cse.runtime.uses import refuse_uses, text_of
+from cse.runtime.encode import Embed, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences, unit_rows
+from cse.runtime.uses import text_of
 
 INPUTS = ("domain", "prompt", "prompt_length", "position_shift", "trained_cls", "cls", "pooling")  # see ``feed``
 
 
-class _Mixing(Protocol):
-    """An encoder that takes a bank."""
-
-    @property
-    def dimension(self) -> int: ...
-
-    @property
-    def bank(self) -> Bank | None: ...
-
-    @property
-    def encode(self) -> Callable[..., NDArray[np.float32]]: ...
-
-
-@dataclass(frozen=True)
-class DomainEncoder:
-    """An encoder of one domain of a bank, for code that knows nothing of banks.
+class OfDomains(Compatible):
+    """An encoder of the domains of a folder, in torch or not.
 
     Attributes:
-        domain: name, or a domain that need not be in the bank yet.
-        wide: whether vectors have the bank's width, as those of several domains do; a narrower one ends in zeros.
-    """
-
-    mixing: _Mixing
-    domain: str | Domain
-    wide: bool = False
-
-    @property
-    def dimension(self) -> int:
-        """Embedding width: that of the domain, or of the bank."""
-        if self.wide:
-            return self.mixing.dimension
-        one = self._one
-        return self.mixing.dimension if one is None else one.dimension
-
-    @property
-    def texts(self) -> dict[str, str]:
-        """Its task texts by role, see ``Domain.texts``; none of ``auto``."""
-        return {} if self._one is None else self._one.texts
-
-    @property
-    def query_side(self) -> Domain | None:
-        """The domain if it is for queries alone."""
-        return self._one if self._one is not None and self._one.for_queries else None
-
-    @property
-    def provider(self) -> str:
-        """The attached provider, or ``torch``."""
-        return getattr(self.mixing, "provider", "torch")
-
-    def encode(
-        self,
-        sentences: str | Sequence[str],
-        batch_size: int = 64,
-        normalize: bool = True,
-        show_progress_bar: bool = False,
-        *,
-        role: str | None = None,
-        dimensions: int | None = None,
-    ) -> NDArray[np.float32]:
-        """Encode like the bank's encoder."""
-        refuse_uses(None, dimensions)
-        count = 1 if isinstance(sentences, str) else len(sentences)
-        domain: Any = [self.domain] * count if self.wide else self.domain
-        return self.mixing.encode(sentences, batch_size, normalize, show_progress_bar, domain=domain, role=role)
-
-    @property
-    def _one(self) -> Domain | None:
-        if isinstance(self.domain, Domain):
-            return self.domain
-        bank = self.mixing.bank
-        return None if bank is None or self.domain == AUTO else bank.domain(self.domain)
-
-
-@dataclass(frozen=True)
-class PreparedMixed:
-    """Sentences of several domains whose tokens are known, see ``prepare_mixed``.
-
-    Attributes:
-        chosen: their domains (n); None where the text is to choose.
-        prepared: the sentences with their domains; where the text is to choose, those alone, for the bare backbone.
+        bank: the domains; those of a bank may change at any time.
     """
 
     bank: Bank
-    domain: Chosen
-    role: str | None
-    texts: list[str]
-    chosen: list[Domain | None]
-    prepared: Prepared
-    prepare: Callable[..., Prepared]
-    single: bool
+    _of: str | Domain | None = None
+    _wide = False
 
-    def __len__(self) -> int:
-        """Return n."""
-        return len(self.texts)
+    def of(self, domain: str | Domain | None, *, wide: bool = False) -> Self:
+        """Return this encoder for code that names no domain: texts have this one.
+
+        Args:
+            domain: name, or a domain that need not be in the bank yet; None: the only one.
+            wide: whether vectors have the bank's width, as those of several domains do; a narrower one ends in zeros.
+        """
+        view = copy.copy(self)
+        view._of, view._wide = domain, wide
+        return view
 
     @property
-    def unchosen(self) -> list[int]:
-        """Which sentences choose their domain."""
-        return [row for row, one in enumerate(self.chosen) if one is None]
+    def one(self) -> Domain | None:
+        """The domain of texts that name none; None: there are several, or the text is to choose."""
+        if isinstance(self._of, str):
+            return None if self._of == AUTO else self.bank.domain(self._of)
+        return self.bank.only if self._of is None else self._of
+
+    @property
+    def dimension(self) -> int:
+        """Embedding width: that of the domain, or of the whole bank."""
+        one = None if self._wide else self.one
+        return self.bank.manifest.dimension if one is None else one.dimension
+
+    @property
+    def texts(self) -> dict[str, str]:  # type: ignore[override]
+        """Task texts by role; none where no domain is the only one."""
+        return {} if self.one is None else self.one.texts
+
+    @property
+    def query_side(self) -> Domain | None:
+        """The domain, if it is for queries alone."""
+        return self.one if self.one is not None and self.one.for_queries else None
+
+    def texts_of(self, domain: Chosen) -> Mapping[str, str]:
+        """Return the task texts of domains by role."""
+        return self.texts if domain is None else self.bank.texts_of(domain)
+
+    def _prepare(self, sentences: str | Sequence[str], domain: Chosen, *, role: str | None, **options: Any) -> Prepared:
+        """Tokenise sentences for their domains, as far as these do not depend on the text.
+
+        Args:
+            domain: see ``Bank.choose``; ``auto`` chooses by the text.
+            role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
+                takes it, and all others the bare backbone.
+            options: ``tokenizers`` and ``max_length`` of ``prepare_sentences``.
+        """
+        bank, wide = self.bank, domain is None and self._wide
+        domain = self._of if domain is None else domain
+        prepare: Callable[..., Prepared] = partial(prepare_sentences, **options)
+        single = isinstance(sentences, str)
+        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        chosen = bank.choose(domain, len(texts))
+
+        def named(domains: Sequence[Domain]) -> Prepared:
+            before = {one: text_of(role, one.texts) for one in dict.fromkeys(domains)}
+            whole = texts
+            if any(before.values()):
+                whole = [before[one] + text for one, text in zip(domains, texts, strict=True)]
+            found = prepare(whole, domains=[one.in_role(role, bank.bare) for one in domains])
+            width = None if wide else _width(bank, domain, domains)
+            return replace(found, single=single, names=[one.name for one in domains], width=width)
+
+        rows = [row for row, one in enumerate(chosen) if one is None]
+        if not rows:
+            return named([one for one in chosen if one is not None])
+
+        def again(vectors: NDArray[np.float32]) -> Prepared:
+            found = dict(zip(rows, nearest_domains(vectors, bank), strict=True))
+            return named([found[row] if one is None else one for row, one in enumerate(chosen)])
+
+        return replace(prepare([texts[row] for row in rows], domains=[bank.bare] * len(rows)), again=again)
 
 
-def prepare_mixed(
-    bank: Bank, sentences: str | Sequence[str], domain: Chosen, *, role: str | None = None, **options: Any
-) -> PreparedMixed:
-    """Tokenise sentences for their domains, as far as these do not depend on the text.
-
-    Args:
-        domain: see ``Bank.choose``; ``auto`` chooses by the text.
-        role: of the texts, for domains that have roles: its task text goes before each; of a query side, ``query``
-            takes it, and all others the bare backbone.
-    """
-    prepare: Callable[..., Prepared] = partial(prepare_sentences, **options)
-    texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
-    chosen = bank.choose(domain, len(texts))
-    undecided = [text for text, one in zip(texts, chosen, strict=True) if one is None]
-    if undecided:
-        prepared = prepare(undecided, domains=[bank.bare] * len(undecided))
-    else:
-        prepared = _prepare_named(bank, prepare, texts, [one for one in chosen if one is not None], role)
-    return PreparedMixed(bank, domain, role, texts, chosen, prepared, prepare, isinstance(sentences, str))
+def _width(bank: Bank, domain: Chosen, chosen: Sequence[Domain]) -> int | None:
+    """Return the numbers of a vector where all texts have one domain, which is named; else None."""
+    if domain == AUTO or not (domain is None or isinstance(domain, str | Domain)):
+        return None
+    one = chosen[0] if chosen else bank.choose(domain, 1)[0]
+    return None if one is None else one.dimension
 
 
-def _prepare_named(
-    bank: Bank, prepare: Callable[..., Prepared], texts: list[str], named: list[Domain], role: str | None
-) -> Prepared:
-    for one in dict.fromkeys(named):
-        check_role(role, one)
-    if role is not None:
-        texts = [one.texts[role] + text for one, text in zip(named, texts, strict=True)]
-    return prepare(texts, domains=[one.in_role(role, bank.bare) for one in named])
-
-
-def encode_mixed(
-    mixed: PreparedMixed,
-    run: Callable[[dict[str, NDArray[Any]]], NDArray[np.float32]],
-    *,
-    normalize: bool | None,
-    **options: Any,
-) -> Encoded:
-    """Encode sentences, each with the prompts of its domain; the domains of a batch mix freely.
+def encode_mixed(prepared: Prepared, embed: Embed, **options: Any) -> Encoded:
+    """Encode sentences, each with its domain; the domains of a batch mix freely.
 
     One domain's vectors have its own width. In an array of several domains, the narrower ones end in zeros, which no
     cosine sees.
 
     Args:
-        run: maps the model's inputs (see ``feed``) to pooled vectors (b, d).
-        normalize: whether to scale embeddings to unit length; None: as each domain says.
+        embed: maps ids (b, l), mask (b, l) and the rows' domains (b) to vectors (b, d), see ``finish``.
+        options: of ``encode_prepared``.
     """
-    bank, domain, chosen, prepared = mixed.bank, mixed.domain, list(mixed.chosen), mixed.prepared
-
-    def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
-        return finish(
-            run({"input_ids": ids, "attention_mask": mask, **feed(rows, bank.manifest.updates)}), rows, normalize
-        )
-
-    if mixed.unchosen:
-        vectors = encode_prepared(prepared, embed=embed, normalize=False, **options).embeddings
-        for row, one in zip(mixed.unchosen, nearest_domains(vectors, bank), strict=True):
-            chosen[row] = one
-    named = [one for one in chosen if one is not None]
-    if mixed.unchosen:
-        prepared = _prepare_named(bank, mixed.prepare, mixed.texts, named, mixed.role)
-    encoded = encode_prepared(prepared, embed=embed, normalize=False, **options)
-    encoded = encoded._replace(domains=[one.name for one in named])
-    if isinstance(domain, str) and domain != AUTO:
-        domain = named[0] if named else bank.domain(domain)
-    if isinstance(domain, Domain):
-        encoded = encoded._replace(embeddings=np.ascontiguousarray(encoded.embeddings[:, : domain.dimension]))
-    return encoded._replace(embeddings=encoded.embeddings[0]) if mixed.single else encoded
-
-
-def check_role(role: str | None, domain: Domain) -> None:
-    """Refuse a role that a domain does not have."""
-    if domain.texts:
-        text_of(role, domain.texts)
-    else:
-        refuse_uses(role, None)
+    if prepared.again is not None:
+        chosen_by = encode_prepared(prepared, embed=embed, **options | {"normalize": False, "keep": None})
+        prepared = prepared.again(chosen_by.embeddings)
+    return encode_prepared(prepared, embed=embed, **options)
 
 
 def feed(rows: Sequence[Domain], updates: Mapping[str, int]) -> dict[str, NDArray[Any]]:
@@ -238,14 +170,13 @@ def _updates(distinct: Sequence[Domain], widths: Mapping[str, int]) -> dict[str,
     return found
 
 
-def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:
-    """Return embeddings (b, d) from pooled vectors: behind each row's projector and map, of unit length if wanted.
+def finish(pooled: NDArray[np.float32], rows: Sequence[Domain]) -> NDArray[np.float32]:
+    """Return vectors (b, d) from pooled vectors, which it may overwrite: behind each row's projector and map.
 
-    A narrower embedding ends in zeros.
+    A narrower one ends in zeros.
 
     Args:
         rows: domain of each row.
-        normalize: whether to scale to unit length; None: as each domain says.
     """
     places: dict[Domain, list[int]] = {}
     for index, row in enumerate(rows):
@@ -255,8 +186,6 @@ def finish(pooled: NDArray[np.float32], rows: Sequence[Domain], normalize: bool 
         projected = domain.project(pooled[mine])
         pooled[mine] = 0.0
         pooled[mine, : domain.dimension] = projected
-    unit = [index for index, row in enumerate(rows) if (row.facts.normalize if normalize is None else normalize)]
-    pooled[unit] = unit_rows(pooled[unit])
     return pooled
 
 

@@ -13,25 +13,16 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import BANK, Bank, BankManifest, Chosen, is_bank
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Bundle, bare_of, kept_as, read_query_side, verify
-from cse.runtime.compatible import Compatible
+from cse.runtime.bank import Bank, Chosen
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
 from cse.runtime.domain import Domain
-from cse.runtime.encode import (
-    GPU_BATCH_TOKENS,
-    Encoded,
-    Prepared,
-    as_texts,
-    encode_prepared,
-    prepare_sentences,
-)
+from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared
 from cse.runtime.file_cache import KEPT_BYTES
 from cse.runtime.kept_vectors import kept
-from cse.runtime.mixed import INPUTS, PreparedMixed, encode_mixed, feed, finish, prepare_mixed
+from cse.runtime.mixed import INPUTS, OfDomains, encode_mixed, feed, finish
 from cse.runtime.providers import Graph, open_graph, usable_cpus
-from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
-from cse.runtime.uses import QUERY, check_dimensions, refuse_uses, text_of
+from cse.runtime.uses import check_dimensions, text_of
 
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
@@ -40,8 +31,8 @@ _GIVEN = ("input_ids", "attention_mask")
 _log = logging.getLogger("cse")
 
 
-class OnnxEncoder(Compatible):
-    """Encoder that runs an ONNX bundle, or a bank with the prompts of many domains.
+class OnnxEncoder(OfDomains):
+    """Encoder that runs an ONNX bundle of one model, or a bank with the prompts of many domains.
 
     On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
     barriers inside operators, this is faster than running one batch on all cores. A few sentences run one after
@@ -56,15 +47,12 @@ class OnnxEncoder(Compatible):
         tf32: whether a GPU may round the inputs of matrix products to TF32, which is faster on NVIDIA Ampere and later
             but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
         kept_bytes: bytes of a bank's domains to keep in memory.
+        name: what a bundle's only domain is called; empty: as its manifest says.
 
     Attributes:
-        manifest: contents of ``bundle.json`` or ``bank.json``.
-        bank: the bank, whose domains may change at any time; None for a bundle.
-        query_side: what encodes role ``query`` of a bundle with a query side, and nothing else; else None.
-        bare: the backbone alone, as a domain, of a bank and of a bundle with a query side; else None.
-        dimension: embedding width.
+        manifest: contents of ``bundle.json``.
+        bank: the domains; those of a bank may change at any time, a bundle has one.
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
-        texts: task texts by role; a bank has none.
         widths: numbers of dimensions that vectors may be cut to; a bank has none.
         provider: the attached provider, ``cpu``, ``cuda`` or ``openvino``.
         provider_note: one line on which provider attached and why.
@@ -84,30 +72,24 @@ class OnnxEncoder(Compatible):
         threads: int | None = None,
         tf32: bool = False,
         kept_bytes: int = KEPT_BYTES,
+        name: str = "",
     ) -> None:
         self.path = Path(path)
-        self.bank = Bank(self.path, kept_bytes) if is_bank(self.path) else None
-        self.manifest: Bundle | BankManifest = verify(self.path) if self.bank is None else self.bank.manifest
-        self.query_side, self.bare = None, None if self.bank is None else self.bank.bare
-        if isinstance(self.manifest, Bundle):
-            self.query_side = read_query_side(self.path, self.manifest)
-            self.bare = None if self.query_side is None else bare_of(self.query_side, self.manifest)
-        self.dimension = self.manifest.dimension
-        self.max_length = self.manifest.max_length
-        self.pooler = self.manifest.pooler
-        self.texts: dict[str, str] = getattr(self.manifest, "texts", {})
-        self.widths: list[int] = getattr(self.manifest, "widths", [])
+        self.bank = Bank(self.path, kept_bytes, name=name)
+        self.manifest = self.bank.manifest
+        self.max_length, self.pooler = self.manifest.max_length, self.manifest.pooler
+        self.widths = self.manifest.widths
         self.threads = usable_cpus() if threads is None else threads
-        if provider == "openvino" and getattr(self.manifest, "precision", "fp32") == "int8":
+        if provider == "openvino" and self.manifest.precision == "int8":
             # measured: 1.03 times as fast, but a vector then depends on its batch
             raise CseError(f"{self.path}: in int8, which onnxruntime runs as fast: use provider cpu, or export in fp32")
         attached = open_graph(self.path / MODEL, provider, self.threads, tf32=tf32)
         self.provider, self.provider_note = attached.provider, attached.note
         _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
-        self._kept_as = kept_as(self.manifest) if self.provider != "openvino" else ""  # kept ones are in float32
-        self._manifest = self.path / (MANIFEST if self.bank is None else BANK)
-        self._updates: dict[str, int] = {} if self.bank is None else self.bank.manifest.updates
+        kept_as = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them too
+        exact = self.manifest.precision == "fp32" and self.provider != "openvino"
+        self._kept_as = kept_as if exact and self.manifest.documents else ""
         self._inputs = self._graph.inputs
         self._check_graph()
         try:
@@ -116,7 +98,7 @@ class OnnxEncoder(Compatible):
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
         self._check_tokenizer(tokenizer)
         self._tokenizers = Tokenizers(tokenizer)
-        self._one_core: Graph | None = None
+        self._one_core: dict[str, Graph] = {}  # none or one, shared with views of one domain
         self._opening = threading.Lock()
         self.beyond_ranges = 0
         self.on_beyond: Callable[[int], None] = lambda count: None
@@ -143,29 +125,17 @@ class OnnxEncoder(Compatible):
             dimensions=dimensions,
         )
 
-    def prepare(
-        self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None
-    ) -> Prepared | PreparedMixed:
+    def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.
 
         Raises:
             CseError: as ``encode``, but for what the model computes.
         """
-        options: dict[str, Any] = {"tokenizers": self._tokenizers, "max_length": self.max_length}
-        if self.bank is not None:
-            return prepare_mixed(self.bank, sentences, domain, role=role, **options)
-        if domain is not None:
-            raise CseError(f"{self.path}: a bundle of one model; domain {short(domain)} needs a bank (cse bank create)")
-        side, before = self.side_of(role), text_of(role, self.texts)
-        if side is None:
-            return prepare_sentences(sentences, before=before, **options)
-        texts = sentences if isinstance(sentences, str) else as_texts(sentences)
-        count = 1 if isinstance(texts, str) else len(texts)
-        return prepare_sentences(texts, before=before, domains=[side] * count, **options)
+        return self._prepare(sentences, domain, role=role, tokenizers=self._tokenizers, max_length=self.max_length)
 
     def encode_prepared(
         self,
-        prepared: Prepared | PreparedMixed,
+        prepared: Prepared,
         batch_size: int | None = None,
         *,
         normalize: bool | None = None,
@@ -173,43 +143,33 @@ class OnnxEncoder(Compatible):
         dimensions: int | None = None,
     ) -> Encoded:
         """Encode what ``prepare`` returned, see ``encode_counting``."""
+        width = self.manifest.dimension
+        check_dimensions(dimensions, self.widths, prepared.width or width)
         few = prepared.single or len(prepared) < 4 * self.threads
         on_cpu = self.provider != "cuda"
         shared_out = on_cpu and self.threads > 1 and not few
         graph = self._open_one_core() if shared_out else self._graph
-        options: dict[str, Any] = {
-            "dimension": self.dimension,
-            "pad_id": self.manifest.pad_id,
-            "batch_size": (_CPU_ROWS if on_cpu else GPU_BATCH_TOKENS) if batch_size is None else batch_size,
-            "batch_tokens": CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
-            "batch_padding": CPU_PADDING if on_cpu else None,
-            "multiple": graph.multiple,
-            "show_progress_bar": show_progress_bar,
-            "workers": self.threads if shared_out else 1,
-        }
-
-        if isinstance(prepared, PreparedMixed):
-
-            def run(given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
-                return self._run(graph, given)
-
-            refuse_uses(None, dimensions)
-            return encode_mixed(prepared, run, normalize=normalize, **options)
 
         def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
             return self._embed(graph, ids, mask, rows)
 
-        if normalize is None:
-            normalize = not isinstance(self.manifest, Bundle) or self.manifest.normalize
-        check_dimensions(dimensions, self.widths, self.dimension)
-        return encode_prepared(prepared, embed=embed, normalize=normalize, keep=dimensions, **options)
-
-    def side_of(self, role: str | None) -> Domain | None:
-        """Return what encodes a text in a role in a bundle with a query side; None without one."""
-        return self.query_side if role == QUERY else self.bare if self.query_side is not None else None
+        return encode_mixed(
+            prepared,
+            embed,
+            normalize=normalize,
+            keep=dimensions,
+            dimension=width,
+            pad_id=self.manifest.pad_id,
+            batch_size=(_CPU_ROWS if on_cpu else GPU_BATCH_TOKENS) if batch_size is None else batch_size,
+            batch_tokens=CPU_BATCH_TOKENS if on_cpu else GPU_BATCH_TOKENS,
+            batch_padding=CPU_PADDING if on_cpu else None,
+            multiple=graph.multiple,
+            show_progress_bar=show_progress_bar,
+            workers=self.threads if shared_out else 1,
+        )
 
     def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:
-        """Return the tokens of texts, cut at ``max_length`` or, in a bank, at that of each text's domain.
+        """Return the tokens of texts, cut at ``max_length`` or at that of each text's domain.
 
         Raises:
             CseError: a text is not valid Unicode.
@@ -235,7 +195,7 @@ class OnnxEncoder(Compatible):
 
         Args:
             rows: token ids of each text (b), special tokens included, see ``tokenize``.
-            domains: domain of each row, for a bank, and for queries of a query side (see ``side_of``).
+            domains: domain of each row, or the side of it that its role takes; none: ``bank.bare``.
             one_core: whether to use one CPU core only, so that other batches run beside this one.
 
         Raises:
@@ -243,21 +203,19 @@ class OnnxEncoder(Compatible):
         """
         graph = self._open_one_core() if one_core and self.provider != "cuda" else self._graph
         ids, mask = pad(rows, self.manifest.pad_id, graph.multiple, self.max_length)
-        if self.bare is not None and self.bank is None and not domains:
-            domains = [self.bare] * len(rows)
-        return self._embed(graph, ids, mask, domains)
+        return self._embed(graph, ids, mask, domains or [self.bank.bare] * len(rows))
 
     def graph_inputs(self, text: str, role: str | None = None) -> dict[str, NDArray[Any]]:
-        """Return what the graph of a bundle is given for one text alone, by the names of its inputs."""
-        side = self.side_of(role)
+        """Return what the graph is given for one text alone, by the names of its inputs."""
+        (domain,) = self.prepare([text], role=role).domains
         tokens = self.tokenize([text_of(role, self.texts) + text])
-        return self._complete(self._given(*pad([tokens.ids], self.manifest.pad_id), [] if side is None else [side]))
+        return self._complete(self._given(*pad([tokens.ids], self.manifest.pad_id), [domain]))
 
     def _given(
         self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> dict[str, NDArray[Any]]:
         """Return tokens and prompts of a batch; a graph without prompts takes none."""
-        prompts = feed(rows, self._updates) if rows and self._inputs.intersection(INPUTS) else {}
+        prompts = feed(rows, self.manifest.updates) if self._inputs.intersection(INPUTS) else {}
         return {"input_ids": ids, "attention_mask": mask, **prompts}
 
     def _complete(self, given: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
@@ -271,13 +229,12 @@ class OnnxEncoder(Compatible):
         """Return vectors (b, d) of a batch, not scaled."""
 
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
-            vectors = self._run(graph, self._given(ids, mask, rows[: len(ids)]))
-            return finish(vectors, rows[: len(ids)], normalize=False) if rows else vectors
+            return finish(self._run(graph, self._given(ids, mask, rows[: len(ids)])), rows[: len(ids)])
 
         keeping = kept()
-        if keeping is None or not self._kept_as or any(row is not self.bare for row in rows):
+        if keeping is None or not self._kept_as or any(row is not self.bank.bare for row in rows):
             return compute(ids, mask)
-        return keeping.embed(self._kept_as, self.dimension, ids, mask, compute)
+        return keeping.embed(self._kept_as, self.manifest.dimension, ids, mask, compute)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
@@ -287,7 +244,7 @@ class OnnxEncoder(Compatible):
             rows, length = given["input_ids"].shape
             raise CseError(
                 f"{self.path / MODEL}: failed on {rows} rows of {length} tokens: {error_line(error)[:200]}; give a "
-                f"smaller batch_size, or export again if {self._manifest.name} (max_length {self.max_length}) is wrong"
+                f"smaller batch_size, or export again if {MANIFEST} (max_length {self.max_length}) is wrong"
             ) from None
         if count := sum(int(flags.sum()) for flags in beyond):
             with self._opening:
@@ -304,33 +261,36 @@ class OnnxEncoder(Compatible):
     def _check_graph(self) -> None:
         """Refuse a graph that does not match the manifest."""
         path = self.path / MODEL
-        prompted = self.bank is not None or (self.query_side is not None and self.query_side.prompted)
-        needed = {*_GIVEN, *INPUTS, *self._updates} if prompted else {*_GIVEN}
+        prompted = self.bank.only is None or self.bank.only.prompted
+        needed = {*_GIVEN, *INPUTS, *self.manifest.updates} if prompted else {*_GIVEN}
         unknown = self._inputs - needed - {"token_type_ids"}
         if unknown:
             raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")
         missing = needed - self._inputs
         if missing:
             raise CseError(f"{path}: has no input {min(missing)!r}, so it is not a sentence encoder; export again")
-        shape = self._graph.shape
-        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] not in (-1, self.dimension)):
+        shape, width = self._graph.shape, self.manifest.dimension
+        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] not in (-1, width)):
             raise CseError(
-                f"{path}: returns {' x '.join(map(str, shape))}, but {self._manifest.name} says one vector of "
-                f"{self.dimension} numbers per sentence; export again"
+                f"{path}: returns {' x '.join(map(str, shape))}, but {MANIFEST} says one vector of "
+                f"{width} numbers per sentence; export again"
             )
 
     def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
         around = tokenizer.num_special_tokens_to_add(is_pair=False)
         if self.max_length <= around:
             raise CseError(
-                f"{self._manifest}: max_length {self.max_length} leaves no room besides the {around} tokens that "
+                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room besides the {around} tokens that "
                 f"{TOKENIZER} adds to a sentence; export again"
             )
         if tokenizer.id_to_token(self.manifest.pad_id) is None:
-            raise CseError(f"{self._manifest}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again")
+            raise CseError(
+                f"{self.path / MANIFEST}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again"
+            )
 
     def _open_one_core(self) -> Graph:
         with self._opening:
-            if self._one_core is None:
-                self._one_core = open_graph(self.path / MODEL, self.provider, self.threads, at_once=self.threads).graph
-            return self._one_core
+            if MODEL not in self._one_core:
+                found = open_graph(self.path / MODEL, self.provider, self.threads, at_once=self.threads)
+                self._one_core[MODEL] = found.graph
+            return self._one_core[MODEL]

@@ -6,15 +6,12 @@ from pathlib import Path
 
 from cse.errors import CseError
 from cse.runtime.bank import domain_of, is_bank, refuse_whole_bank
-from cse.runtime.bundle import MANIFEST
+from cse.runtime.bundle import is_bundle
 from cse.runtime.domain import AUTO
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 
-def open_onnx(
-    model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
-) -> OnnxEncoder | DomainEncoder | None:
+def open_onnx(model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None) -> OnnxEncoder | None:
     """Open a bundle folder or a bank's domain; return None for anything else.
 
     Args:
@@ -28,10 +25,9 @@ def open_onnx(
             opened[bank] = OnnxEncoder(bank, provider=device)
         onnx = opened[bank]
         # a domain that is replaced while it is in use changes nothing here
-        return DomainEncoder(onnx, name if onnx.bank is None or name == AUTO else onnx.bank.domain(name))
-    folder = Path(model)
-    refuse_whole_bank(folder)
-    return OnnxEncoder(folder, provider=device) if (folder / MANIFEST).is_file() else None
+        return onnx.of(name if name == AUTO else onnx.bank.domain(name))
+    refuse_whole_bank(Path(model))
+    return OnnxEncoder(model, provider=device) if is_bundle(model) else None
 
 
 def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:

@@ -41,12 +41,6 @@ def check_room(text: str, tokenizers: Tokenizers, max_length: int, where: str) -
         raise CseError(f"{where}: {short(text)} fills the {max_length} tokens and leaves no room for the sentence")
 
 
-def refuse_uses(role: str | None, dimensions: int | None) -> None:
-    """Refuse a role or a number of dimensions where a bank has neither."""
-    if role is not None or dimensions is not None:
-        raise CseError("a bank has no roles and no shorter vectors; leave out role and dimensions")
-
-
 def check_dimensions(wanted: int | None, widths: Sequence[int], dimension: int) -> None:
     """Refuse a number of dimensions that the model was not trained for."""
     if wanted in (None, dimension, *widths):

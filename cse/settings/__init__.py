@@ -1,6 +1,5 @@
 """Settings: one strict, frozen tree, parsed once at the entry points."""
 
-from cse.settings.load import PARAMS_FILE, check_settings, load_settings
-from cse.settings.tree import Settings
+from cse.settings.load import PARAMS_FILE, Settings, check_settings, load_settings
 
 __all__ = ["PARAMS_FILE", "Settings", "check_settings", "load_settings"]

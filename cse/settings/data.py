@@ -98,13 +98,12 @@ class DataSettings(SettingsGroup):
     """Rows to keep, drawn at random (`data.seed`) after cleaning; null: all."""
     max_words: Positive = 1000
     """Maximum words per sentence; rows with a longer one, or one over 100,000 characters, are dropped and counted."""
-    drop_duplicates: bool = True
-    """Drop repeated rows (same text after trimming)."""
+    drop: list[Literal["duplicates", "evaluation_overlap"]] = Field(["duplicates", "evaluation_overlap"])
+    """What to drop: `duplicates`: repeated rows (same text after trimming); `evaluation_overlap`: training rows
+    containing an evaluation sentence (ignoring case and punctuation)."""
     near_duplicates: float | None = Field(None, ge=0.1, le=1.0)
     """Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier row or, if
-    `drop_evaluation_overlap`, with a dev or evaluation sentence; null: none."""
-    drop_evaluation_overlap: bool = True
-    """Drop training rows containing an evaluation sentence (ignoring case and punctuation)."""
+    `drop` has `evaluation_overlap`, with a dev or evaluation sentence; null: none."""
     more: list[SourceSettings] = Field([])
     """`files`: further sources to train on besides, such as `[{name: nli, path: data/raw/more/nli.csv, view:
     triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them alone."""
@@ -154,21 +153,18 @@ class DataSettings(SettingsGroup):
             what = f"source {self.source!r}" if self.source != "files" else f"view {self.view!r}"
             raise ValueError(f"hold_out: {what} has no pairs or labels of its own to hold out; set it to 0")
         check_reading(self.view, self.columns, self.pairs)
-        self._check_more()
-        if self.encoding != "utf-8":
-            try:
-                "".encode(self.encoding)
-            except LookupError:
-                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
-        return self
-
-    def _check_more(self) -> None:
         names = [source.name for source in self.more]
         doubled = [name for place, name in enumerate(names) if name in names[:place]]
         if doubled:
             raise ValueError(f"more: {len(names)} sources, {doubled[0]!r} twice; give each its own name")
         if self.more and self.source != "files":
             raise ValueError(f"more: further sources need data.source: files, found {self.source!r}; set it to []")
+        if self.encoding != "utf-8":
+            try:
+                "".encode(self.encoding)
+            except LookupError:
+                raise ValueError(f"encoding: {self.encoding!r} is not an encoding known to Python") from None
+        return self
 
 
 def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]) -> None:

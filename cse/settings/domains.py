@@ -6,8 +6,7 @@ from pathlib import Path
 
 from cse.errors import CseError, nearest
 from cse.runtime.domain import POOLERS
-from cse.settings.load import PARAMS_FILE, check_settings, load_settings, set_key
-from cse.settings.tree import Settings
+from cse.settings.load import PARAMS_FILE, Settings, check_settings, load_settings, set_key
 
 _PARTS = {
     "train_path": "train", "dev_path": "dev", "evaluation_path": "evaluation", "cxc_path": "cxc", "task_path": "task"

@@ -1,4 +1,9 @@
-"""Read ``params.yaml`` into the settings tree and report each mistake as one line naming the key."""
+"""The settings: the groups of ``params.yaml``, combinations of values that cannot work, and reading them from a file.
+
+Refusals stand in two lists: of what cannot work on any rows, and of what cannot be trained on rows of ``data.view``.
+Each mistake is one line naming the key. A stage reads only the groups that ``dvc.yaml`` names for it;
+``tests/stages/test_uses.py`` holds it to that.
+"""
 
 from __future__ import annotations
 
@@ -9,17 +14,205 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, ValidationInfo, model_validator
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from cse.errors import CseError, nearest
-from cse.settings.tree import ANY_VIEW, Settings
+from cse.settings.data import DataSettings, MineSettings, SourceSettings
+from cse.settings.group import SettingsGroup
+from cse.settings.model import BackboneSettings, PoolerSettings, PostSettings, PromptSettings, TemplateSettings
+from cse.settings.objective import LossSettings, ObjectiveSettings
+from cse.settings.outcome import BankSettings, EvaluationSettings, ExportSettings, PromotionSettings, TuneSettings
+from cse.settings.train import AugmentSettings, TrainSettings
 
 PARAMS_FILE = Path("params.yaml")
 _MOST_BYTES = 1 << 18  # of a settings file; the default has 14 kB
 _LARGEST = 1 << 63
 _SHOWN = 100  # characters of a wrong value in an error
+ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
+
+
+class Settings(SettingsGroup):
+    """All settings in ``params.yaml``."""
+
+    data: DataSettings = DataSettings()
+    mine: MineSettings = MineSettings()
+    backbone: BackboneSettings = BackboneSettings()
+    prompt: PromptSettings = PromptSettings()
+    template: TemplateSettings = TemplateSettings()
+    pooler: PoolerSettings = PoolerSettings()
+    post: PostSettings = PostSettings()
+    augment: AugmentSettings = AugmentSettings()
+    objective: ObjectiveSettings = ObjectiveSettings()
+    train: TrainSettings = TrainSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    export: ExportSettings = ExportSettings()
+    promotion: PromotionSettings = PromotionSettings()
+    tune: TuneSettings = TuneSettings()
+    bank: BankSettings = BankSettings()
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> Settings:
+        any_view = (info.context or {}).get(ANY_VIEW, False)
+        checks = [_impossible_terms, _impossible_prompts, _impossible_read_outs, _impossible_losses]
+        for check in [*checks, *([] if any_view else [impossible_rows])]:
+            for problem in check(self):
+                raise ValueError(problem)
+        return self
+
+
+def _impossible_terms(settings: Settings) -> Iterator[str]:
+    known = list(ObjectiveSettings.model_fields)
+    for source in settings.data.more:
+        for name in source.terms or {}:
+            if name not in known:
+                fix = f"no term {name!r}{nearest(name, known)}; the terms are {', '.join(known)}"
+                yield f"data.more.{source.name}.terms: {fix}"
+
+
+def _impossible_prompts(settings: Settings) -> Iterator[str]:
+    prompt, pooler, trained = settings.prompt, settings.pooler, settings.train.parameters
+    extras = prompt.cls or settings.template.trained or pooler.kind == "cnn"
+    if trained == "prompts" and prompt.kind == "none" and not extras:
+        yield (
+            "prompt.kind: 'none' leaves nothing to train with train.parameters: prompts; choose 'key_value' or "
+            "'hidden_state', or set train.parameters: full"
+        )
+    if trained == "none" and (prompt.kind != "none" or extras or pooler.mlp != "none"):
+        yield (
+            "train.parameters: 'none' would leave prompt and projector at random values; set prompt.kind: none and "
+            "pooler.mlp: none, and do not use prompt.cls, template.trained or pooler.kind cnn"
+        )
+    if prompt.kind != "none" and prompt.length == 0:
+        yield "prompt.length: a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none"
+    if settings.post.kind == "query_map" and prompt.side != "query":
+        yield "post.kind: query_map maps queries alone; set prompt.side: query"
+    if settings.objective.collection.weight > 0 and trained != "none" and prompt.side != "query":
+        yield (
+            "objective.collection.weight: documents keep their vectors, so it trains queries alone; set prompt.side: "
+            "query"
+        )
+    if prompt.kind == "input" and prompt.layers == "shared":
+        yield "prompt.layers: an 'input' prompt exists only before the first layer; set it to separate"
+
+
+def _impossible_read_outs(settings: Settings) -> Iterator[str]:
+    pooler, template, augment = settings.pooler, settings.template, settings.augment
+    if (pooler.kind == "mask") != template.masked:
+        yield "pooler.kind: 'mask' and a template.text with {mask} require each other; give both or neither"
+    if template.text is not None and not template.masked and pooler.kind != "last":
+        yield "pooler.kind: a template.text without {mask} is read at the last token; set it to last"
+    if pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"):
+        yield f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null"
+    if augment.attention_dropout is not None and not augment.dropout:
+        yield "augment.attention_dropout: has no effect without augment.dropout; set that to true"
+    if pooler.projector == "batch_norm" and pooler.mlp == "always":
+        yield "pooler.mlp: the 'batch_norm' projector is for the loss only; set it to train_only"
+    if template.text is not None and settings.prompt.kind == "input":
+        yield "prompt.kind: an 'input' prompt cannot be combined with a template; choose one"
+    if pooler.mlp == "train_only" and "matryoshka" in _terms(
+        settings, settings.objective.over(settings.data.more_terms)
+    ):
+        yield "objective.matryoshka.widths: the loss sees the projector's output; set pooler.mlp to none or always"
+
+
+def _impossible_losses(settings: Settings) -> Iterator[str]:
+    objective = settings.objective.over(settings.data.more_terms)
+    terms, train, replaced = _terms(settings, objective), settings.train, objective.replaced_tokens
+    group, templated = objective.contrastive_tension.group, settings.template.text is not None
+    if train.early_stop is not None and terms and not objective.comparing:
+        yield (
+            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop this "
+            "training; set it to null"
+        )
+    if objective.nt_xent.queue > 0 and (objective.nt_xent.two_views or "nt_xent" not in terms):
+        yield "objective.nt_xent.queue: needs nt_xent without two_views; set queue: 0"
+    if "mutual_information" in terms and settings.pooler.kind != "cnn":
+        yield "objective.mutual_information.weight: needs pooler.kind: cnn"
+    if "contrastive_tension" in terms and train.batch_size % group != 0:
+        yield (
+            f"train.batch_size: {train.batch_size} is not a multiple of {group}, the rows of a group of "
+            "objective.contrastive_tension"
+        )
+    if "contrastive_tension" in terms and train.distinct_batches:
+        yield (
+            "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches, and these are "
+            "uneven; set it to false"
+        )
+    if "replaced_tokens" in terms and train.parameters != "prompts" and replaced.discriminator != "copy":
+        yield (
+            f"objective.replaced_tokens.discriminator: train.parameters: {train.parameters} changes the backbone; set "
+            "it to copy"
+        )
+    if "replaced_tokens" in terms and (templated or settings.prompt.kind == "input"):
+        yield "objective.replaced_tokens.weight: cannot be combined with a template or an 'input' prompt; set it to 0"
+    afresh = "objective.replaced_tokens.corruption: on_the_fly"
+    augment, data, unmined = settings.augment, settings.data, "set mine.negatives and mine.neighbours to 0,"
+    beforehand = (
+        (augment.repeat_words > 0, "augment.repeat_words: would change rows after they were corrupted; set it to 0"),
+        (augment.mask_span > 0, "augment.mask_span: would change rows after they were corrupted; set it to 0"),
+        (train.roles is not None, "train.roles: rows are corrupted beforehand without task texts; set it to null"),
+        (settings.mine.wanted, f"mine: rows corrupted before training cannot be mined; {unmined}"),
+        (data.more, "data.more: only the rows of the main source can be corrupted before training; set it to [],"),
+    )
+    yield from (f"{words} or {afresh}" for when, words in beforehand if when and replaced.corrupts_beforehand)
+
+
+def impossible_rows(settings: Settings) -> Iterator[str]:
+    """Yield what cannot be trained on rows of ``data.view`` and of the further sources, as ``key: problem and fix``."""
+    data, mine, nt_xent = settings.data, settings.mine, settings.objective.nt_xent
+    terms, view = _terms(settings, settings.objective), mine.view(data.rows)
+    views = [view, *(data.of(source).rows for source in data.more)]
+    if mine.neighbours > 0 and data.rows != "sentences":
+        yield (
+            f"mine.neighbours: pairs are made of sentences, but data.view is {data.rows!r}; set it to 0 or data.view: "
+            "sentences"
+        )
+    if mine.negatives > 0 and data.rows != "pairs" and not mine.neighbours:
+        yield (
+            f"mine.negatives: negatives are mined for pairs, but data.view is {data.rows!r}; set it to 0 or data.view: "
+            "pairs, categories or documents"
+        )
+    if settings.template.second is not None and view != "sentences":
+        yield f"template.second: two templates need data.view 'sentences', found {view!r}; remove it"
+    for name, term in terms.items():
+        if view not in term.views or (term.labels and data.view != "categories"):
+            yield (
+                f"objective.{name}.weight: needs {term.rows}, but data.view is {data.view!r}; set the weight "
+                f"to 0 (-s objective.{name}.weight=0) or data.view: "
+                f"{'categories' if term.labels else ' or '.join(term.views)}"
+                + (", or mine.negatives: 1" if data.rows == "pairs" and "triplets" in term.views else "")
+            )
+    if "nt_xent" in terms and nt_xent.hard_negative_weight != 0 and "triplets" not in views:
+        yield f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0"
+    if "nt_xent" in terms and nt_xent.two_views and view == "triplets":
+        yield "objective.nt_xent.two_views: does not support hard negatives; use data.view pairs or sentences"
+    for source, held in zip(data.more, views[1:], strict=True):
+        yield from _impossible_source(settings, source, held)
+
+
+def _impossible_source(settings: Settings, source: SourceSettings, view: str) -> Iterator[str]:
+    key, terms = f"data.more.{source.name}", _terms(settings, settings.objective.of_further(source.terms))
+    if settings.train.parameters != "none" and not terms:
+        yield f"{key}.terms: every term has weight 0; give one a weight above 0, or remove the source"
+    for name, term in terms.items():
+        if view not in term.views:
+            yield (
+                f"{key}: holds {view}, but objective.{name} needs {term.rows}; set its terms: {{{name}: 0}}, or "
+                f"view: {' or '.join(term.views)}"
+            )
+    if "nt_xent" in terms and settings.objective.nt_xent.two_views and view == "triplets":
+        yield f"{key}: objective.nt_xent.two_views does not support hard negatives; use view pairs or sentences"
+    if settings.template.second is not None and view != "sentences":
+        yield f"{key}: holds {view}, but template.second needs sentences; remove one of the two"
+
+
+def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, LossSettings]:
+    return {} if settings.train.parameters == "none" else objective.terms()
+
+
+# ---- reading ------------------------------------------------------------------------------------------------------
 
 
 def load_settings(

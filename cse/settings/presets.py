@@ -18,21 +18,14 @@ from types import MappingProxyType
 from typing import Any
 
 from cse.errors import CseError, nearest
-from cse.settings.edit import read_values, write_values
-from cse.settings.load import PARAMS_FILE, flatten, packaged
-from cse.settings.tree import Settings
+from cse.settings.document import read_values, write_values
+from cse.settings.load import PARAMS_FILE, Settings, flatten, packaged
 
 # These groups make up the system. Keys in them that a preset does not set are reset to their defaults ...
 SYSTEM_GROUPS = ("backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 # ... except those that describe the machine: no preset sets them, and `preset use` leaves them alone.
-MACHINE_KEYS = (
-    "train.device",
-    "train.precision",
-    "train.workers",
-    "train.mini_batch_size",
-    "train.row_groups",
-    "train.save_seconds",
-)
+_OF_THE_MACHINE = ("device", "precision", "workers", "mini_batch_size", "row_groups", "save_seconds")
+MACHINE_KEYS = tuple(f"train.{key}" for key in _OF_THE_MACHINE)
 # The one data key that belongs to the system: it decides what the loss compares.
 VIEW = "data.view"
 

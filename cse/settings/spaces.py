@@ -17,10 +17,9 @@ import pydantic
 from pydantic import Field
 
 from cse.errors import CseError, in_terms_of, nearest
-from cse.settings.load import check_settings, flatten, packaged, parse_yaml, read_text, set_key, walk_keys
+from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, read_text, set_key, walk_keys
 from cse.settings.outcome import TuneSettings
 from cse.settings.presets import SYSTEM_GROUPS, preset_values
-from cse.settings.tree import Settings
 
 # the last defines the dev score, so trials that differ in it are not comparable
 _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))

@@ -84,10 +84,9 @@ class AugmentSettings(SettingsGroup):
     fewer than that share and fewer than 10, counting special tokens in the length (released code)."""
     mask_span: int = Field(0, ge=0, le=100_000)
     """Length in characters of the random span to mask in the second copy (Mirror-BERT); 0: none."""
-    shuffle_tokens: bool = False
-    """Shuffle the token positions of the first copy (ConSERT)."""
-    shuffle_special: bool = False
-    """`shuffle_tokens`: shuffle special tokens too, as ConSERT's released code does."""
+    shuffle_tokens: Literal["none", "paper", "released"] = "none"
+    """Shuffle the token positions of the first copy (ConSERT): `paper`: but for the first and the last token;
+    `released`: all, as its released code does."""
     cut_features: Share = 0.0
     """Share of embedding features to zero in the second copy (ConSERT); 0: none."""
     dropout: bool = True

@@ -15,15 +15,16 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, value_of
-from cse.export.bank import SENTENCES, create_bank, make_domain
+from cse.export.as_domain import make_domain
+from cse.export.bank import SENTENCES, create_bank
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.checkpoint import identity_of, read_config
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.bank import BadDomainError, NoDomainError, is_bank
+from cse.runtime.bank import BadDomainError, NoDomainError, read_bank_manifest
+from cse.runtime.bundle import is_bundle
 from cse.runtime.domain import Domain, check_fit
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
@@ -59,7 +60,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
-        check_parity(encoder, DomainEncoder(onnx, domain), sentences, tolerance=settings.export.tolerance)
+        check_parity(encoder, onnx.of(domain), sentences, tolerance=settings.export.tolerance)
     add_domain(bank, domain, replace=replace)
     return domain
 
@@ -88,7 +89,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     that of the domain it replaces, or of the bare backbone if it is new, on the same pairs. The others stay as they
     are.
     """
-    if not is_bank(bank):
+    if not is_bundle(bank):
         click.echo(_create(bare_of(settings.backbone), bank, settings), err=True)
     onnx = _open(bank)
     for name in names:
@@ -103,7 +104,6 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
 
 
 def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Admission:
-    assert onnx.bank is not None  # noqa: S101 - see _open
     checkpoint, data = folder / "checkpoint", PreparedData(folder / "prepared")
     try:
         held = onnx.bank.domain(name)
@@ -117,10 +117,10 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     rival = held or (None if open_dev(data) is None else onnx.bank.bare)
     verdict = judge_encoders(
         settings,
-        onnx=DomainEncoder(onnx, domain),
+        onnx=onnx.of(domain),
         encoder=encoder,
         data=data,
-        promoted=None if rival is None else DomainEncoder(onnx, rival),
+        promoted=None if rival is None else onnx.of(rival),
         measure=measure_in(read_config(checkpoint)["facts"]),
         named="the bare backbone" if held is None else "the bank's domain",
     )
@@ -131,10 +131,8 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
 
 
 def _open(bank: Path) -> OnnxEncoder:
-    onnx = OnnxEncoder(bank)
-    if onnx.bank is None:
-        raise CseError(f"{bank}: a bundle of one model, not a bank; make one with `cse bank create`")
-    return onnx
+    read_bank_manifest(bank)
+    return OnnxEncoder(bank)
 
 
 def _domain_of(
@@ -150,10 +148,10 @@ def _domain_of(
     if is_checkpoint(model):
         checkpoint = identity_of(model)
         metrics = dev_facts_in(read_config(model)["facts"], DEV)
-    if data is not None and onnx.bank is not None:
+    if data is not None:
         texts = training_sentences(data, _TEXTS)
         click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)
-        centres = centres_of(DomainEncoder(onnx, onnx.bank.bare), texts)
+        centres = centres_of(onnx.of(onnx.bank.bare), texts)
     return make_domain(
         encoder,
         name,
@@ -161,11 +159,11 @@ def _domain_of(
         metrics=metrics,
         checkpoint=checkpoint,
         centres=centres,
-        bank=None if onnx.bank is None else onnx.bank.manifest,
+        bank=onnx.manifest,
     )
 
 
-def centres_of(bare: DomainEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:
+def centres_of(bare: OnnxEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:
     """Return the centres (c, d) of a domain's text: k-means over the bare backbone's vectors, scaled to unit length."""
     from sklearn.cluster import KMeans
 

@@ -22,7 +22,7 @@ from cse.model.checkpoint import identity_of, read_config
 from cse.model.declared import check_model, is_checkpoint
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, domain_of
-from cse.runtime.bundle import MANIFEST, read_manifest
+from cse.runtime.bundle import is_bundle, read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -152,7 +152,7 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
         # without hashes, records of the same system differ only in their seed
         known_of = {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
         return {"kind": "checkpoint", **known_of}
-    if (folder / MANIFEST).is_file():
+    if is_bundle(folder):
         manifest = read_manifest(folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
         rows = manifest.metrics.get("train", {}).get("trained_on")
@@ -169,7 +169,7 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
     folders = [Path(model) for model in models if isinstance(model, str)]
     named = [folder for folder in folders if is_checkpoint(folder)]
     lines = []
-    for bundle in (folder for folder in folders if (folder / MANIFEST).is_file()):
+    for bundle in (folder for folder in folders if is_bundle(folder)):
         beside = bundle.resolve().parent / CHECKPOINT.name
         known = named or ([beside] if is_checkpoint(beside) else [])
         made_from = read_manifest(bundle).checkpoint

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from cse.choices import Precision
 from cse.data.store import PreparedData
@@ -15,7 +16,6 @@ from cse.evaluation.score import MEASURES, dev_measure, score_dev
 from cse.export.parity import check_parity
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.export import sentences_for_parity
@@ -58,10 +58,10 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
 def judge_encoders(
     settings: Settings,
     *,
-    onnx: OnnxEncoder | DomainEncoder,
+    onnx: OnnxEncoder,
     encoder: SentenceEncoder,
     data: PreparedData,
-    promoted: OnnxEncoder | DomainEncoder | None,
+    promoted: OnnxEncoder | None,
     named: str = "the promoted model",
     measure: str | None = None,
 ) -> Verdict:
@@ -75,8 +75,7 @@ def judge_encoders(
     reasons, difference = [], None
     try:
         sentences = sentences_for_parity(data)
-        precision: Precision = getattr(getattr(onnx, "manifest", None), "precision", "fp32")
-        tolerance = settings.export.tolerance
+        precision, tolerance = cast("Precision", onnx.manifest.precision), settings.export.tolerance
         found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)
         difference = float(found["largest_difference"])
     except CseError as error:

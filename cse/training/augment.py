@@ -100,7 +100,7 @@ def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
 
 def alteration(augment: AugmentSettings, view_B: torch.Tensor) -> Altered | None:
     """Return what changes between word vectors and the first layer for rows of these views, or None."""
-    return Altered(augment, view_B) if augment.shuffle_tokens or augment.cut_features > 0.0 else None
+    return Altered(augment, view_B) if augment.shuffle_tokens != "none" or augment.cut_features > 0.0 else None
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,10 @@ class Altered:
     view_B: torch.Tensor
 
     def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        if not self.augment.shuffle_tokens:
+        how = self.augment.shuffle_tokens
+        if how == "none":
             return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=self.augment.shuffle_special)
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=how == "released")
         return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
 
     def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:

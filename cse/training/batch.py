@@ -20,8 +20,7 @@ import numpy as np
 import torch
 from torch.utils.checkpoint import checkpoint
 
-from cse.model.attention import Prefix
-from cse.model.passes import Constants, Packed, TokenBatch, on_device, pack_rows
+from cse.model.passes import Constants, Packed, Prefix, TokenBatch, on_device, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import alteration, change_ids

@@ -107,7 +107,7 @@ def why_not(
         "train.mini_batch_size": settings.mini_batch_size is None,
         "train.parameters": encoder.frozen,
         "prompt.init": prompt is None or prompt.network is None,
-        "augment": not augment.shuffle_tokens and augment.cut_features == 0.0,
+        "augment": augment.shuffle_tokens == "none" and augment.cut_features == 0.0,
         "template.denoise": encoder.denoise == "none",
     } | {f"objective.{name}": term.from_tensors for name, term in losses.named_terms()}
     return next((name for name, possible in fixed.items() if not possible), "")

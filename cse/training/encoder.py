@@ -75,8 +75,8 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
 def check_copies(encoder: SentenceEncoder, settings: Settings, views: Sequence[str]) -> None:
     """Refuse to compare two equal copies of a sentence, unless ``augment.dropout`` is off on purpose."""
     backbone, prompt, augment = encoder.backbone, encoder.prompt, settings.augment
-    altered = augment.repeat_words or augment.mask_span or augment.shuffle_tokens or augment.cut_features
-    altered = altered or settings.template.second is not None
+    altered = augment.repeat_words or augment.mask_span or augment.cut_features
+    altered = altered or augment.shuffle_tokens != "none" or settings.template.second is not None
     noisy = not isinstance(backbone, Backbone) or backbone.has_dropout or (prompt is not None and prompt.dropout > 0.0)
     if "sentences" in views and augment.dropout and not altered and not noisy:
         raise CseError(
@@ -211,13 +211,14 @@ def _wrong_number(roles: Sequence[str], columns: Sequence[str]) -> CseError:
 
 def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: TrainSettings) -> None:
     """Let a model that is trained for shorter vectors offer them."""
-    term, key = objective.matryoshka, "objective.matryoshka.widths"
+    term = objective.matryoshka
     if term.weight == 0 or train.parameters == "none":
         return
     if max(term.widths) >= encoder.dimension:
-        raise CseError(f"{key}: {max(term.widths)} is not below the {encoder.dimension} dimensions of the embedding")
-    if encoder.read_out.mlp == "train_only":
-        raise CseError(f"{key}: the loss sees the projector's output; set pooler.mlp to none or always")
+        raise CseError(
+            f"objective.matryoshka.widths: {max(term.widths)} is not below the {encoder.dimension} dimensions of the "
+            "embedding"
+        )
     encoder.widths = tuple(sorted(set(term.widths)))
 
 

@@ -35,7 +35,8 @@ from cse.model.checkpoint import identity_of
 from cse.model.declared import is_checkpoint
 from cse.model.mlm_head import MlmHead
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.objective import DistillationSettings, ObjectiveSettings
+from cse.settings import objective as of
+from cse.settings.objective import DistillationSettings, LossSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.collection import collection_from
 from cse.training.corruption import check_corrupted, corrupter_of, corruption_facts, prepared
@@ -58,7 +59,7 @@ class Losses(nn.Module):
         """Return each unweighted term by name and the weighted sum as ``loss``, all scalars."""
         values, loss = {}, batch.projected_XD.new_zeros(())
         for name, term, own in self._of(batch):
-            values[name] = term(batch)
+            values[name] = term.forward(batch)  # called as a module, it would lose its type
             loss = loss + term.weight(batch.step, own) * values[name]
         return values | {"loss": loss}
 
@@ -137,22 +138,22 @@ def losses_from(
         sizes = [len(data.train) for data in sources]
         return Collection(encoder, objective.collection, made.documents, made.targets, sizes)
 
-    made: dict[str, Callable[[], Loss]] = {
-        "nt_xent": lambda: NtXent(encoder, objective.nt_xent),
-        "matryoshka": lambda: Matryoshka(encoder, objective.matryoshka),
-        "energy_hinge": lambda: EnergyHinge(encoder, objective.energy_hinge),
-        "masked_lm": masked_lm,
-        "replaced_tokens": replaced_tokens,
-        "contrastive_tension": lambda: ContrastiveTension(encoder, objective.contrastive_tension),
-        "self_guided": lambda: SelfGuided(encoder, objective.self_guided),
-        "mutual_information": lambda: MutualInformation(encoder, objective.mutual_information),
-        "nli_softmax": lambda: NliSoftmax(encoder, objective.nli_softmax),
-        "distillation": distillation,
-        "label_proxies": label_proxies,
-        "supervised_contrastive": lambda: SupervisedContrastive(encoder, objective.supervised_contrastive),
-        "collection": collection,
+    made: dict[type[LossSettings], Callable[[], Loss]] = {
+        of.NtXentSettings: lambda: NtXent(encoder, objective.nt_xent),
+        of.MatryoshkaSettings: lambda: Matryoshka(encoder, objective.matryoshka),
+        of.EnergyHingeSettings: lambda: EnergyHinge(encoder, objective.energy_hinge),
+        of.MaskedLmSettings: masked_lm,
+        of.ReplacedTokensSettings: replaced_tokens,
+        of.ContrastiveTensionSettings: lambda: ContrastiveTension(encoder, objective.contrastive_tension),
+        of.SelfGuidedSettings: lambda: SelfGuided(encoder, objective.self_guided),
+        of.MutualInformationSettings: lambda: MutualInformation(encoder, objective.mutual_information),
+        of.NliSoftmaxSettings: lambda: NliSoftmax(encoder, objective.nli_softmax),
+        of.DistillationSettings: distillation,
+        of.LabelProxiesSettings: label_proxies,
+        of.SupervisedContrastiveSettings: lambda: SupervisedContrastive(encoder, objective.supervised_contrastive),
+        of.CollectionSettings: collection,
     }
-    return Losses({name: made[name]() for name in objective.terms()}, own)
+    return Losses({name: made[type(settings)]() for name, settings in objective.terms().items()}, own)
 
 
 # ---- teachers -----------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from cse.model.static_words import StaticWords
 from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.settings.train import TrainSettings
 from cse.training import Folders, training_code
 from cse.training.augment import second_text
 from cse.training.batches import group_numbers, most_frequent, row_keys
@@ -193,7 +192,6 @@ def open_training(
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     check_sources(settings, sources)
-    check_early_stop(objective, settings.train)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
@@ -330,15 +328,6 @@ def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None
                 f"{where}: contains {counted(rows, 'row')}, but objective.{objective.comparing[0]} uses other rows as "
                 f"negatives; prepare at least {objective.least_rows}"
             )
-
-
-def check_early_stop(objective: ObjectiveSettings, train: TrainSettings) -> None:
-    """Refuse to stop by a dev score that says nothing about the loss."""
-    if train.early_stop is not None and train.parameters != "none" and not objective.comparing:
-        raise CseError(
-            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop "
-            "this training; set it to null"
-        )
 
 
 def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
-from cse.runtime.bank import BadDomainError, Bank, NoDomainError, nearest_name
+from cse.runtime.bank import BadDomainError, NoDomainError, nearest_name
 from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -34,38 +34,29 @@ class Target(NamedTuple):
 
     Attributes:
         id: as in ``/v1/models``.
-        domain: of a bank; None for a bundle, and for ``auto``.
-        auto: whether each text goes to the nearest domain of the bank.
+        domain: None for ``auto``: each text goes to the nearest of the bank.
         role: that the id names, as in ``NAME:query``; None: the id names none.
     """
 
     served: Served
     id: str
     domain: Domain | None
-    auto: bool
     role: str | None = None
 
     @property
     def texts(self) -> dict[str, str]:
         """Task texts by role."""
-        return self.served.encoder.texts if self.domain is None else self.domain.texts
+        return {} if self.domain is None else self.domain.texts
 
     @property
     def name(self) -> str:
         """The id without a role."""
-        return self.id if self.auto else self.served.name if self.domain is None else self.domain.name
+        return self.id if self.domain is None else self.domain.name
 
     @property
     def names_role(self) -> bool:
         """Whether the id says in which role texts are read."""
         return self.id != self.name
-
-    def side_of(self, role: str | None) -> Domain | None:
-        """Return the prompts for texts in a role; None for a bundle of one side, and for ``auto``."""
-        encoder = self.served.encoder
-        if self.domain is None or encoder.bare is None:
-            return encoder.side_of(role)
-        return self.domain.in_role(role, encoder.bare)
 
     @property
     def dimension(self) -> int:
@@ -75,8 +66,8 @@ class Target(NamedTuple):
     @property
     def max_length(self) -> int:
         """Maximum tokens per text, special tokens included."""
-        side = self.side_of(self.role)
-        return self.served.encoder.max_length if side is None else side.max_length
+        bare = self.served.encoder.bank.bare
+        return (bare if self.domain is None else self.domain.in_role(self.role, bare)).max_length
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +93,10 @@ class Served:
             version: in the registry, if it is from there.
             options: of ``OnnxEncoder``.
         """
-        encoder = OnnxEncoder(folder, **options)
-        tokens = encoder.tokenize(["warm up"])
-        rows, bare = [tokens.row(0)], [] if encoder.bank is None else [encoder.bank.bare]
+        encoder = OnnxEncoder(folder, name=name, **options)
+        rows = [encoder.tokenize(["warm up"]).row(0)]
         for one_core in {False, encoder.threads > 1}:
-            encoder.embed_rows(rows, bare, one_core=one_core)
+            encoder.embed_rows(rows, one_core=one_core)
         files = encoder.manifest.files
         return cls(encoder, name, version or files["model.onnx"]["sha256"][:12])
 
@@ -116,16 +106,15 @@ class Served:
         return str(self.encoder.manifest.files["model.onnx"]["sha256"])
 
     def names(self) -> Sequence[str]:
-        """Return the bundle's name, or those of the bank's domains, which may be damaged.
+        """Return the names of the domains, which may be damaged; a bundle's is its own.
 
         Raises:
             ServiceError: 503, the folder cannot be read now.
         """
-        bank = self.encoder.bank
-        return [self.name] if bank is None else self._ask(bank.names) or ()
+        return self._ask(self.encoder.bank.names) or ()
 
     def cards(self, after: str = "", limit: int = PAGE, allowed: Collection[str] | None = None) -> Cards:
-        """Return entries of ``/v1/models``: of the bundle, or of the bank's domains in alphabetical order.
+        """Return entries of ``/v1/models``: of the domains in alphabetical order.
 
         A model that declares queries has two more, ``NAME:query`` and ``NAME:passage``, for clients that cannot name a
         role. The last is ``auto``, if a domain has centres. Costs a ``stat`` of each file.
@@ -142,20 +131,20 @@ class Served:
         known = names if allowed is None else sorted(set(names) & set(allowed))
         begin = bisect(known, after.partition(":")[0]) if after else 0
         page = known[begin : begin + limit]
-        cards = [card for name in page for card in self._cards_of(name, bank)]
+        cards = [card for name in page for card in self._cards_of(name)]
         more = begin + limit < len(known)
-        if bank is not None and not more and (allowed is None or AUTO in allowed) and self._chooses(bank, names):
+        if not more and (allowed is None or AUTO in allowed) and self._chooses(names):
             cards.append(self._card(AUTO, bank.manifest.dimension, self.encoder.max_length, normalize=True))
         return Cards(cards, page[-1] if page else None, more)
 
-    def domain(self, bank: Bank, name: str) -> Domain | None:
+    def domain(self, name: str) -> Domain | None:
         """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
 
         Raises:
             ServiceError: 503, its file is damaged, or the folder cannot be read now.
         """
         try:
-            found = self._ask(lambda: bank.domain(name), name)
+            found = self._ask(lambda: self.encoder.bank.domain(name), name)
         except BadDomainError:
             message = f"model {name!r}: its file in the bank is damaged; the log says how"
             raise ServiceError(503, message, param="model", code="model_damaged") from None
@@ -164,24 +153,24 @@ class Served:
                 self._said.pop(name, None)
         return found
 
-    def outline(self, bank: Bank, name: str) -> Outline | None:
+    def outline(self, name: str) -> Outline | None:
         """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``.
 
         Raises:
             ServiceError: 503, the folder cannot be read now.
         """
         try:
-            return self._ask(lambda: bank.outline(name), name)
+            return self._ask(lambda: self.encoder.bank.outline(name), name)
         except BadDomainError:
             return None
 
-    def nearest(self, bank: Bank, vectors: NDArray[np.float32]) -> list[Domain]:
+    def nearest(self, vectors: NDArray[np.float32]) -> list[Domain]:
         """Return the domain whose centres are nearest to each of some vectors (n, d) of the bare backbone.
 
         Raises:
             ServiceError: 404, no domain has centres any more; 503, the folder cannot be read now.
         """
-        found = self._ask(lambda: nearest_domains(vectors, bank, AGE))
+        found = self._ask(lambda: nearest_domains(vectors, self.encoder.bank, AGE))
         if found is None:
             raise _unknown(AUTO, self.names())
         return found
@@ -206,20 +195,16 @@ class Served:
         Raises:
             ServiceError: 404, there is no such model; 503, its file is damaged, or the bank's folder cannot be read.
         """
-        bank = self.encoder.bank
-        if model == AUTO and bank is not None and self._ask(lambda: bool(bank.centres(AGE))):
-            return Target(self, AUTO, None, auto=True)
-        name, texts, domain = self.name, self.encoder.texts, None
-        if bank is not None:
-            name = name_in(model)
-            domain = self.domain(bank, name)
-            if domain is None:
-                raise _unknown(model, self.names() if allowed is None else sorted(allowed))
-            texts = domain.texts
-        roles = {name: None, **_with_roles(name, texts)}
+        if model == AUTO and self._ask(lambda: bool(self.encoder.bank.centres(AGE))):
+            return Target(self, AUTO, None)
+        name = model if model == self.name else name_in(model)
+        domain = self.domain(name)
+        if domain is None:
+            raise _unknown(model, self.names() if allowed is None else sorted(allowed))
+        roles = {name: None, **_with_roles(name, domain.texts)}
         if model not in roles:
             raise _unknown(model, list(roles))
-        return Target(self, model, domain, False, roles[model])
+        return Target(self, model, domain, roles[model])
 
     def _ask(self, question: Callable[[], _T], name: str = "") -> _T | None:
         """Return what a bank answers, None if it has no such domain; what it says against a file or its folder is
@@ -247,20 +232,16 @@ class Served:
                 log.error(trouble)
             self._said[name] = trouble
 
-    def _chooses(self, bank: Bank, names: Sequence[str]) -> bool:
+    def _chooses(self, names: Sequence[str]) -> bool:
         """Return whether a domain has centres; most often the first has."""
-        return any(outline.centres for name in names if (outline := self.outline(bank, name)) is not None)
+        return any(outline.centres for name in names if (outline := self.outline(name)) is not None)
 
-    def _cards_of(self, name: str, bank: Bank | None) -> list[dict[str, Any]]:
-        if bank is None:
-            targets = [self.target(one) for one in (name, *_with_roles(name, self.encoder.texts))]
-            normalize = bool(getattr(self.encoder.manifest, "normalize", True))
-            return [self._card(one.id, one.dimension, one.max_length, normalize) for one in targets]
-        outline = self.outline(bank, name)
+    def _cards_of(self, name: str) -> list[dict[str, Any]]:
+        outline = self.outline(name)
         if outline is None:
             return []
-        _, width, length, normalize, queries, side, _ = outline
-        other = bank.bare.max_length if side == QUERY else length
+        width, length, normalize, queries, side, _ = outline
+        other = self.encoder.max_length if side == QUERY else length
         lengths = {name: other, **({f"{name}:{QUERY}": length, f"{name}:passage": other} if queries else {})}
         return [self._card(one, width, most, normalize) for one, most in lengths.items()]
 
@@ -297,7 +278,7 @@ def _with_roles(name: str, texts: Mapping[str, str]) -> dict[str, str | None]:
 
 
 def name_in(model: str) -> str:
-    """Return the domain that an id of a bank names, with a role or without."""
+    """Return the domain that an id names, with a role or without."""
     return model.rpartition(":")[0] or model
 
 

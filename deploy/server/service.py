@@ -84,13 +84,11 @@ class Service:
         )
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
-        self._watcher = None
-        if encoder.bank is not None:
-            encoder.bank.ask_through(self._storage.look)
-            self._watcher = Watcher(encoder.bank)
+        encoder.bank.ask_through(self._storage.look)
+        self._watcher = Watcher(encoder.bank)
         metrics.watch(metrics.queue_texts, lambda: self._batcher.waiting[0])
         metrics.watch(metrics.queue_tokens, lambda: self._batcher.waiting[1])
-        metrics.watch(metrics.domain_bytes, lambda: 0 if encoder.bank is None else encoder.bank.bytes)
+        metrics.watch(metrics.domain_bytes, lambda: encoder.bank.bytes)
         metrics.serves(self._served.name, self._served.version)
         log.info("serving", extra={"facts": {"model": self._served.name, "version": self._served.version}})
 
@@ -113,8 +111,7 @@ class Service:
         """Answer what waits, and stop."""
         if self._follower is not None:
             self._follower.stop()
-        if self._watcher is not None:
-            self._watcher.close()
+        self._watcher.close()
         self._batcher.close()
         self._beside.shutdown()
 
@@ -143,7 +140,7 @@ class Service:
                 queue is full.
         """
         model = client.opened(model)
-        if model == AUTO and self._watcher is not None:
+        if model == AUTO:
             await self._watcher.ready(self.options.timeout)
         if model is None:
             model = await self.stored(self._served.only)
@@ -159,9 +156,9 @@ class Service:
                 f"{tokens.truncated} of {len(inputs)} inputs exceed {target.max_length} tokens; send truncate: true"
             )
             raise ServiceError(413, message, param="inputs")
-        work = await self._run(target, tokens, domains, client.name, taken=target.auto)
+        work = await self._run(target, tokens, domains, client.name, taken=bool(chosen))
         kept = np.ascontiguousarray(work.vectors[:, : dimensions or target.dimension])
-        vectors = _scaled(kept, target, domains, normalize)
+        vectors = _scaled(kept, domains, normalize)
         count = int(tokens.starts[-1])
         self.metrics.texts.labels(target.id).inc(len(inputs))
         self.metrics.tokens.labels(target.id).inc(count)
@@ -172,7 +169,7 @@ class Service:
         return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
 
     async def stored(self, question: Callable[..., _T], *arguments: object, name: str = "") -> _T:
-        """Return what a function answers that looks into the folder of a bank, if one is served.
+        """Return what a function answers that looks at the files of domains, if they may change.
 
         Args:
             name: whose file alone it looks at itself; others are looked at through ``Storage.look``.
@@ -180,18 +177,17 @@ class Service:
         Raises:
             ServiceError: 503, the folder or the file cannot be read, or not in time.
         """
-        if self._served.encoder.bank is None:
+        if self._served.encoder.bank.fixed:
             return question(*arguments)
         return await self._storage.ask(name, partial(question, *arguments))
 
     async def _chosen(self, target: Target, inputs: Inputs, client: str) -> tuple[list[Domain], float]:
         """Return the domain of each input that the server chooses, and the seconds that choosing waited."""
-        bank = target.served.encoder.bank
-        if bank is None or not target.auto:
+        if target.domain is not None:
             return [], 0.0
-        bare = [bank.bare] * len(inputs)
+        bare = [target.served.encoder.bank.bare] * len(inputs)
         work = await self._run(target, await self._tokenize(target, inputs, bare), bare, client)
-        domains = await self.stored(target.served.nearest, bank, work.vectors, name=AUTO)
+        domains = await self.stored(target.served.nearest, work.vectors, name=AUTO)
         return domains, max(0.0, work.started - work.submitted)
 
     async def _tokenize(self, target: Target, inputs: Inputs, domains: Sequence[Domain]) -> Tokens:
@@ -259,12 +255,11 @@ class Service:
 
 
 def _sides(target: Target, chosen: Sequence[Domain], role: str | None, count: int) -> list[Domain]:
-    """Return what encodes each of ``count`` texts: a domain of a bank, or one side of a model; empty for a bundle."""
-    bare = target.served.encoder.bare
-    if chosen and bare is not None:
+    """Return what encodes each of ``count`` texts: a domain, or the bare backbone beside a query side."""
+    bare = target.served.encoder.bank.bare
+    if target.domain is None:
         return [one.in_role(role, bare) for one in chosen]
-    side = target.side_of(role)
-    return [] if side is None else [side] * count
+    return [target.domain.in_role(role, bare)] * count
 
 
 def _role(target: Target, asked: str | None) -> str | None:
@@ -298,14 +293,10 @@ def _check_dimensions(wanted: int | None, target: Target) -> None:
         raise ServiceError(400, str(error), param="dimensions", code="dimensions_not_supported") from None
 
 
-def _scaled(
-    vectors: NDArray[np.float32], target: Target, domains: Sequence[Domain], normalize: bool | None
-) -> NDArray[np.float32]:
+def _scaled(vectors: NDArray[np.float32], domains: Sequence[Domain], normalize: bool | None) -> NDArray[np.float32]:
     """Return vectors (n, d), of unit length where that is wanted."""
-    if normalize is None and domains:
+    if normalize is None:
         unit = [index for index, domain in enumerate(domains) if domain.facts.normalize]
         vectors[unit] = unit_rows(vectors[unit])
         return vectors
-    if normalize is None:
-        normalize = bool(getattr(target.served.encoder.manifest, "normalize", True))
     return unit_rows(vectors) if normalize else vectors

@@ -32,7 +32,7 @@ class Work:
 
     Attributes:
         encoder: the model that answers; requests in progress keep theirs when another one takes over.
-        domains: domain of each text, for a bank.
+        domains: domain of each text.
         client: whose share of the queue it takes; None: of nobody.
         vectors: answers (n, d), not scaled to unit length.
         waiting: rows that no batch has taken yet.

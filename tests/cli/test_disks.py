@@ -17,7 +17,7 @@ from tests.cli.workspace import contents, full_disk, read_only
 from tests.tiny import WORDS
 
 EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0", "--keep-text")
-SMALL = ("-s", "data.max_rows=200", "-s", "data.drop_evaluation_overlap=false")
+SMALL = ("-s", "data.max_rows=200", "-s", "data.drop=[duplicates]")
 # what it writes, where it is named; bytes that a file may have on the full disk
 COMMANDS = {
     "prepare": (("prepare", *SMALL), "data/prepared", 4000),

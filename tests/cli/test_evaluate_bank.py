@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import cse.runtime.opening as opening
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.checkpoint import save_checkpoint
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -60,7 +60,7 @@ MISTAKES = {
     "export data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
     "evaluate data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
     "evaluate data/checkpoint --task mine": "mine: no such file or folder; put data there (or change --task)",
-    "bank add data/bank data/checkpoint --name x": "data/bank: no bank here (bank.json is missing)",
+    "bank add data/bank data/checkpoint --name x": "data/bank: no bundle here (bundle.json is missing)",
     "prepare -s data.source=files -s data.train_path=row.csv": "row.csv: no such file or folder",
     "preset use promcse-eh-bertbase": "promcse-eh-bertbase: no such preset; did you mean 'promcse-eh-bert-base'?",
     "search data/vectors hello": "data/vectors: no index here",

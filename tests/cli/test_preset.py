@@ -59,7 +59,7 @@ def test_show_says_on_which_rows_a_system_trains(cse):
         "data: princeton-nlp/datasets-for-simcse/nli_for_simcse.csv from the hub; duplicates and rows that occur in "
         "the evaluation data are kept, as in the published run" in shown
     )
-    assert "  data.drop_evaluation_overlap: false\n" in cse("preset", "show", "promcse-eh-bert-base").out
+    assert "  data.drop: []\n" in cse("preset", "show", "promcse-eh-bert-base").out
     assert "data: yours (data.view: triplets)\n" in cse("preset", "show", "promcse-eh-minilm").out
 
 
@@ -80,7 +80,7 @@ def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch
 
     (empty / "params.yaml").write_text("data: {max_rows: 30}\n")
     said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
-    assert said[-1].endswith("`dvc repro` trains it on generated sample text")
+    assert said[-1].endswith("`dvc repro` trains it on the sample text")
     assert cse("prepare").code == 0
 
 

@@ -95,4 +95,4 @@ def test_a_row_counts_as_a_whole_and_held_out_text_by_text(tmp_path):
         "near_evaluation": {"count": 1, "first": "rows.csv:5"},
         "near_duplicate": {"count": 1, "first": "rows.csv:3"},
     }
-    assert len(kept(near_duplicates=0.7, drop_evaluation_overlap=False)[0]) == 3
+    assert len(kept(near_duplicates=0.7, drop=["duplicates"])[0]) == 3

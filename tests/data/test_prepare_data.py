@@ -11,7 +11,7 @@ from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.outputs import MANIFEST
 from cse.settings.data import DataSettings
-from cse.settings.tree import Settings
+from cse.settings.load import Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"

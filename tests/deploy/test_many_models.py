@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.centres import Centres
 from cse.runtime.onnx_encoder import OnnxEncoder

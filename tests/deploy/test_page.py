@@ -11,9 +11,9 @@ from urllib.parse import urlparse
 import numpy as np
 import pytest
 
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
@@ -50,7 +50,7 @@ def bundle(tmp_path_factory):
     write_model(folder / MODEL)
     make_tokenizer().save(str(folder / TOKENIZER))
     files = describe_files(folder, [MODEL, TOKENIZER])
-    Bundle(FORMAT, DIMENSION, "mean", False, MAX_LENGTH, PAD, files).write(folder)
+    Manifest(FORMAT, DIMENSION, "mean", False, MAX_LENGTH, PAD, files).write(folder)
     return folder
 
 

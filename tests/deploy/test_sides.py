@@ -8,7 +8,7 @@ import numpy as np
 import openai
 import pytest
 
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone

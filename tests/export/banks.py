@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bank import create_bank, make_domain
+from cse.export.as_domain import make_domain
+from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
@@ -64,7 +64,9 @@ def test_torch_gives_the_same(banked, rows):
     assert encoder.training, "dropout is off while it encodes, and stays as the caller left it"
     one = names[0]
     np.testing.assert_allclose(padded(encoder.encode(texts[0], domain=one)), expected[0], atol=1e-5)
-    with pytest.raises(CseError, match=r"this is a bank; load it with cse\.BankEncoder or cse\.OnnxEncoder"):
+    with pytest.raises(
+        CseError, match=r"an ONNX bundle or a bank; load it with cse\.OnnxEncoder, a bank also with cse\.BankEncoder"
+    ):
         SentenceEncoder.load(banked[0])
 
 
@@ -89,7 +91,7 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
 def test_a_domains_vectors_have_its_own_width_and_in_company_end_in_zeros(banked):
     onnx, texts = OnnxEncoder(banked[0], provider="cpu"), ["the cat sits", "a dog"]
     alone = onnx.encode(texts, domain="headed")
-    assert (alone.shape, DomainEncoder(onnx, "headed").dimension, onnx.dimension) == ((2, 5), 5, 32)
+    assert (alone.shape, onnx.of("headed").dimension, onnx.dimension) == ((2, 5), 5, 32)
     together = onnx.encode([*texts, *texts], domain=["headed", "headed", "plain", "mapped"])
     np.testing.assert_allclose(together[:2, :5], alone, atol=1e-6)
     assert not together[:2, 5:].any() and together[2:, 5:].all()

@@ -12,13 +12,15 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.export.bank import create_bank, make_domain
+from cse.export.as_domain import make_domain
+from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.backbone import linear_layers, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bank import BANK, Bank
+from cse.runtime.bank import Bank
+from cse.runtime.bundle import MANIFEST
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.seal import sealed
@@ -125,8 +127,8 @@ def test_a_bank_refuses_updates_of_layers_that_it_does_not_take(made, tiny_folde
     with pytest.raises(CseError, match=r"domain it: layer attention.self.key has .* takes those of query, value alone"):
         make_domain(lora_of(tiny_folders["bert"], "query", "key"), "it", bank=Bank(place).manifest)
     other = shutil.copytree(place, tmp_path / "other")  # of as many numbers, but of other layers
-    tree = json.loads((other / BANK).read_text()) | {"adapters": ["query", "key"]}
-    (other / BANK).write_text(json.dumps(sealed(tree)))
+    tree = json.loads((other / MANIFEST).read_text()) | {"adapters": ["query", "key"]}
+    (other / MANIFEST).write_text(json.dumps(sealed(tree)))
     with pytest.raises(CseError, match=r"bank with adapters \(query, value\), and this one takes query, key; add"):
         add_domain(other, Bank(place).domain("lora"))
 

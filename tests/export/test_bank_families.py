@@ -11,7 +11,8 @@ import torch
 from safetensors.torch import save_file
 
 from cse.errors import CseError
-from cse.export.bank import create_bank, make_domain
+from cse.export.as_domain import make_domain
+from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
@@ -93,7 +94,7 @@ def test_mixed_domains_have_their_own_encoders_vectors(case, cls, tmp_path):
     )
     with pytest.raises(CseError, match="role: 'title' is not known; one of passage, query"):
         onnx.encode(SENTENCES, domain="roles", role="title")
-    with pytest.raises(CseError, match="a bank has no roles"):
+    with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
         onnx.encode(SENTENCES, domain="long", role="query")
 
 

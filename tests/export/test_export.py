@@ -18,7 +18,7 @@ from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
 from cse.export.optimize import attention_nodes
 from cse.export.parity import check_parity
-from cse.model.attention import PREFIX_ATTENTION
+from cse.model.passes import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder

@@ -16,7 +16,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MANIFEST, MODEL, QUERY_SIDE, Bundle, read_manifest
+from cse.runtime.bundle import MANIFEST, MODEL, Manifest, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
@@ -24,6 +24,9 @@ from tests.tiny import make_backbone_folder
 
 LONG = "two small birds eat red apple bread near the old river " * 5  # longer than either side takes
 TEXTS = [*SENTENCES, LONG]
+
+
+QUERY_SIDE = file_of("query")
 
 
 def fresh(folder):
@@ -66,7 +69,7 @@ def test_queries_and_documents_share_a_batch(sides):
     encoder, folder, _ = sides
     onnx = OnnxEncoder(folder, provider="cpu", threads=1)
     roles = ["query" if row % 2 else "passage" for row in range(len(TEXTS))]
-    domains = [onnx.side_of(role) for role in roles]
+    domains = [onnx.bank.only.in_role(role, onnx.bank.bare) for role in roles]
     tokens = onnx.tokenize(TEXTS, domains)
     assert len({len(tokens.row(row)) for row in range(len(TEXTS))}) > 4
     found = onnx.embed_rows([tokens.row(row) for row in range(len(TEXTS))], domains)
@@ -78,7 +81,7 @@ def test_each_side_has_its_own_length(sides):
     encoder, folder, _ = sides
     onnx = OnnxEncoder(folder, provider="cpu", threads=1)
     for role, side in (("query", encoder), ("passage", encoder.documents)):
-        assert len(onnx.tokenize([LONG], [onnx.side_of(role)]).row(0)) == side.max_length
+        assert len(onnx.tokenize([LONG], [onnx.bank.only.in_role(role, onnx.bank.bare)]).row(0)) == side.max_length
 
 
 def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
@@ -113,15 +116,14 @@ def test_a_manifest_without_its_query_side_is_refused(tiny_folders, tmp_path):
     folder = export(query_side(fresh(tiny_folders["bert"]), **PARTS["map"]), tmp_path)
     manifest = read_manifest(folder)
     files = {name: entry for name, entry in manifest.files.items() if name != QUERY_SIDE}
-    Bundle(**vars(manifest) | {"files": files}).write(folder)
-    with pytest.raises(CseError, match=r"files does not list query\.safetensors; export the bundle again"):
+    Manifest(**vars(manifest) | {"files": files}).write(folder)
+    with pytest.raises(CseError, match=r"files does not list domains/query\.safetensors; export the bundle again"):
         OnnxEncoder(folder)
-    Bundle(**vars(manifest) | {"side": "passage"}).write(folder)
+    Manifest(**vars(manifest) | {"side": "passage"}).write(folder)
     with pytest.raises(CseError, match="side is 'passage', not one of both, query"):
         OnnxEncoder(folder)
-    sizes = {key: value for key, value in manifest.backbone.items() if key != "layers"}
-    Bundle(**vars(manifest) | {"backbone": sizes}).write(folder)
-    with pytest.raises(CseError, match="backbone lacks layers, heads, head_size, words, positions, which its query"):
+    Manifest(**vars(manifest) | {"layers": 0}).write(folder)
+    with pytest.raises(CseError, match="layers is 0, not between 1 and 1000000; export the bundle again"):
         OnnxEncoder(folder)
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bank import create_bank, make_domain
+from cse.export.as_domain import make_domain
+from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
@@ -18,7 +19,6 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages import bank as stage
@@ -81,13 +81,13 @@ def test_the_librarys_words_for_queries_and_documents(banked, opened):
 
 
 def test_roles_that_a_domain_does_not_have(opened):
-    with pytest.raises(CseError, match="a bank has no roles"):
+    with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
         opened.encode(TEXTS, domain="both", role="query")
-    with pytest.raises(CseError, match="a bank has no roles"):
+    with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
         opened.encode(TEXTS[:2], domain=["prompt", "both"], role="query")
     with pytest.raises(CseError, match="role: 'document' is not known; one of query, passage"):
         opened.encode(TEXTS, domain="prompt", role="document")
-    with pytest.raises(CseError, match="no shorter vectors"):
+    with pytest.raises(CseError, match="dimensions: 8; this model gives 32, and its vectors cannot be cut"):
         opened.encode(TEXTS, domain="prompt", role="query", dimensions=8)
 
 
@@ -101,13 +101,13 @@ def test_the_nearest_domain_answers_with_the_side_that_is_asked_for(banked, open
 def test_one_domain_for_code_that_knows_no_banks(banked):
     folder, encoders = banked
     onnx = OnnxEncoder(folder, provider="cpu")
-    one = DomainEncoder(onnx, "prompt")
+    one = onnx.of("prompt")
     assert (one.texts, one.query_side.name) == ({"query": "", "passage": ""}, "prompt")
     assert check_parity(encoders["prompt"], one, SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-5
     with pytest.raises(CseError, match="differs from torch by"):
         check_parity(encoders["map"], one, SENTENCES, tolerance=1e-5)
-    assert (DomainEncoder(onnx, "both").texts, DomainEncoder(onnx, "auto").texts) == ({}, {})
-    assert DomainEncoder(onnx, "both").query_side is None
+    assert (onnx.of("both").texts, onnx.of("auto").texts) == ({}, {})
+    assert onnx.of("both").query_side is None
 
 
 def test_a_checkpoint_becomes_a_domain(backbone, empty_banks, tmp_path):

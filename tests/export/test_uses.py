@@ -8,7 +8,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.declared import Declared
-from cse.runtime.bundle import Bundle, read_manifest
+from cse.runtime.bundle import Manifest, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.parts import new_prompt, sentence_encoder
 
@@ -36,9 +36,17 @@ def test_the_bundle_does_as_torch(bundle):
         onnx.encode("a dog", dimensions=9)
 
 
-@pytest.mark.parametrize("wrong", [{"widths": [0]}, {"widths": [33]}, {"widths": ["8"]}, {"texts": {"query": 3}}])
-def test_a_manifest_with_an_impossible_use_is_refused(bundle, wrong):
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"widths": [0]}, "widths are not those of a model of 32 dimensions"),
+        ({"widths": [33]}, "widths are not those of a model of 32 dimensions"),
+        ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
+        ({"texts": {"query": 3}}, r"'texts' should be dict\[str, str\], found"),
+    ],
+)
+def test_a_manifest_with_an_impossible_use_is_refused(bundle, wrong, message):
     _, folder = bundle
-    Bundle(**vars(read_manifest(folder)) | wrong).write(folder)
-    with pytest.raises(CseError, match="texts or widths are not those of a model of 32 dimensions"):
+    Manifest(**vars(read_manifest(folder)) | wrong).write(folder)
+    with pytest.raises(CseError, match=message):
         read_manifest(folder)

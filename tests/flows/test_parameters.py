@@ -105,7 +105,7 @@ def test_writing_keeps_comments_and_says_what_changed(tmp_path):
 def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
     params = tmp_path / "params.yaml"
     params.write_text("data: {source: files, train_path: mine.csv, max_rows: 10}\n")
-    data, keys = {}, ("source", "train_path", "max_rows", "drop_duplicates")
+    data, keys = {}, ("source", "train_path", "max_rows", "drop")
     for case, changes, keep_data in (
         ("paper", {}, False),
         ("kept", {}, True),
@@ -115,9 +115,9 @@ def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
         check_train_path("promcse-eh-bert-base", changes, settings)
         data[case] = tuple(getattr(settings.data, key) for key in keys)
     assert data == {
-        "paper": ("hub", "mine.csv", None, False),
-        "kept": ("files", "mine.csv", 10, True),
-        "given": ("files", "other.csv", None, False),
+        "paper": ("hub", "mine.csv", None, []),
+        "kept": ("files", "mine.csv", 10, ["duplicates", "evaluation_overlap"]),
+        "given": ("files", "other.csv", None, []),
     }
 
 

@@ -32,8 +32,7 @@ PROMPTS = {
 STILL = {
     "augment.dropout": False,
     "prompt.dropout": 0.0,
-    "augment.shuffle_tokens": False,
-    "augment.shuffle_special": False,
+    "augment.shuffle_tokens": "none",
     "augment.cut_features": 0.0,
 }
 

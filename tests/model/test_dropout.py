@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from cse.model.attention import prefix_attention
 from cse.model.dropout import Dropout, dropout, replace_dropout
+from cse.model.passes import prefix_attention
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -77,7 +77,7 @@ def attention_inputs(dtype):
 def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, probability, training):
     """In training and at inference, up to the draw of the mask: ``softmax(Q [Pk; K]^T scale + mask) [Pv; V]``."""
     drawn = []
-    monkeypatch.setattr("cse.model.attention.cheap_dropout", lambda share, p: drawn.append(p) or share)
+    monkeypatch.setattr("cse.model.passes.cheap_dropout", lambda share, p: drawn.append(p) or share)
     (query, key, value), mask, prompts = attention_inputs(torch.float64)
     given = {"dropout": probability} if probability else {}
     with torch.set_grad_enabled(training):

@@ -19,7 +19,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.settings import load_settings
-from cse.settings.edit import write_values
+from cse.settings.document import write_values
 from cse.settings.load import flatten
 from cse.settings.presets import apply_preset
 from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone, write_triplets

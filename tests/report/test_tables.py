@@ -94,6 +94,17 @@ def test_systems_and_what_they_differ_in(systems):
     assert settings_table(systems[:1]) is None
 
 
+def test_a_fitted_head_says_what_it_was_fitted_on(tmp_path):
+    """It was once shown as no training with 0 weights."""
+    head = trained(1, train__parameters="none") | {"prompt": None, "post": {"kind": "discriminant"}}
+    head["facts"]["settings"]["post"] = {"kind": "discriminant"}
+    head["facts"]["parameters"]["trained"] = 0
+    make_record(tmp_path, "head", head, data=make_data(("STS12",)), measures=("sts",))
+    (line,) = systems_table(group(find_records([tmp_path]))).lines
+    shown = [cell.text for cell in line.cells]
+    assert shown[2:6] == ["none", "discriminant fitted on rows.csv, 7,680 triplets", "no seed", "fitted"]
+
+
 def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
     data = make_data(("STS12", "tickets"))
     make_record(tmp_path, "trained", trained(1), seed=1, data=data, measures=("sts",))

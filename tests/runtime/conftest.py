@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Bundle, describe_files
+from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest, describe_files
 from cse.runtime.providers import BEYOND
 from cse.runtime.seal import sealed
 
@@ -92,7 +92,7 @@ def write_bundle_of_words(folder, sentences, **fields):
     table.CopyFrom(numpy_helper.from_array(vectors, "table"))
     onnx.save(model, folder / MODEL)
     files = describe_files(folder, [MODEL, TOKENIZER])
-    Bundle(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
+    Manifest(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
     return folder
 
 
@@ -110,5 +110,5 @@ def bundle(tmp_path):
     write_model(folder / MODEL)
     make_tokenizer().save(str(folder / TOKENIZER))
     files = describe_files(folder, [MODEL, TOKENIZER])
-    Bundle(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
+    Manifest(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
     return folder

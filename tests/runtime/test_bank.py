@@ -19,8 +19,8 @@ from safetensors.numpy import save
 
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.bank import BANK, DOMAINS, FORMAT, BadDomainError, Bank, BankManifest
-from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.bank import BadDomainError, Bank
+from cse.runtime.bundle import DOMAINS, FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest, describe_files
 from cse.runtime.domain import (
     DOMAIN_FORMAT,
     SUFFIX,
@@ -30,8 +30,10 @@ from cse.runtime.domain import (
     hashes_of,
     update_shapes,
 )
+from cse.runtime.encode import Prepared, encode_prepared
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
+from cse.runtime.tokens import Tokens
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -61,8 +63,9 @@ def bank(tmp_path):
     for name in (MODEL, TOKENIZER):
         (folder / name).write_bytes(b"not read here")
     files = describe_files(folder, [MODEL, TOKENIZER])
-    shape = (WIDTH, WORDS, LAYERS, HEADS, HEAD_SIZE, "mean", DECLARED, POSITIONS)
-    BankManifest(FORMAT, *shape, 0, files, {"sha256": BACKBONE}).write(folder)
+    sizes = {"words": WORDS, "layers": LAYERS, "heads": HEADS, "head_size": HEAD_SIZE, "positions": POSITIONS}
+    facts = (FORMAT, WIDTH, "mean", True, DECLARED, 0, files)
+    Manifest(*facts, only="", backbone={"sha256": BACKBONE}, **sizes).write(folder)
     add_domain(folder, make_domain("a", 1.0))
     add_domain(folder, make_domain("b", 2.0))
     return folder
@@ -330,16 +333,22 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda folder: (folder / BANK).unlink(), "no bank here"),
+        (lambda folder: (folder / MANIFEST).unlink(), "no bundle here"),
+        (
+            lambda folder: (folder / MANIFEST).rename(folder / "bank.json"),
+            r"bank\.json: a bank of an older format, this version reads bundle\.json; create the bank again and add",
+        ),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
-        (lambda folder: (folder / BANK).write_text("{"), "not valid JSON"),
-        (lambda folder: edit(folder, format=1), "format 1, this version reads 2"),
+        (lambda folder: (folder / MANIFEST).write_text("{"), "not valid JSON"),
+        (lambda folder: edit(folder, format=2), "format 2, this version reads 3; create the bank again or install"),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
         (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
         (lambda folder: edit(folder, adapters=[1, 2]), r"'adapters' should be list\[str\], found \[1, 2\]"),
         (lambda folder: edit(folder, updates=dict.fromkeys(UPDATES, "3")), r"'updates' should be dict\[str, int\]"),
         (
-            lambda folder: (folder / BANK).write_text((folder / BANK).read_text().replace('"heads": 3', '"heads": 4')),
+            lambda folder: (folder / MANIFEST).write_text(
+                (folder / MANIFEST).read_text().replace('"heads": 3', '"heads": 4')
+            ),
             "seal",
         ),
     ],
@@ -352,7 +361,7 @@ def test_a_damaged_bank_is_not_opened(bank, change, reason):
 
 def edit(folder, **changes):
     """Change a manifest and seal it again."""
-    (folder / BANK).write_text(json.dumps(sealed(json.loads((folder / BANK).read_text()) | changes)))
+    (folder / MANIFEST).write_text(json.dumps(sealed(json.loads((folder / MANIFEST).read_text()) | changes)))
 
 
 def re_name(path):
@@ -459,12 +468,25 @@ def test_projectors_and_unit_length_are_each_rows_own():
     plain = make_domain("p", normalize=False)
     projected = make_domain("q", projector_weight=weight, projector_bias=bias)
     pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
-    found = finish(pooled.copy(), [projected, plain, projected], None)
+    rows = [projected, plain, projected]
+    found = finish(pooled.copy(), rows)
     np.testing.assert_array_equal(found[1], pooled[1])
     for row in (0, 2):
-        expected = np.tanh(weight @ pooled[row] + bias)
-        np.testing.assert_allclose(found[row], expected / np.linalg.norm(expected), rtol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(finish(pooled.copy(), [plain] * 3, True), axis=1), 1, rtol=1e-5)
+        np.testing.assert_allclose(found[row], np.tanh(weight @ pooled[row] + bias), rtol=1e-5)
+    tokens = Tokens.of([np.array([row + 1], np.int32) for row in range(3)])
+    prepared = Prepared(["a", "b", "c"], tokens, rows, np.arange(3), np.arange(3), 3, single=False)
+
+    def unit(normalize):
+        def embed(ids, mask, rows):
+            return finish(pooled[ids[:, 0] - 1], rows)
+
+        options = {"embed": embed, "dimension": WIDTH, "pad_id": 0, "normalize": normalize}
+        return encode_prepared(prepared, **options).embeddings
+
+    lengths = np.linalg.norm(found, axis=1)
+    np.testing.assert_allclose(np.linalg.norm(unit(None), axis=1), [1, lengths[1], 1], rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(unit(True), axis=1), 1, rtol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(unit(False), axis=1), lengths, rtol=1e-5)
 
 
 def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():
@@ -476,7 +498,7 @@ def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():
     both = make_domain("b", projector_weight=weight, projector_bias=bias, **own)
     assert (both.dimension, make_domain("p").dimension) == (3, WIDTH)
     pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
-    found = finish(pooled.copy(), [make_domain("h", **own), make_domain("p"), both], normalize=False)
+    found = finish(pooled.copy(), [make_domain("h", **own), make_domain("p"), both])
     np.testing.assert_allclose(found[0, :3], (pooled[0] - mean) @ matrix, rtol=1e-5)
     np.testing.assert_array_equal(found[1], pooled[1])
     np.testing.assert_allclose(found[2, :3], (np.tanh(weight @ pooled[2] + bias) - mean) @ matrix, rtol=1e-4)

@@ -57,7 +57,7 @@ LISTED = {name: {"sha256": HASH, "bytes": 1} for name in (MODEL, TOKENIZER)}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 1}, "format 1, this version reads 2"),
+        ({"format": 2}, "format 2, this version reads 3; export the bundle again or install"),
         ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version"),
         ({"pooler": None}, "key 'pooler' is missing"),
         ({"dimension": "8"}, "'dimension' should be int, found str"),

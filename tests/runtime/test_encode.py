@@ -7,7 +7,7 @@ import pytest
 from tokenizers import processors
 
 from cse.errors import CseError
-from cse.runtime.encode import cosine_similarity, encode_sentences
+from cse.runtime.encode import cosine_similarity, encode_prepared, prepare_sentences
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
@@ -31,12 +31,14 @@ class Recorder:
 def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     options = {"dimension": DIMENSION, "max_length": MAX_LENGTH, "pad_id": PAD, "normalize": False} | options
     tokenizers = Tokenizers(tokenizer or make_tokenizer())
+    ours = {name: options.pop(name) for name in ("max_length", "before") if name in options}
 
     def of_rows(ids, mask, domains):
         assert domains == []
         return embed(ids, mask)
 
-    return encode_sentences(sentences, tokenizers=tokenizers, embed=of_rows, **options).warned()
+    prepared = prepare_sentences(sentences, tokenizers=tokenizers, **ours)
+    return encode_prepared(prepared, embed=of_rows, **options).warned()
 
 
 def test_batches_equal_one_by_one_in_the_order_given():

@@ -145,7 +145,7 @@ def test_an_outline_tells_what_the_domain_would(bank):
     for name in "abc":
         found, whole = opened.outline(name), opened.domain(name)
         assert found == (
-            whole.identity(), whole.dimension, whole.max_length, whole.facts.normalize, "query" in whole.texts,
+            whole.dimension, whole.max_length, whole.facts.normalize, "query" in whole.texts,
             whole.facts.side, whole.centres is not None,
         )  # fmt: skip
 

@@ -35,7 +35,7 @@ def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
     assert len(SENTENCES) >= 4 * threads, "enough rows to be shared out"
     np.testing.assert_allclose(encoder.encode(SENTENCES, batch_size=2), reference(SENTENCES), atol=1e-6)
     np.testing.assert_allclose(encoder.encode(SENTENCES[:3]), reference(SENTENCES[:3]), atol=1e-6)
-    assert (encoder._one_core is not None) == (threads > 1), "the second session is opened only when it is used"
+    assert bool(encoder._one_core) == (threads > 1), "the second session is opened only when it is used"
 
 
 def test_rows_tokenised_beforehand_give_the_same_vectors_from_many_threads(bundle):

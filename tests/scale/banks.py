@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.export.banks import make_encoder

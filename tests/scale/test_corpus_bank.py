@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import CseError, Interrupted
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cse.adapt.documents_index import index_documents
-from cse.export.bank import make_domain
+from cse.export.as_domain import make_domain
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
@@ -140,7 +140,7 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     expected = [both[row] if name == "both" else bare[row] for row, name in enumerate(names)]
     np.testing.assert_allclose(read_vectors(out)[1], np.stack(expected), atol=1e-5)
     assert cse("index", out).code == 0
-    later = SentenceEncoder.load(json.loads((bank / "bank.json").read_text())["backbone"]["name"]).backbone
+    later = SentenceEncoder.load(json.loads((bank / "bundle.json").read_text())["backbone"]["name"]).backbone
     add_domain(bank, make_domain(query_side(later, **PARTS["prompt"], seed=7), "prompted"), replace=True)
     kept = outputs(out)
     found = cse("search", out, QUERIES[0], "--model", f"{bank}:prompted", "--mode", "vectors")

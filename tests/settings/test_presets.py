@@ -14,8 +14,7 @@ from ruamel.yaml import YAML
 
 from cse.errors import CseError
 from cse.settings import Settings, check_settings, load_settings
-from cse.settings.document import params_text
-from cse.settings.edit import _edit, write_values
+from cse.settings.document import _edit, params_text, write_values
 from cse.settings.load import flatten, set_key, walk_keys
 from cse.settings.presets import MACHINE_KEYS, apply_preset, load_preset, preset_names
 
@@ -34,7 +33,7 @@ def settings_of(name):
 # All that decides which rows a hub's file gives.
 AS_PUBLISHED = {
     "data.columns": None, "data.encoding": "utf-8",
-    "data.max_rows": None, "data.max_words": 1000, "data.drop_duplicates": False, "data.drop_evaluation_overlap": False,
+    "data.max_rows": None, "data.max_words": 1000, "data.drop": [],
 }  # fmt: skip
 # Trained on sentences of the STS tasks, which no hub has as one file: without it, `prepare` says what is missing.
 ON_STS = {"consert-unsup-bert-base", "consert-sup-bert-base", "mirror-unsup-bert-base", "sgopt-unsup-bert-base"}
@@ -189,7 +188,7 @@ def test_data_of_the_users_are_kept_where_that_is_asked_for(params):
     assert load_settings(params).data == before.data
     changed = apply_preset("promcse-eh-bert-base", params)
     assert changed["data.source"] == ("files", "hub")
-    assert changed["data.drop_evaluation_overlap"] == (True, False)
+    assert changed["data.drop"] == (["duplicates", "evaluation_overlap"], [])
     assert load_settings(params).data == settings_of("promcse-eh-bert-base").data.model_copy(
         update={"train_path": "my data/rows.csv"}
     )

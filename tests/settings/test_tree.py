@@ -7,8 +7,7 @@ from pydantic import ValidationError
 
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
-from cse.settings.document import leaves
-from cse.settings.edit import read_values
+from cse.settings.document import leaves, read_values
 from cse.settings.load import set_key, walk_keys
 
 
@@ -66,7 +65,7 @@ def test_overrides_win_over_the_file(tmp_path):
             "template: {text: '{sentence} is', denoise: always}",
             "template.denoise: needs a template with {mask}; give template.text",
         ),
-        ("augment: {shuffle_special: true}", "augment.shuffle_special: has no effect without augment.shuffle_tokens"),
+        ("augment: {shuffle_tokens: true}", "augment.shuffle_tokens: input should be 'none', 'paper' or 'released'"),
         (
             "augment: {dropout: false, attention_dropout: 0.3}",
             "augment.attention_dropout: has no effect without augment.dropout",
@@ -127,6 +126,11 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
             "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
             "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, label_proxies: {weight: 1.0}}",
             "data.more.a.terms: every term has weight 0",
+        ),
+        (
+            "train: {early_stop: 2}\n"
+            "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, masked_lm: {weight: 1.0}}",
+            "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training",
         ),
         ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
         (

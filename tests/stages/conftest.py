@@ -11,8 +11,7 @@ import pytest
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
-from cse.settings.load import check_settings, set_key
-from cse.settings.tree import Settings
+from cse.settings.load import Settings, check_settings, set_key
 from tests.tiny import WORDS, make_backbone_folder, write_report
 
 LABELS = ("entailment", "neutral", "contradiction")

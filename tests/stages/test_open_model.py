@@ -16,7 +16,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import identity_of, save_checkpoint, write_config
 from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Bundle
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
 from cse.settings.model import BackboneSettings
 from cse.stages.evaluate import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_model import BackboneOf, open_model
@@ -94,7 +94,7 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
 def write_bundle(folder, made_from):
     folder.mkdir(parents=True)
     files = {name: {"sha256": "0" * 64, "bytes": 1} for name in (MODEL, TOKENIZER)}
-    Bundle(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
+    Manifest(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
     return folder
 
 

@@ -12,9 +12,8 @@ import pytest
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint import read_config
-from cse.settings.document import params_text
+from cse.settings.document import params_text, write_values
 from cse.settings.domains import settings_of_domain
-from cse.settings.edit import write_values
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage

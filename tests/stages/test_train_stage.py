@@ -259,11 +259,6 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
     assert kept == rising
 
 
-def test_no_dev_score_stops_a_training_that_it_does_not_judge(run, settings):
-    changes = {"objective.masked_lm.weight": 1.0, "objective.nt_xent.weight": 0.0, "train.early_stop": 2}
-    refused(run, settings(changes), "^train.early_stop: objective.masked_lm compares no sentences, so the dev score")
-
-
 # ---- two at once, and too little memory ---------------------------------------------------------------------------
 
 

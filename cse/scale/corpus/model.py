@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank, BankManifest, Domains, domain_of, is_bank
-from cse.runtime.bundle import Bundle, documents_identity, read_manifest, read_query_side
+from cse.runtime.bank import Bank, Domains, domain_of
 from cse.runtime.domain import AUTO, Domain
-from cse.runtime.mixed import check_role, nearest_domains
+from cse.runtime.mixed import nearest_domains
 from cse.runtime.uses import QUERY, text_of
 
 _NONE = Domains({}, {})
@@ -25,78 +24,69 @@ class CorpusModel:
     """A bundle or a bank, before its graph is opened.
 
     Attributes:
-        bank: None for a bundle.
-        domain: domain of all rows, or ``auto``; None for a bundle, and where each row names its own.
-        domains: the domains that can be used; none for a bundle.
+        domain: domain of all rows, or ``auto``; None for a bundle, which has one, and where each row names its own.
+        domains: the domains that can be used; none are named of a bundle.
     """
 
     folder: str
-    manifest: Bundle | BankManifest
-    bank: Bank | None = None
+    bank: Bank
     domain: str | None = None
     domains: Domains = _NONE
 
     def identities(self) -> dict[str, str]:
         """Return the identity of each domain that can be used, by name."""
-        return {name: _identity(domain, self.manifest) for name, domain in self.domains.usable.items()}
+        return {name: _identity(domain, self.bank) for name, domain in self.domains.usable.items()}
 
     @property
     def one(self) -> Domain | None:
         """The domain of all rows, if there is one."""
-        return None if self.domain is None else self.domains.usable.get(self.domain)
+        return self.bank.only if self.domain is None else self.domains.usable.get(self.domain)
 
     @property
     def query_side(self) -> Domain | None:
         """What encodes queries and no row, if the model has a query side."""
-        if isinstance(self.manifest, Bundle):
-            return read_query_side(self.folder, self.manifest)
         return self.one if self.one is not None and self.one.for_queries else None
 
     @property
     def queries(self) -> str | None:
         """Identity of the query side, empty without one; None where rows have several domains."""
-        if self.bank is not None and self.one is None:
+        if self.one is None:
             return None
         return "" if self.query_side is None else self.query_side.source
 
     @property
     def documents(self) -> str:
         """Identity of the document side where it is the bare backbone; else empty."""
-        if isinstance(self.manifest, Bundle):
-            return self.manifest.documents
-        return "" if self.query_side is None else documents_identity(self.manifest)
+        known = self.domains is _NONE or self.query_side is not None
+        return self.bank.manifest.documents if known else ""
 
     @property
     def name(self) -> str:
         """What opens the model again; a bank alone where its domain says nothing of its queries."""
         path = os.path.abspath(self.folder)  # noqa: PTH100 - links stay as they are
-        return path if self.bank is None or self.query_side is None else f"{path}:{self.domain}"
+        return path if self.domain is None or self.query_side is None else f"{path}:{self.domain}"
 
     @property
     def dimension(self) -> int:
         """Numbers of a vector: of one domain its own; of several, all that the bank has."""
-        return self.manifest.dimension if self.one is None else self.one.dimension
+        return self.bank.manifest.dimension if self.one is None else self.one.dimension
 
     def limits(self) -> tuple[int, int]:
         """Return the shortest and the longest limit in tokens."""
         own = [domain.max_length for domain in self.domains.usable.values() if not domain.for_queries]
-        shared = [self.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
+        shared = [self.bank.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
         found = [*own, *shared]
         return min(found), max(found)
 
     def task_text(self, role: str | None) -> str:
         """Return the task text of the role of rows; empty without a role."""
-        domains = self.domains.usable.values()
-        if role == QUERY and (self.query_side is not None or any(domain.for_queries for domain in domains)):
+        domains = [*self.domains.usable.values()] or [*filter(None, [self.bank.only])]
+        if role == QUERY and any(domain.for_queries for domain in domains):
             raise CseError(
                 f"--role {QUERY}: {self.folder} has a query side, which is for searching; an index holds what the bare "
                 "backbone makes, so embed without --role, or with --role passage"
             )
-        if isinstance(self.manifest, Bundle):
-            return text_of(role, self.manifest.texts)
-        for domain in domains:
-            check_role(role, domain)
-        texts = {"" if role is None else domain.texts[role] for domain in domains}
+        texts = {text_of(role, domain.texts) for domain in domains}
         if len(texts) > 1:
             raise CseError(
                 f"--role {role}: its task text differs between the domains of {self.folder}; embed one of them"
@@ -105,8 +95,7 @@ class CorpusModel:
 
     def check_domain(self, name: str) -> None:
         """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
-        if self.bank is not None:
-            self.bank.choose(name, 1)
+        self.bank.choose(name, 1)
 
 
 def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
@@ -116,21 +105,22 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
         model: bundle folder, or ``BANK:NAME``, where NAME may be ``auto``; with a domain column, a bank.
         domain_column: column that names each row's domain, if there is one.
     """
-    named = domain_of(model)
-    if named is None and not is_bank(model):
-        manifest = _bundle(model)
+    folder, name = domain_of(model) or (Path(model), None)
+    if not folder.exists():
+        hint = nearest(model, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
+        raise CseError(f"{model}: no such folder (--model){hint}")
+    bank = Bank(folder, whole=False)
+    if bank.only is not None and name is None:
         if domain_column is not None:
             raise CseError(
                 f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
                 "of a bank (`cse bank create`)"
             )
-        return CorpusModel(model, manifest)
-    folder, name = named or (Path(model), None)
+        return CorpusModel(model, bank)
     if name is not None and domain_column is not None:
         raise CseError(
             f"--domain-column {domain_column}: {model} is one domain for all rows; give --model {folder} instead"
         )
-    bank = Bank(folder)
     if name is None and domain_column is None:
         example = next(iter(bank.names()), "NAME")
         raise CseError(
@@ -141,7 +131,7 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
         # raises if there is no domain to choose from
         nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), bank)
     domains = bank.domains() if name in (None, AUTO) else Domains({name: bank.domain(name)}, {})
-    return CorpusModel(str(folder), bank.manifest, bank, name, domains)
+    return CorpusModel(str(folder), bank, name, domains)
 
 
 def model_facts(model: CorpusModel) -> dict[str, Any]:
@@ -155,30 +145,25 @@ def model_facts(model: CorpusModel) -> dict[str, Any]:
 
 def file_facts(model: CorpusModel) -> dict[str, Any]:
     """Return the facts that identify a model by its files and, of a bank, its domains."""
-    manifest = model.manifest
+    manifest = model.bank.manifest
     files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
     facts: dict[str, Any] = {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
-    return facts if model.bank is None else facts | {"domain": model.domain, "domains": model.identities()}
+    return facts | ({} if model.domains is _NONE else {"domain": model.domain, "domains": model.identities()})
 
 
 def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
-    """Keep these domains of a bank as they are, and no others, after checking that they are still the same."""
+    """Keep these domains of a bank as they are, and no others, after checking that they are still the same.
+
+    A bundle's only domain is kept anyway.
+    """
     for name, domain in bank.hold(identities).usable.items():
-        if _identity(domain, bank.manifest) != identities[name]:
+        if _identity(domain, bank) != identities[name]:
             raise CseError(
                 f"{bank.folder}: domain {name} was replaced since this run began; run the command again "
                 "(`cse embed` with --again)"
             )
 
 
-def _identity(domain: Domain, manifest: Bundle | BankManifest) -> str:
+def _identity(domain: Domain, bank: Bank) -> str:
     """Return what makes the vectors of a domain's rows: of a query side, those of all domains alike."""
-    return documents_identity(manifest) if domain.for_queries else domain.identity()
-
-
-def _bundle(model: str) -> Bundle:
-    folder = Path(model)
-    if not folder.exists():
-        hint = nearest(model, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
-        raise CseError(f"{model}: no such folder (--model){hint}")
-    return read_manifest(folder)
+    return bank.manifest.documents if domain.for_queries else domain.identity()

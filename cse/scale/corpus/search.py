@@ -12,7 +12,6 @@ from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.errors import CseError
 from cse.evaluation.retrieval import MAP, MEASURES, score_ranks
 from cse.runtime.bank import is_bank
-from cse.runtime.mixed import DomainEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 from cse.scale.corpus.model import file_facts, find_model, hold_domains, model_facts
@@ -22,7 +21,7 @@ FOUND = tuple(name for name in MEASURES if name != MAP)  # MAP sees the whole ra
 _DEPTH, _MISSED = 100, 1 << 30
 
 
-def open_encoder(table: SearchTable, model: str | None = None, provider: str = "auto") -> OnnxEncoder | DomainEncoder:
+def open_encoder(table: SearchTable, model: str | None = None, provider: str = "auto") -> OnnxEncoder:
     """Open the model that made the vectors of an index.
 
     Args:
@@ -34,20 +33,18 @@ def open_encoder(table: SearchTable, model: str | None = None, provider: str = "
     if not _made(table.model, facts):
         raise CseError(f"{name}: not the model that made {table.url}; name that one with --model or embed again")
     encoder = OnnxEncoder(found.folder, provider=provider)
-    if encoder.bank is None or found.domain is None:
-        return encoder
     hold_domains(encoder.bank, found.identities())
     # vectors of several domains are as wide as the bank's
-    return DomainEncoder(encoder, found.domain, wide="domains" in table.model and table.model["domain"] is None)
+    return encoder.of(found.domain, wide="domains" in table.model and table.model["domain"] is None)
 
 
-def role_of_queries(table: SearchTable, encoder: OnnxEncoder | DomainEncoder) -> str | None:
+def role_of_queries(table: SearchTable, encoder: OnnxEncoder) -> str | None:
     """Return the role of queries: ``query`` with a query side, or where the rows have a role and the model has it."""
     asked = encoder.query_side is not None or (table.role is not None and QUERY in encoder.texts)
     return QUERY if asked else None
 
 
-def changed_queries(table: SearchTable, encoder: OnnxEncoder | DomainEncoder) -> str:
+def changed_queries(table: SearchTable, encoder: OnnxEncoder) -> str:
     """Return a line if the query side is another than when the index was embedded; empty if not, or not known."""
     now = "" if encoder.query_side is None else encoder.query_side.source
     if table.queries in (None, now):
@@ -77,7 +74,7 @@ def _made(made: dict[str, Any], facts: dict[str, Any]) -> bool:
 
 
 def measure_search(
-    table: SearchTable, encoder: OnnxEncoder | DomainEncoder, role: str | None, folder: str
+    table: SearchTable, encoder: OnnxEncoder, role: str | None, folder: str
 ) -> dict[Mode, dict[str, float]]:
     """Return ``FOUND`` times 100 for each way to search, from the first 100 rows of each query.
 

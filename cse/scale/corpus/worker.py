@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cse.runtime.encode import Encoded, Prepared
-from cse.runtime.mixed import PreparedMixed
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.scale.corpus.columns import IdType
 from cse.scale.corpus.model import hold_domains
@@ -53,7 +52,7 @@ class PreparedPiece(NamedTuple):
 
     piece: Piece
     rows: PieceRows
-    prepared: Prepared | PreparedMixed
+    prepared: Prepared
 
 
 class Worker:
@@ -63,8 +62,7 @@ class Worker:
         self.config = config
         # always one thread: the bytes of a shard must not depend on where it is made
         self.encoder = OnnxEncoder(config.bundle, provider=config.choices.provider, threads=1)
-        if self.encoder.bank is not None:
-            hold_domains(self.encoder.bank, config.domains)
+        hold_domains(self.encoder.bank, config.domains)
         self.folder = Folder(config.out)
         self._encoding = threading.Lock()
 

@@ -71,7 +71,7 @@ def test_tasks_are_stored_counted_and_held_out(raw):
     prepare(settings(raw), raw / "again")
     for name in (TASKS_FILE, "report.json"):
         assert (raw / "out" / name).read_bytes() == (raw / "again" / name).read_bytes()
-    assert prepare(settings(raw, drop_evaluation_overlap=False), raw / "out")["train"]["evaluation_overlap_kept"] == 2
+    assert prepare(settings(raw, drop=["duplicates"]), raw / "out")["train"]["evaluation_overlap_kept"] == 2
 
 
 def test_a_single_task_at_the_path_itself(raw):
