@@ -49,7 +49,6 @@ class Kind(StrEnum):
     BUNDLE = "bundle"
     BANK = "bank"
     REPORT = "report"
-    ABLATION = "ablation"
     SENTENCE_TRANSFORMERS = "sentence-transformers model"
     PEFT = "peft adapter"
     JUDGED = "judged queries"

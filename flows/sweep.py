@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
 from pathlib import Path
 from typing import Any
 
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.spaces import build_space
+from cse.settings.spaces import build_space, only
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS
 from cse.tune.outcome import Sweep, TrialRecord
 from flows.parameters import write_settings
@@ -31,7 +31,9 @@ def stages_before(place: Workspace) -> list[str]:
     return stages[: stages.index(STAGE)]
 
 
-def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], object]) -> list[str]:
+def keep_trials(
+    place: Workspace, sweep: Sweep, best: TrialRecord, name: str, say: Callable[[str], object]
+) -> list[str]:
     """Save each finished trial as a DVC experiment of the tree that the clone was made from.
 
     The clone is left with the results of the best one.
@@ -40,18 +42,22 @@ def keep_trials(place: Workspace, sweep: Sweep, name: str, say: Callable[[str], 
         The names of the experiments, the best one last.
 
     Args:
+        best: comes last.
         place: a clone with the results of the stages before, and the settings around the search.
         say: called with one line per experiment.
     """
     logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
     finished = [trial for trial in sweep.trials if trial.state == "finished"]
     names = []
-    for trial in sorted(finished, key=lambda trial: trial is sweep.best):  # the best last: it stays in the clone
+    for trial in sorted(
+        finished, key=lambda trial: trial.number == best.number
+    ):  # the best last: it stays in the clone
         called = f"{name}-{trial.number:02d}"
         take_trial(place, trial)
         if experiment(called, place.source) is None:
             _save(place, called)
-            say(f"experiment {called}: {trial.label}, dev {trial.score:.2f}")
+            seed = f", seed {trial.seed}" if trial.seed != best.seed else ""
+            say(f"experiment {called}: {trial.name}{seed}, dev {trial.score:.2f}")
         names.append(called)
     return names
 
@@ -74,14 +80,15 @@ def take_trial(place: Workspace, trial: TrialRecord) -> None:
         repo.commit(STAGE, force=True)
 
 
-def sweep_settings(params: Path, wanted: Mapping[str, Any]) -> Settings:
+def sweep_settings(params: Path, wanted: Mapping[str, Any], names: Sequence[str] = ()) -> Settings:
     """Return the settings of a sweep, its space checked.
 
     Args:
-        wanted: values of group ``tune``, by dotted key, over those of the file.
+        wanted: values by dotted key, over those of the file.
+        names: of the space's settings that are tried alone.
     """
     settings = load_settings(params, wanted)
-    build_space(settings)
+    only(build_space(settings), names)
     return settings
 
 

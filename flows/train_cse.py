@@ -78,7 +78,7 @@ def train_cse(
         overrides: settings for this run only, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
         data: another data source; keys left out keep their value from params.yaml or the preset.
         keep_data: train the preset on the data in params.yaml instead of the paper's.
-        sweep: search with Ray Tune first: a named space (`default`, `promcse`, `dcpcse`, `d2cse`), or
+        sweep: search with Ray Tune first: a named space (`cse tune --help`), or
             lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
             run continues with the best dev score.
         workspace: `auto` works in the project's folder if no setting changes, otherwise in a throwaway clone whose
@@ -180,7 +180,7 @@ def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], 
         raise_for(state)
         found = read_sweep(Path(json.loads(told.read_text(encoding="utf-8"))["folder"]))
     assert found is not None  # noqa: S101 - the command wrote it
-    names = keep_trials(place, found, summary.flow_run, get_run_logger().info)
+    names = keep_trials(place, found, found.best, summary.flow_run, get_run_logger().info)
     best = found.best
     summary.facts["Sweep"] = f"{len(found.trials)} trials in space {found.space}; best dev {best.score:.2f}"
     summary.facts["Best setting of the sweep"] = ", ".join(f"`{key}` {value}" for key, value in best.values.items())

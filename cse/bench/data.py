@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, source_file
-from cse.data.tasks.kinds import Task, held_out_texts
+from cse.data.tasks.kinds import Task
 from cse.data.tasks.store import write_tasks
 from cse.settings import Settings
 from cse.training import Folders
@@ -30,17 +30,10 @@ class DataFolders(Folders):
         """Return those that have a folder to themselves."""
         return cls(folder / "prepared", folder / "mined", folder / "corrupted", folder / "tokens" if tokens else None)
 
-    def prepare(
-        self,
-        settings: Settings,
-        *,
-        held_out: Callable[[Task], Iterable[str]] = held_out_texts,
-        backbone: Backbone | StaticWords | None = None,
-    ) -> None:
+    def prepare(self, settings: Settings, *, backbone: Backbone | StaticWords | None = None) -> None:
         """Make them: prepare, mine, corrupt.
 
         Args:
-            held_out: the texts of a task that no row may hold.
             backbone: that mines, already open; None: open it.
         """
         # here, since the driver of a sweep does without torch
@@ -49,7 +42,7 @@ class DataFolders(Folders):
         from cse.stages.prepare import prepare_stage
 
         report = self.prepared.with_name("prepare.json")
-        prepare_stage(settings, prepared=self.prepared, metrics=report, progress=sys.stderr.isatty(), held_out=held_out)
+        prepare_stage(settings, prepared=self.prepared, metrics=report, progress=sys.stderr.isatty())
         mine_stage(settings, prepared=self.prepared, mined=self.mined, backbone=backbone)
         corrupt_stage(settings, prepared=self.prepared, corrupted=self.corrupted)
 

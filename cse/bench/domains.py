@@ -26,12 +26,14 @@ from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import SCRATCH, run_safely
 
+_backbones = Backbones()  # of a worker, which trains one domain after the other
 
-def train_domain(settings: Settings, folder: Path, scratch: Path, backbones: Backbones, name: str) -> None:
+
+def train_domain(settings: Settings, folder: Path, scratch: Path, name: str) -> None:
     """Train one domain."""
     os.chdir(folder)
     own = settings_of_domain(settings, name)
-    domain_stage(own, name, scratch=scratch, backbone=backbones.of(own))
+    domain_stage(own, name, scratch=scratch, backbone=_backbones.of(own))
 
 
 @click.command()
@@ -52,7 +54,7 @@ def main(names: Sequence[str], json_path: Path | None) -> None:
                 f"each; set it to 1, or run `dvc repro domain@{name}`"
             )
     ended: dict[str, str] = {}
-    do = partial(train_domain, settings, Path.cwd(), SCRATCH.resolve(), Backbones())
+    do = partial(train_domain, settings, Path.cwd(), SCRATCH.resolve())
     for name, reason in work_through(do, names, at_once=settings.bank.at_once, unit="domain", done="trained"):
         ended[name] = reason
         if json_path is not None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -14,29 +16,11 @@ from cse.files import fingerprint
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import is_word_file
-from cse.ray_session import ray_session
-from cse.scale.side_by_side import largest_crew, share_out
+from cse.ray_session import free_in_words, largest_crew, ray_session
 from cse.settings import Settings
 from cse.training.encoder import open_language_model
 
-
-class RunWorker:
-    """Does one run after the other in its own process; an error fails only its run.
-
-    Args:
-        do: does the run of a name, and returns why it failed if that is on record; what it keeps serves the next one.
-    """
-
-    def __init__(self, do: Callable[[str], str | None], threads: int) -> None:
-        torch.set_num_threads(threads)
-        self.do = do
-
-    def run(self, name: str) -> str:
-        """Do a run and return why it failed, empty if it did not."""
-        try:
-            return self.do(name) or ""
-        except Exception as error:
-            return reason_of(error)
+MOST_LOSSES = 2  # lost workers before a run is given up
 
 
 class Backbones:
@@ -63,34 +47,51 @@ class Backbones:
 
 
 def work_through(
-    do: Callable[[str], str | None],
-    names: Sequence[str],
-    *,
-    at_once: int | None,
-    unit: str,
-    done: str = "done",
-    afresh: bool = False,
+    do: Callable[[str], object], names: Sequence[str], *, at_once: int | None, unit: str, done: str
 ) -> Iterator[tuple[str, str]]:
-    """Do runs side by side; say what became of each as it ends, and yield its name and why it failed.
+    """Do runs side by side with Ray; say what became of each as it ends, and yield its name and why it failed.
 
-    If a worker is lost, its run starts again on a new one, and resumes if it saves its state.
+    If a worker is lost, its run starts again on another one, and resumes if it saves its state.
 
     Args:
-        do: as ``RunWorker`` takes it; each worker gets a copy.
-        names: of the runs, in their order.
-        at_once: workers; None: one for each CPU, or for each GPU if there are any.
+        do: does the run of a name; an error fails that run alone.
+        at_once: most workers; None: one for each CPU, or for each GPU if there are any.
         done: what is said of a run that did not fail.
-        afresh: whether each run gets a new process; otherwise a worker keeps what it loaded, and the memory of its
-            largest run.
     """
     if not names:
         return
     with ray_session() as ray, tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
         crew = largest_crew(ray, at_once, len(names))
-        worker = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus)(RunWorker)
-        jobs = ((name, (name,)) for name in names)
-        for ended in share_out(ray, lambda: worker.remote(do, crew.cpus), jobs, crew, afresh=afresh):
-            reason = ended.lost or ended.result
-            bar.update()
-            bar.write(f"{ended.name}: {reason or done}", file=sys.stderr)
-            yield ended.name, reason
+        if ray.available_resources().get("CPU", 0) < crew.workers * crew.cpus:
+            bar.write(f"{crew.workers} workers wait for {crew} of one machine each; {free_in_words(ray)}", sys.stderr)
+        # `max_calls` 0: a worker keeps what it loaded
+        task = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus, max_retries=0, max_calls=0)(do_run)
+        todo, busy, losses = list(names), dict[Any, str](), Counter[str]()
+        while todo or busy:
+            while todo and len(busy) < crew.workers:
+                name = todo.pop(0)
+                busy[task.remote(do, name, crew.cpus)] = name
+            ended, _ = ray.wait([*busy], num_returns=1)
+            for reply in ended:
+                name = busy.pop(reply)
+                try:
+                    reason = ray.get(reply)
+                except ray.exceptions.RayError:  # its process died, or ran out of memory
+                    losses[name] += 1
+                    if losses[name] <= MOST_LOSSES:
+                        todo.append(name)
+                        continue
+                    reason = f"its worker died {losses[name]} times, killed externally or out of memory"
+                bar.update()
+                bar.write(f"{name}: {reason or done}", file=sys.stderr)
+                yield name, reason
+
+
+def do_run(do: Callable[[str], object], name: str, threads: int) -> str:
+    """Do a run in a worker and return why it failed, empty if it did not."""
+    torch.set_num_threads(threads)
+    try:
+        do(name)
+    except Exception as error:
+        return reason_of(error)
+    return ""

@@ -154,7 +154,6 @@ def adapt(
     ladder = draw_ladder(adapted.ladder, settings.train.dev_measure or "Spearman")
     report = make_report(
         adapted.systems,
-        [],
         papers=False,
         verdict=text,
         proof=[ladder] if ladder else [],

@@ -24,7 +24,6 @@ from cse.cli.options import check_given, settings_from, settings_options
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
 from cse.cli.settings import settings_command
-from cse.cli.study import study
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
@@ -35,7 +34,7 @@ _TASKS = {
     "Your own text, by tonight": ("adapt",),
     "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
-    "Better settings": ("settings", "preset", "tune", "study", "ablate"),
+    "Better settings": ("settings", "preset", "tune"),
     "Which is better": ("compare", "report"),
     "Versions and other tools": ("models", "flow", "import", "push", "pull"),
 }
@@ -226,7 +225,6 @@ cli.add_command(evaluate)
 cli.add_command(report)
 cli.add_command(adapt)
 cli.add_command(compare)
-cli.add_command(study)
 cli.add_command(export)
 
 

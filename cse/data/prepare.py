@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -43,12 +43,7 @@ from cse.settings.data import DataSettings
 SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"
 
 
-def prepare(
-    settings: DataSettings,
-    out: Path,
-    progress: bool = True,
-    held_out: Callable[[Task], Iterable[str]] = held_out_texts,
-) -> dict[str, Any]:
+def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
     """Write training rows, tasks and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
@@ -58,7 +53,6 @@ def prepare(
         settings: the group ``data``.
         out: output folder; replaced if it exists.
         progress: whether to show a progress bar on stderr, if it is a terminal.
-        held_out: returns the texts of a task of the user's own that no training row may hold.
 
     Returns:
         The contents of ``report.json``.
@@ -79,7 +73,7 @@ def prepare(
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     trained = int(no_dev and settings.dev == "none")
     arrange = arrangement(settings, cleaning, held_out_tasks, trained)
-    apart = list(_held_out(evaluation, suite.own, held_out))
+    apart = list(_held_out(evaluation, suite.own))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
         source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
         reports = write_more(more, folder, apart, arrange, progress=progress)
@@ -205,12 +199,10 @@ def _how(settings: DataSettings) -> dict[str, Any]:
     return {"encoding": settings.encoding, "score_range": tuple(settings.score_range), "labelled": labelled}
 
 
-def _held_out(evaluation: SuiteData, own: Sequence[Task], of_own: Callable[[Task], Iterable[str]]) -> Iterator[str]:
+def _held_out(evaluation: SuiteData, own: Sequence[Task]) -> Iterator[str]:
     """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
-    for task in (*evaluation.test, evaluation.dev):
+    for task in (*evaluation.test, evaluation.dev, *own):
         yield from () if task is None else held_out_texts(task)
-    for task in own:
-        yield from of_own(task)
 
 
 def _report(

@@ -1,1 +1,1 @@
-"""The report: evaluation records and ablations next to the published results, as one page and as Markdown."""
+"""The report: evaluation records next to the published results, as one page and as Markdown."""

@@ -18,7 +18,6 @@ from ruamel.yaml import YAML
 from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
-from cse.report.ablations import Ablation
 from cse.report.canvas import INK, Picture
 from cse.report.comparisons import comparison_table, in_words
 from cse.report.papers import paper_tables
@@ -53,7 +52,6 @@ class Report:
 
 def make_report(
     systems: Sequence[System],
-    ablations: Sequence[Ablation] = (),
     *,
     papers: bool = True,
     verdict: str = "",
@@ -61,11 +59,11 @@ def make_report(
     further: Sequence[Table] = (),
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
-    tables = paper_tables(systems, ablations) if papers else []
+    tables = paper_tables(systems) if papers else []
     compared = comparison_table(systems)
     if compared is not None:
         verdict, further = verdict or in_words(compared), [*further, compared]
-    return Report(systems, draw_all(systems, ablations), tables, verdict, proof, further)
+    return Report(systems, draw_all(systems), tables, verdict, proof, further)
 
 
 def write_report(report: Report, folder: Path) -> None:

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import NamedTuple
 
 from cse.evaluation.record import RETRIEVAL_FILE, Record
-from cse.report.ablations import Ablation
 from cse.report.systems import Spread, System, number_at, number_in
 from cse.report.tables import Cell, Line, Table, plain, spread_cell, texts
 from cse.settings.presets import AVERAGES, HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
 
 Column = tuple[str, str]  # metric and dataset, as published
-# tables of the papers that an ablation of this project reproduces
-_ABLATED = {("PromCSE", 3): "prompt-type", ("PromCSE", 4): "margin", ("D2CSE", 6): "d2cse"}
 _STS = "Semantic textual similarity"
 _SHAPE = "Alignment and uniformity"
 _TITLES = {
@@ -67,22 +64,17 @@ _METRICS = {
 }
 
 
-def paper_tables(systems: Sequence[System], ablations: Sequence[Ablation] = ()) -> list[Table]:
+def paper_tables(systems: Sequence[System]) -> list[Table]:
     """Return every table of the three papers in order, with this project's rows below the published ones."""
     by_table = groupby(rows(), key=lambda row: (row.selector.paper, row.selector.table))
-    return [_paper_table(*key, list(found), systems, ablations) for key, found in by_table]
+    return [_paper_table(*key, list(found), systems) for key, found in by_table]
 
 
-def _paper_table(
-    paper: str, number: int, published: list[PaperRow], systems: Sequence[System], ablations: Sequence[Ablation]
-) -> Table:
+def _paper_table(paper: str, number: int, published: list[PaperRow], systems: Sequence[System]) -> Table:
     columns = list(dict.fromkeys((score.metric, score.dataset) for row in published for score in row.scores))
     notes: list[str] = []
     lines = [_published_line(row, columns, notes) for row in published]
     lines += [line for system in systems if (line := _system_line(system, columns)) is not None]
-    for ablation in ablations:
-        if ablation.name == _ABLATED.get((paper, number)):
-            lines += _cell_lines(ablation, columns)
     title = f"{paper} table {number}: {_TITLES[paper][number - 1]}"
     head = (*_WORDS, *(_head(*column) for column in columns))
     return Table(f"{paper.lower()}-{number}", title, _caption(columns, systems), head, lines, len(_WORDS), notes)
@@ -125,16 +117,6 @@ def _own_cell(spread: Spread | None, metric: str, runs: int) -> Cell:
     if spread is not None and metric == "rank_of_correct_answer" and spread.std is None:
         return Cell(f"{spread.mean:g}", spread.mean)
     return spread_cell(spread, _of(metric).digits, runs)
-
-
-def _cell_lines(ablation: Ablation, columns: Sequence[Column]) -> Iterable[Line]:
-    for cell in ablation.cells:
-        found = {("spearman_x100", "Avg."): cell.spread("Avg.")}
-        spreads = [found.get((metric, "Avg." if "7" in dataset else dataset)) for metric, dataset in columns]
-        if any(spreads):
-            source = f"this project: {ablation.data}, {cell.runs}"
-            words = texts(f"ablation: {ablation.name}", cell.label, ablation.backbone, source)
-            yield Line((*words, *(spread_cell(spread, 2) for spread in spreads)), own=True)
 
 
 def _of(metric: str) -> _Metric:

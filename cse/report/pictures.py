@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import chain, count, groupby
@@ -19,19 +18,17 @@ from cse.evaluation.dev_facts import SPEARMAN, dev_column, dev_label, read_dev_c
 from cse.evaluation.record import DENSITY_FILE, TSNE_FILE, Record
 from cse.evaluation.space import ALL
 from cse.files import read_csv
-from cse.report.ablations import Ablation
 from cse.report.canvas import COLOURS, DASHES, INK, NARROW, Picture, canvas, panels, short
-from cse.report.systems import Spread, System, number_at
-from cse.settings.presets import rows
+from cse.report.systems import System, number_at
 
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # dissimilar to similar; visible on white and on black
 MOST_PANELS = 9
 
 
-def draw_all(systems: Sequence[System], ablations: Sequence[Ablation] = ()) -> list[Picture]:
+def draw_all(systems: Sequence[System]) -> list[Picture]:
     """Draw every figure that has data, in report order."""
     of_systems = (draw_domain_shift, draw_density_by_gold, draw_density_of_models, draw_tsne)
-    drawn = [*(draw(systems) for draw in of_systems), *map(draw_ablation, ablations)]
+    drawn = [draw(systems) for draw in of_systems]
     pictures: dict[str, Picture] = {}
     for picture in filter(None, drawn):
         names = chain([picture.name], (f"{picture.name}-{n}" for n in count(2)))
@@ -174,75 +171,6 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
             ("system", "x", "y", "subset", "sentence"),
             [(system.name, *row.values()) for system, points in drawn for row in points],
         )
-
-
-def draw_ablation(ablation: Ablation) -> Picture | None:
-    """Curve over a number, or points over kinds, next to the published curve if there is one.
-
-    PromCSE figure 2 (prompt length) and table 4 (margin), DCPCSE figure 2 (prompt length).
-    """
-    cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread("Avg.")) is not None]
-    score = "Avg."
-    if not cells:
-        score = next((cell.headline for cell in ablation.cells if cell.headline), "")
-        cells = [(cell, spread) for cell in ablation.cells if (spread := cell.spread(score)) is not None]
-    if not cells:
-        return None
-    published = _published_curve(ablation.name)
-    panels = 1 + bool(published)
-    with canvas(4.6 * panels + 0.6, 3.6) as (figure, save):
-        own, *other = np.atleast_1d(figure.subplots(1, panels))
-        if ablation.numeric:
-            numbers = [(float(cell.value), spread) for cell, spread in cells if cell.value is not None]
-            _curve_with_band(own, numbers, COLOURS[0])
-            for cell, spread in cells:
-                if cell.value is None:
-                    own.axhline(spread.mean, color=COLOURS[5], linewidth=1, linestyle=DASHES[1])
-                    own.annotate(short(cell.label), (1, spread.mean), (-2, 3), xycoords=("axes fraction", "data"),
-                                 textcoords="offset points", ha="right", fontsize=8)  # fmt: skip
-            own.set_xlabel(short(ablation.title))
-        else:
-            for place, (_, spread) in enumerate(cells):
-                own.errorbar(place, spread.mean, spread.std or 0, color=COLOURS[0], marker="o", capsize=4)
-            own.set_xticks(range(len(cells)), [short(cell.label) for cell, _ in cells], rotation=20, ha="right")
-            own.set_xlim(-0.5, len(cells) - 0.5)
-        own.set_ylabel("Spearman * 100, " + ("average of seven tasks" if score == "Avg." else short(score)))
-        own.set_title(f"this project, {short(ablation.backbone)}")
-        for axes in other:
-            axes.plot(*zip(*published, strict=True), color=COLOURS[1], marker="s", markersize=4)
-            axes.set_xlabel(short(ablation.title))
-            axes.set_title("published (PromCSE table 4), BERT-base")
-        return save(
-            re.sub(r"[^\w-]+", "-", f"ablation-{ablation.name}"),
-            f"Ablation: {ablation.title}",
-            f"{ablation.data}; {cells[0][0].runs} per point"
-            + (", band: ± one standard deviation." if cells[0][1].std is not None else "."),
-            ("cell", "value", "seed", "spearman"),
-            [
-                (cell.label, cell.value, seed, f"{scores[score]:.4f}")
-                for cell, _ in cells
-                for seed, scores in cell.runs_by_seed.items()
-                if score in scores
-            ],
-        )
-
-
-def _published_curve(name: str) -> list[tuple[float, float]]:
-    """Return the published points of an ablation, if a table has them."""
-    if name != "margin":
-        return []
-    found = [row for row in rows() if (row.selector.paper, row.selector.table) == ("PromCSE", 4)]
-    points = ((row.selector.setting.partition("m=")[2], row.scores[0].value) for row in found)
-    return [(float(margin), value) for margin, value in points if margin != "w/o"]
-
-
-def _curve_with_band(axes: Axes, points: Sequence[tuple[float, Spread]], colour: str) -> None:
-    x = [value for value, _ in points]
-    mean = np.array([spread.mean for _, spread in points])
-    std = np.array([spread.std or 0.0 for _, spread in points])
-    axes.fill_between(x, mean - std, mean + std, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(x, mean, color=colour, marker="o", markersize=4)
-    axes.set_xticks(x)
 
 
 def _with_table(

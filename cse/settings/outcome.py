@@ -48,8 +48,8 @@ class PromotionSettings(SettingsGroup):
 class TuneSettings(SettingsGroup):
     """Hyperparameter search (`cse tune`) by dev score."""
 
-    space: Literal["default", "promcse", "dcpcse", "d2cse"] = "default"
-    """Built-in search space; all but `default` come from the papers."""
+    space: str = "default"
+    """Search space: one that ships (`cse tune --help` lists them), or a YAML file of your own, see docs/tune.md."""
     over: list[str] = Field([])
     """Your own space, in place of `space`: entries `KEY=[VALUE, ...]` or `KEY=LOW..HIGH`, followed by `log` for a
     logarithmic scale."""

@@ -1,6 +1,6 @@
-"""Search spaces of sweeps and ablations of the papers: values of keys of ``params.yaml``, checked before training.
+"""Search spaces of ``cse tune``: values of keys of ``params.yaml``, checked before training.
 
-Built-in spaces stand in ``spaces.yaml``; ablations, grids around one's own settings, in ``ablations.yaml``.
+Those that ship, the papers' grids and ablations among them, stand in ``spaces.yaml``; a file of one's own holds one.
 """
 
 from __future__ import annotations
@@ -8,19 +8,48 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
-from cse.errors import CseError, nearest
-from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, set_key, walk_keys
-from cse.settings.presets import SYSTEM_GROUPS
+import pydantic
+from pydantic import Field
+
+from cse.errors import CseError, in_terms_of, nearest
+from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, read_text, set_key, walk_keys
+from cse.settings.outcome import TuneSettings
+from cse.settings.presets import SYSTEM_GROUPS, preset_values
 
 # the last defines the dev score, so trials that differ in it are not comparable
 _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))
 _RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
 _POSITIVE = "above 0"
+BARE = "backbone"  # the bare backbone, which every setting is compared with
+PRESET = "preset"  # in place of a key: the setting starts from a preset's system
+SEED = "train.seed"
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]+(-[a-z0-9]+)*$", max_length=60)]
+
+
+class SpaceFile(pydantic.BaseModel):
+    """A space as its file says it; see ``spaces.yaml``.
+
+    Attributes:
+        set: values that all trials have in common, on top of ``params.yaml``.
+        settings: by name, the values in which each differs, on top of a ``preset`` if it names one.
+    """
+
+    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
+
+    about: str = ""
+    search: Literal["grid", "optuna", "two_step"] | None = None
+    set: dict[str, Any] = {}
+    over: list[str] = []
+    where: list[str] = []
+    settings: dict[Name, dict[str, Any]] = {}
+    needs: dict[str, Any] = {}
+    hint: str = ""
 
 
 @dataclass(frozen=True)
@@ -56,23 +85,45 @@ class Dimension:
 
 
 @dataclass(frozen=True)
-class Space:
-    """A search space."""
+class Setting:
+    """One point of a grid: a name, and the values that it sets."""
 
-    name: str  # of a built-in space, or `own`
-    search: str  # `grid`, `optuna` or `two_step`
+    name: str
+    values: Mapping[str, Any]
+
+
+def named(values: Mapping[str, Any]) -> str:
+    """Return the values in one line, without the groups of their keys."""
+    shown = {key: f"{value:.6g}" if isinstance(value, float) else str(value) for key, value in values.items()}
+    return ", ".join(f"{key.rpartition('.')[2]} {value}" for key, value in shown.items())
+
+
+@dataclass(frozen=True)
+class Space:
+    """A search space.
+
+    Attributes:
+        name: of one that ships, of a file without its ending, or ``own``.
+        search: ``grid``, ``optuna`` or ``two_step``.
+        settings: named ones, tried before the combinations of listed values.
+    """
+
+    name: str
+    search: str
     dimensions: tuple[Dimension, ...]
+    settings: tuple[Setting, ...] = field(default=())
 
     @property
     def keys(self) -> tuple[str, ...]:
         """The searched keys."""
         return tuple(dimension.key for dimension in self.dimensions)
 
-    def grid(self) -> list[dict[str, Any]]:
-        """Return every combination of listed values."""
-        return [
-            dict(zip(self.keys, values, strict=True)) for values in product(*(part.values for part in self.dimensions))
-        ]
+    def grid(self) -> list[Setting]:
+        """Return the named settings and every combination of listed values."""
+        if not self.dimensions:
+            return list(self.settings)
+        cells = (dict(zip(self.keys, each, strict=True)) for each in product(*(one.values for one in self.dimensions)))
+        return [*self.settings, *(Setting(named(values), values) for values in cells)]
 
     def second_step(self, scores: Mapping[Any, float]) -> Space | None:
         """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap."""
@@ -83,30 +134,104 @@ class Space:
 
 
 def space_names() -> list[str]:
-    """Return the names of the built-in spaces."""
+    """Return the names of the spaces that ship."""
     return list(packaged("spaces.yaml"))
 
 
 def about(name: str) -> str:
-    """Return a one-line description of a built-in space."""
+    """Return a one-line description of a space that ships."""
     return str(packaged("spaces.yaml")[name]["about"])
 
 
-def build_space(settings: Settings) -> Space:
-    """Return the space requested by group ``tune``, with every value checked against the base settings."""
-    wanted = settings.tune
+def read_space(wanted: TuneSettings) -> SpaceFile:
+    """Return the space that group ``tune`` asks for: one that ships, that of a file, or its own entries."""
     if wanted.over:
-        dimensions = [parse_dimension(entry) for entry in wanted.over]
-        grid = all(dimension.values for dimension in dimensions)
-        name, search = "own", "grid" if grid else "optuna"
-    else:
-        ready = packaged("spaces.yaml")[wanted.space]
-        entries = [*ready["over"], *_those_that_apply(ready.get("where", ()), settings)]
-        dimensions = [parse_dimension(entry) for entry in entries]
-        name, search = wanted.space, str(ready["search"])
-    space = Space(name, search, tuple(dimensions))
+        return SpaceFile(over=wanted.over)
+    if wanted.space in space_names():
+        return SpaceFile.model_validate(packaged("spaces.yaml")[wanted.space])
+    path = Path(wanted.space)
+    if path.suffix not in (".yaml", ".yml"):
+        known = space_names()
+        raise CseError(
+            f"tune.space: no space {wanted.space!r}{nearest(wanted.space, known)}; name a YAML file, or one of "
+            f"{', '.join(known)}"
+        )
+    if not path.is_file():
+        raise CseError(f"{path}: no such file{nearest(str(path), map(str, path.parent.glob('*.yaml')))}")
+    tree = parse_yaml(read_text(path), str(path))
+    if not isinstance(tree, dict):
+        raise CseError(f"{path}: not a space; write over or settings, see docs/tune.md")
+    try:
+        return SpaceFile.model_validate(tree)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        raise CseError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+def build_space(settings: Settings) -> Space:
+    """Return the space requested by group ``tune``, with every value checked against the base settings.
+
+    Args:
+        settings: with the values that the space's file has for all trials.
+    """
+    wanted = settings.tune
+    file, name = read_space(wanted), "own" if wanted.over else Path(wanted.space).name.split(".")[0]
+    _check_needs(name, file, settings)
+    dimensions = tuple(map(parse_dimension, [*file.over, *_those_that_apply(file.where, settings)]))
+    listed = all(dimension.values for dimension in dimensions)
+    search = file.search or ("grid" if listed else "optuna")
+    if (search == "grid" and not listed) or (file.settings and search != "grid"):
+        raise CseError(f"space {name}: a grid and named settings take lists, not ranges; give every value")
+    if BARE in file.settings:
+        raise CseError(f"space {name}: settings.{BARE}: the name of the bare backbone; take another one")
+    own = tuple(_setting(called, values, file, settings) for called, values in file.settings.items())
+    space = Space(name, search, dimensions, own)
     _check(space, settings)
     return space
+
+
+def only(space: Space, names: Sequence[str]) -> Space:
+    """Return a space with these of its named settings alone; the whole if none is given."""
+    known = [setting.name for setting in space.settings]
+    for name in names:
+        if name not in known:
+            raise CseError(f"--only: no setting {name!r} in space {space.name}{nearest(name, known)}")
+    kept = tuple(setting for setting in space.settings if setting.name in names)
+    return replace(space, dimensions=(), settings=kept) if names else space
+
+
+def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool) -> None:
+    """Refuse to train settings with further seeds where that cannot be.
+
+    Args:
+        confirmed: whether only the best of the search are trained with them.
+    """
+    if seeds == 1:
+        return
+    if SEED in space.keys:
+        raise CseError(f"--seeds: {SEED} is searched already; give one of the two")
+    if space.search != "grid" and not confirmed:
+        raise CseError(
+            "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
+        )
+    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
+        raise CseError(f"--seeds: {_corrupted(SEED)}")
+
+
+def _setting(name: str, values: Mapping[str, Any], file: SpaceFile, settings: Settings) -> Setting:
+    own = {key: value for key, value in values.items() if key != PRESET}
+    with in_terms_of(f"setting {name}: "):
+        system = preset_values(values[PRESET], settings.data.view, keep_data=True) if PRESET in values else {}
+    whole, now = system | file.set | own, flatten(settings.model_dump(mode="json"))
+    return Setting(name, {key: value for key, value in whole.items() if key in own or value != now.get(key)})
+
+
+def _check_needs(name: str, file: SpaceFile, settings: Settings) -> None:
+    present = flatten(settings.model_dump())
+    for key, wanted in file.needs.items():
+        if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
+            hint = f"; try `{file.hint}`" if file.hint else ""
+            raise CseError(f"space {name}: {key} is {present[key]}, but must be {wanted}{hint}")
 
 
 def parse_dimension(entry: str) -> Dimension:
@@ -160,7 +285,7 @@ def _check_key(key: str) -> None:
 
 def _check(space: Space, settings: Settings) -> None:
     """Refuse spaces that cannot be searched, before training starts."""
-    if not space.dimensions:
+    if not space.dimensions and not space.settings:
         raise CseError("tune: the search space is empty; give tune.over or another tune.space")
     doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
     if doubled:
@@ -168,25 +293,57 @@ def _check(space: Space, settings: Settings) -> None:
     for dimension in space.dimensions:
         _check_use(dimension.key, space.keys, settings)
         if _corrupts_anew(dimension.key, settings):
-            raise CseError(
-                f"tune: {dimension.key}: rows were already corrupted with one value of it; to search it, set "
-                "objective.replaced_tokens.corruption: on_the_fly"
-            )
+            raise CseError(f"tune: {_corrupted(dimension.key)}")
+    for setting in space.settings:
+        with in_terms_of(f"setting {setting.name}: "):
+            _check_setting(setting, settings)
     reached(space, settings)
+
+
+def _check_setting(setting: Setting, settings: Settings) -> None:
+    """Refuse a named setting that other trials' rows do not fit, or whose dev score compares with no other."""
+    known, now = [key for key, _ in walk_keys()], flatten(settings.model_dump(mode="json"))
+    for key, value in setting.values.items():
+        if key not in known:
+            raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
+        if value == now.get(key):
+            continue
+        if key.partition(".")[0] not in SYSTEM_GROUPS:
+            raise CseError(f"{key}: must be the same in all trials; put it under `set`")
+        if key in _FIXED and key != "train.parameters":
+            raise CseError(f"{key}: must be the same in all trials; put it under `set`")
+        _check_mined(key, settings)
+        if _corrupts_anew(key, settings):
+            raise CseError(_corrupted(key))
+    tried = settings_with(settings, setting.values, called=setting.name)
+    if tried.objective.replaced_tokens.corrupts_beforehand > settings.objective.replaced_tokens.corrupts_beforehand:
+        raise CseError(_corrupted("objective.replaced_tokens.weight"))
+
+
+def _corrupted(key: str) -> str:
+    return (
+        f"{key}: rows were already corrupted with one value of it; to vary it, set "
+        "objective.replaced_tokens.corruption: on_the_fly"
+    )
 
 
 def reached(space: Space, settings: Settings) -> list[Settings]:
     """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
     if space.search == "grid":
-        return [settings_with(settings, values) for values in space.grid()]
+        return [settings_with(settings, each.values, called=each.name) for each in space.grid()]
     return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
+
+
+def _check_mined(key: str, settings: Settings) -> None:
+    if settings.mine.wanted and (key.startswith("backbone.") or key in ("pooler.kind", "train.roles")):
+        raise CseError(f"{key}: rows were mined with one value of it; remove it")
 
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     """Refuse keys that the system does not use: all trials would be the same."""
     parts, trained = key.split("."), settings.objective.over(settings.data.more_terms).terms()
-    if settings.mine.wanted and (parts[0] == "backbone" or key in ("pooler.kind", "train.roles")):
-        raise CseError(f"tune: {key}: rows were mined with one value of it; remove it")
+    with in_terms_of("tune: "):
+        _check_mined(key, settings)
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
         raise CseError(f"tune: {key}: the system has no prompt (prompt.kind none); remove it or choose another space")
     weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
@@ -203,12 +360,16 @@ def _corrupts_anew(key: str, settings: Settings) -> bool:
     return beforehand and decides and key not in kept
 
 
-def settings_with(settings: Settings, values: Mapping[str, Any]) -> Settings:
-    """Return settings with some values changed."""
+def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str = "") -> Settings:
+    """Return settings with some values changed.
+
+    Args:
+        called: what an error calls them; empty: by all their values.
+    """
     tree = settings.model_dump(mode="json")
     for key, value in values.items():
         set_key(tree, key, value)
-    where = ", ".join(f"{key} {value}" for key, value in values.items())
+    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
     return check_settings(tree, where=f"tune: {where}")
 
 
@@ -233,54 +394,3 @@ def _number(text: str, key: str) -> float:
         if math.isfinite(number):
             return number
     raise CseError(f"tune.over: {key}: {text!r} is not a number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
-
-
-@dataclass(frozen=True)
-class GridCell:
-    """One setting of an ablation."""
-
-    label: str
-    changes: Mapping[str, Any]
-    value: float | None = None  # for plots; None: no number
-
-
-@dataclass(frozen=True)
-class Grid:
-    """An ablation."""
-
-    name: str
-    title: str
-    about: str
-    needs: Mapping[str, Any]
-    hint: str
-    key: str | None = None  # takes the values; None: the cells are categories
-    values: Sequence[float] = ()  # the papers' numbers
-    cells: Sequence[GridCell] = ()
-
-    def grid(self, settings: Settings, values: Sequence[float] | None = None) -> list[GridCell]:
-        """Return the cells to run, after checking the base settings; ``values`` replace the papers'."""
-        present = flatten(settings.model_dump())
-        for key, wanted in self.needs.items():
-            if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
-                raise CseError(
-                    f"ablation {self.name}: {key} is {present[key]}, but must be {wanted}; try `{self.hint}`"
-                )
-        if values is not None and self.key is None:
-            raise CseError(f"ablation {self.name}: does not vary a number; leave --values out")
-        numbers = self.values if values is None else values
-        varied = [GridCell(f"{self.title} {value:g}", {str(self.key): value}, float(value)) for value in numbers]
-        return [*self.cells, *varied]
-
-
-def ablation_names() -> list[str]:
-    """Return the names of all ablations."""
-    return list(packaged("ablations.yaml"))
-
-
-def load_ablation(name: str) -> Grid:
-    """Return an ablation by name."""
-    known = packaged("ablations.yaml")
-    if name not in known:
-        raise CseError(f"{name}: no such ablation{nearest(name, known)}; there are {', '.join(known)}")
-    cells = [GridCell(cell["label"], cell["set"]) for cell in known[name].get("cells", ())]
-    return Grid(**{**known[name], "name": name, "cells": cells})

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cse.data.prepare import prepare
-from cse.data.tasks.kinds import Task, held_out_texts
 from cse.files import is_json_with
 from cse.outputs import check_file, publish_file
 from cse.settings import Settings
@@ -26,11 +24,10 @@ def prepare_stage(
     prepared: Path = PREPARED,
     metrics: Path = METRICS / "prepare.json",
     progress: bool = True,
-    held_out: Callable[[Task], Iterable[str]] = held_out_texts,
 ) -> None:
-    """Prepare the data, write the counts as metrics and print a summary; for ``held_out`` see ``prepare``."""
+    """Prepare the data, write the counts as metrics and print a summary."""
     check_file(metrics, is_json_with("rows", "rows_read"))
-    report = prepare(settings.data, prepared, progress, held_out)
+    report = prepare(settings.data, prepared, progress)
     with publish_file(metrics) as target:
         text = json.dumps(counts(report), indent=2, sort_keys=True) + "\n"
         target.write_text(text, encoding="utf-8", newline="\n")

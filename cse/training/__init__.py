@@ -10,7 +10,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages", "study"),
+    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages"),
     *("training", "tune"),
 )
 
@@ -32,7 +32,7 @@ class Folders:
 def training_code() -> list[Path]:
     """Return the code files that affect updates or which weights are kept; a change makes a saved state stale.
 
-    Sweeps, studies and adaptations use the list too. A test compares it with the imports of stage ``train``.
+    Sweeps and adaptations use the list too. A test compares it with the imports of stage ``train``.
     """
     root = Path(__file__).parents[1]
     inside = [path for folder in _TRAINS for path in sorted((root / folder).rglob("*.py"))]

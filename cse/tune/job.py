@@ -18,12 +18,19 @@ from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
 from cse.settings.load import flatten
-from cse.settings.spaces import settings_with
+from cse.settings.spaces import SEED, settings_with
 from cse.training import MINING_FILE
 
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained
 ATTEMPT = "attempt-"  # prefix of the files that count a trial's workers
+SETTING = "setting"  # beside the values of a trial on a list: what it is called
+
+
+def drawn_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return what Ray Tune drew for a trial: of a list an entry, else a value for each key."""
+    entry: Mapping[str, Any] = config.get("run", config)
+    return entry
 
 
 @dataclass(frozen=True)
@@ -52,11 +59,13 @@ class Job:
         return DataFolders(shared, shared / "mined", self.corrupted, self.folder / "tokens")
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a trial's configuration from the sampled values: plain Python values, floats of ranges rounded."""
+        """Return a trial's configuration: plain Python values, floats of ranges rounded, no seed but another one."""
+        own = {SETTING: drawn.get(SETTING), SEED: self.settings.train.seed}
         plain = {key: value.item() if hasattr(value, "item") else value for key, value in drawn.items()}
         return {
             key: float(f"{value:.3g}") if key in self.ranges and isinstance(value, float) else value
             for key, value in plain.items()
+            if key not in own or value != own[key]
         }
 
     def settings_of(self, config: Mapping[str, Any]) -> Settings:

@@ -4,52 +4,75 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import statistics
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from cse.bench.pacing import steps_of
 from cse.errors import CseError
 from cse.evaluation.dev_facts import SPEARMAN, dev_key
 from cse.files import write_csv, write_json
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
-from cse.settings.spaces import Dimension, Space
-from cse.tune.job import METRIC, Job, read_curve
+from cse.settings.spaces import SEED, Dimension
 
 SWEEP, TRIALS = "sweep.json", "trials.csv"
+FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 
 @dataclass(frozen=True)
 class TrialRecord:
-    """One trial.
+    """One trial: a setting, trained with one seed.
 
     Attributes:
         number: position in start order, from 1.
+        name: of the setting.
         state: ``finished``, ``stopped`` (fell behind) or ``failed``.
         values: all values that differ from the base settings, such as the spacing of evaluations.
         score: best dev score times 100, or None.
-        curve: ``(percent, best dev score so far)``.
     """
 
     number: int
+    name: str
+    seed: int
     state: str
     config: dict[str, Any]
     values: dict[str, Any]
     score: float | None
-    percent: int
-    seconds: float
-    curve: list[tuple[int, float]]
-    reason: str
-    folder: str
+    percent: int = 100
+    seconds: float = 0.0
+    reason: str = ""
+    folder: str = ""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """A setting with its trials, one per seed."""
+
+    trials: tuple[TrialRecord, ...]
 
     @property
-    def label(self) -> str:
-        """The values in one line, without the groups of their keys."""
-        return ", ".join(f"{key.rpartition('.')[2]} {_short(value)}" for key, value in self.config.items())
+    def first(self) -> TrialRecord:
+        """The trial with the first seed."""
+        return self.trials[0]
+
+    @property
+    def state(self) -> str:
+        """``finished`` if all are."""
+        return next((trial.state for trial in self.trials if trial.state != FINISHED), FINISHED)
+
+    @property
+    def scores(self) -> list[float]:
+        """The dev scores of the seeds that have one."""
+        return [trial.score for trial in self.trials if trial.score is not None]
+
+    @property
+    def mean(self) -> float:
+        """The mean dev score; minus infinity if there is none."""
+        return statistics.fmean(self.scores) if self.scores else -math.inf
 
 
 @dataclass(frozen=True)
@@ -75,37 +98,45 @@ class Sweep:
         return tuple(part.key for part in self.dimensions)
 
     @property
+    def ranked(self) -> list[Tried]:
+        """The settings, finished ones first, the best mean dev score first; on ties, the earliest."""
+        found: dict[str, dict[int, TrialRecord]] = {}
+        for trial in self.trials:
+            own = json.dumps({key: value for key, value in trial.config.items() if key != SEED}, sort_keys=True)
+            found.setdefault(own, {}).setdefault(trial.seed, trial)
+        tried = [Tried(tuple(by_seed.values())) for by_seed in found.values()]
+        return sorted(tried, key=lambda setting: (setting.state != FINISHED, -setting.mean))
+
+    @property
     def best(self) -> TrialRecord:
-        """The finished trial with the best dev score; on ties, the earliest."""
-        finished = [trial for trial in self.trials if trial.state == "finished"]
-        if not finished:
+        """The first trial of the setting with the best dev score, a mean over seeds."""
+        first = next(iter(self.ranked), None)
+        if first is None or first.state != FINISHED:
             reasons = [trial.reason for trial in self.trials if trial.reason] or ["all were stopped"]
             raise CseError(f"tune: no trial succeeded ({reasons[0]}); {self.folder / TRIALS} lists them all")
-        return max(finished, key=lambda trial: trial.score or -math.inf)
+        return first.first
 
     @property
     def noise(self) -> float:
         """The standard error of the best score, in points."""
-        return standard_error(self.best.score or 0.0, self.dev_pairs, self.measure)
+        return standard_error(self.ranked[0].mean, self.dev_pairs, self.measure)
 
-    def within_noise(self, trial: TrialRecord) -> bool:
-        """Return whether a finished trial is within noise of the best."""
-        best = self.best
-        finished = trial is not best and trial.state == "finished" and trial.score is not None
-        return finished and (best.score or 0.0) - (trial.score or 0.0) <= self.noise
+    @property
+    def alike(self) -> list[Tried]:
+        """The finished settings within noise of the best."""
+        finished = [setting for setting in self.ranked if setting.state == FINISHED]
+        return [setting for setting in finished[1:] if finished[0].mean - setting.mean <= self.noise]
 
     @property
     def doubt(self) -> str:
         """A sentence on which trials the dev pairs cannot distinguish from the best."""
-        others = [trial for trial in self.trials if trial.state == "finished" and trial is not self.best]
-        alike = [trial for trial in others if self.within_noise(trial)]
+        alike = sorted(one.first.number for one in self.alike)
         what = "pairs" if self.measure == SPEARMAN else "items"
         measured = f"{self.noise:.2f} points (a standard error over {self.dev_pairs:,} dev {what})"
         if not alike:
             return f"no other finished trial is within {measured} of the best"
         which = "1 other trial is" if len(alike) == 1 else f"{len(alike)} other trials are"
-        numbers = ", ".join(str(trial.number) for trial in alike)
-        return f"{which} within {measured} of the best, too close to tell apart: {numbers}"
+        return f"{which} within {measured} of the best, too close to tell apart: {', '.join(map(str, alike))}"
 
 
 _AS_JSON = TypeAdapter(Sweep)
@@ -145,81 +176,21 @@ def _is_budget(key: str) -> bool:
     return key in (*MACHINE_KEYS, "train.eval_every", "data.max_rows") or key.startswith("tune.")
 
 
-def trial_records(trials: Sequence[Any], space: Space, job: Job) -> list[TrialRecord]:
-    """Return records of Ray Tune's trials."""
-    return [_record(number, trial, space, job) for number, trial in enumerate(trials, start=1)]
-
-
-def _record(number: int, trial: Any, space: Space, job: Job) -> TrialRecord:
-    config = job.config_of({key: trial.config[key] for key in space.keys})
-    folder = job.folder_of(config)
-    last: Mapping[str, Any] = trial.last_result or {}
-    curve = read_curve(folder, steps_of(job.settings_of(config), job.data))
-    values, score, state, reason = dict(config), last.get(METRIC), "stopped", ""
-    record = job.record_of(config)
-    if record is not None and record.reason:
-        score, state, reason, curve = None, "failed", record.reason, []
-    elif record is not None:
-        values, score, state = record.result["values"], record.result[METRIC], "finished"
-    elif trial.status != "TERMINATED":
-        state, reason = "failed", _reason(trial)
-    return TrialRecord(
-        number,
-        state,
-        config,
-        values,
-        None if score is None or not math.isfinite(score) else round(float(score), 4),
-        int(last.get("percent", 0)),
-        round(float(last.get("time_total_s", 0.0)), 1),
-        curve,
-        reason,
-        str(folder),
-    )
-
-
-def _reason(trial: Any) -> str:
-    """Return one line on why a trial's worker was lost."""
-    path = getattr(trial, "error_file", None)
-    lines = Path(path).read_text(encoding="utf-8").splitlines() if path and Path(path).is_file() else []
-    said = [line.strip() for line in lines if line.strip()]
-    known = [line for line in said if "Error" in line or "died" in line]
-    return (known or said or ["it did not end; the sweep was stopped"])[-1][:300]
-
-
-def write_trials(sweep: Sweep) -> None:
-    """Write ``trials.csv``, one line per trial."""
-    facts = ("trial", "state", dev_key(sweep.measure), "within_noise", "percent", "seconds")
+def write_sweep(sweep: Sweep) -> None:
+    """Write ``trials.csv``, one line per trial, then ``sweep.json``, which marks a search as finished."""
+    facts = ("trial", "state", dev_key(sweep.measure), "within_noise", "percent", "seconds", "setting", "seed")
+    alike = [trial.number for setting in sweep.alike for trial in setting.trials]
     rows = [
         [
-            *(t.number, t.state, t.score, "yes" if sweep.within_noise(t) else "", t.percent, t.seconds),
-            *(*t.config.values(), t.reason, t.folder),
+            *(t.number, t.state, t.score, "yes" if t.number in alike else "", t.percent, t.seconds, t.name, t.seed),
+            *(*(t.config.get(key, "") for key in sweep.keys), t.reason, t.folder),
         ]
         for t in sweep.trials
     ]
     with publish_file(sweep.folder / TRIALS) as target:
         write_csv(target, [*facts, *sweep.keys, "reason", "folder"], rows)
-
-
-def write_sweep(sweep: Sweep) -> None:
-    """Write ``sweep.json``, which marks the sweep as finished; call this last."""
     with publish_file(sweep.folder / SWEEP) as target:
         write_json(target, _AS_JSON.dump_python(sweep, mode="json", exclude={"folder"}))
-
-
-def describe(sweep: Sweep) -> str:
-    """Return a table of the trials, best first, a line with the best values, and a note on noise."""
-    from cse.evaluation.table import format_rows
-
-    best = sweep.best
-    order = sorted(sweep.trials, key=lambda trial: (trial.state != "finished", -(trial.score or -math.inf)))
-    rows = [["trial", "dev", "done", *sweep.keys, "state"]]
-    for trial in order:
-        score = "-" if trial.score is None else f"{trial.score:.2f}"
-        state = trial.state + (f": {trial.reason}" if trial.reason else "")
-        state += ", within noise of the best" if sweep.within_noise(trial) else ""
-        rows.append([str(trial.number), score, f"{trial.percent} %", *map(_short, trial.config.values()), state])
-    values = ", ".join(f"{key} {value}" for key, value in best.values.items())
-    return f"{format_rows(rows, 'text')}\nbest: trial {best.number}, dev {best.score:.2f} with {values}\n{sweep.doubt}"
 
 
 def read_sweep(folder: Path) -> Sweep | None:
@@ -228,6 +199,35 @@ def read_sweep(folder: Path) -> Sweep | None:
     if not path.is_file():
         return None
     return _AS_JSON.validate_python({**json.loads(path.read_text(encoding="utf-8")), "folder": folder})
+
+
+def describe(sweep: Sweep) -> str:
+    """Return a table of the settings, best first, a line with the best values, and a note on noise."""
+    from cse.evaluation.table import format_rows
+
+    best, alike = sweep.best, sweep.alike
+    listed = all({*trial.config} - {SEED} == {*sweep.keys} - {SEED} for trial in sweep.trials)
+    keys = [key for key in sweep.keys if key != SEED]
+    rows = [["trial", "dev", "seeds", "done", *(keys if listed else ["setting"]), "state"]]
+    for setting in sweep.ranked:
+        trial = setting.first
+        reason = next((each.reason for each in setting.trials if each.reason), "")
+        state = setting.state + (f": {reason}" if reason else "")
+        state += ", within noise of the best" if setting in alike else ""
+        values = [_short(trial.config[key]) for key in keys] if listed else [trial.name]
+        done = f"{min(each.percent for each in setting.trials)} %"
+        rows.append([str(trial.number), spread(setting.scores), str(len(setting.trials)), done, *values, state])
+    shown = ", ".join(f"{key} {value}" for key, value in best.values.items()) if listed else best.name
+    said = f"best: trial {best.number}, dev {sweep.ranked[0].mean:.2f} with {shown}"
+    return f"{format_rows(rows, 'text')}\n{said}\n{sweep.doubt}"
+
+
+def spread(values: list[float]) -> str:
+    """Return the mean, and the sample standard deviation of several values."""
+    if not values:
+        return "-"
+    deviation = f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{statistics.fmean(values):.2f}{deviation}"
 
 
 def _short(value: Any) -> str:

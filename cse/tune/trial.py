@@ -24,7 +24,7 @@ from cse.bench.worker import Backbones
 from cse.errors import CseError, is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
 from cse.training.observers import Observer, StepRecord
-from cse.tune.job import ATTEMPT, METRIC, WORST, Job, read_curve
+from cse.tune.job import ATTEMPT, METRIC, WORST, Job, drawn_of, read_curve
 
 LOSSES = 2  # unexplained worker losses before a trial fails
 _backbones = Backbones()  # of a worker, which runs one trial after the other
@@ -71,7 +71,7 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     Raises:
         OSError: no space left on the disk; no failure is recorded.
     """
-    config = job.config_of(config)
+    config = job.config_of(drawn_of(config))
     folder = job.folder_of(config)
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)

@@ -116,10 +116,10 @@ def test_the_verdict_stands_above_everything(adapted):
     ladder.add(BARE, BARE, 50.0, 2)
     proof = [picture for picture in [draw_ladder(ladder, "MAP")] if picture]
     verdict = "It helped: kNN rose.\n  kNN: 0.00 -> 41.67"
-    report = make_report([], [], papers=False, verdict=verdict, proof=proof, further=further)
+    report = make_report([], papers=False, verdict=verdict, proof=proof, further=further)
     page, markdown = as_html(report), as_markdown(report)
     parts = ("It helped: kNN rose.", 'id="ladder"', 'id="helped"', 'id="systems-section"')
     assert sorted(parts, key=page.index) == list(parts)
     parts = ("**It helped: kNN rose.**", "(pictures/ladder.svg)", "question 0", "0 systems")
     assert sorted(parts, key=markdown.index) == list(parts)
-    assert 'id="verdict"' not in as_html(make_report([], [], papers=False))
+    assert 'id="verdict"' not in as_html(make_report([], papers=False))

@@ -193,7 +193,7 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
     with pytest.raises(CseError, match=r"tasks.npz: truncated or changed"):
         read_items(tmp_path / "2" / ITEMS_FILE)
     assert read_items(tmp_path / "none.npz") == {}
-    report = make_report(group(records), [])
+    report = make_report(group(records))
     assert "Your task: birds" in as_markdown(report)
     page = as_html(report)
     assert page.count('<figure class="table" id="task-') == 4

@@ -9,7 +9,7 @@ from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.counts import COUNTS, check_counts
 from tests.pages.sybils import pages
 
-NOTHING_RUNS = {"docs/gpu.md", "docs/results.md", "docs/study.md"}  # hours, a GPU, data of others
+NOTHING_RUNS = {"docs/gpu.md", "docs/results.md"}  # hours, a GPU, data of others
 NEEDS = (
     "network|downloads|GPU|bucket|machines|cluster|account|server|hour|minutes|trainings|captions|data|prints|answers|"
     "extract|clone"
@@ -89,5 +89,5 @@ def test_a_block_that_pytest_does_not_collect_is_missed():
     """Each block is one of the slow tests; those that are not run are skipped with their reasons."""
     found = Counter({page: sum(counts) for page, counts in COUNTS.items()})
     check_counts(found)
-    with pytest.raises(pytest.UsageError, match=r"docs/tune\.md: 1 of 2 code blocks were collected"):
+    with pytest.raises(pytest.UsageError, match=r"docs/tune\.md: 4 of 5 code blocks were collected"):
         check_counts(found - Counter(["docs/tune.md"]))

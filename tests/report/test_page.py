@@ -15,7 +15,6 @@ from xml.etree import ElementTree
 import pytest
 
 from cse.files import write_sealed
-from cse.report.ablations import Ablation, AblationCell
 from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
 from cse.report.pictures import draw_domain_shift
 from cse.report.systems import find_records, group
@@ -55,13 +54,7 @@ class Page(HTMLParser):
 
 @pytest.fixture(scope="module")
 def report(records):
-    cells = tuple(AblationCell(f"length {n}", float(n), {42: {"Avg.": 80.0 + n}}) for n in (1, 2, 4))
-    kinds = tuple(AblationCell(name, None, {1: {"own": 3.0}, 2: {"own": 4.0}}) for name in "ab")
-    ablations = [
-        Ablation("prompt-length", "prompt length", "tiny-bert", "rows", cells),
-        Ablation("prompt-type", "kind of prompt", "tiny-bert", "rows", kinds),
-    ]
-    return make_report(group(find_records([records])), ablations)
+    return make_report(group(find_records([records])))
 
 
 @pytest.fixture(scope="module")
@@ -79,9 +72,7 @@ def test_the_page_needs_nothing_outside(html):
 
 def test_every_picture_has_its_data_and_opens(report):
     names = [picture.name for picture in report.pictures]
-    assert names == [
-        "density-by-gold", "density-of-systems", "projection", "ablation-prompt-length", "ablation-prompt-type"
-    ]  # fmt: skip
+    assert names == ["density-by-gold", "density-of-systems", "projection"]
     for picture in report.pictures:
         assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
         assert picture.png.startswith(b"\x89PNG")
@@ -128,13 +119,9 @@ def hostile(tmp_path_factory):
     """A report of hostile names, written to disk: its folder and itself."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_records(folder / "records")
-    ablations = [
-        Ablation(name, f"{name} {SCRIPT}", name, name, (AblationCell(name, None, {1: {name: 3.0}}),))
-        for name in (SCRIPT, "../../up", "a/b", "a-b")
-    ]
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a warning is a line on the user's terminal
-        made = make_report(group(find_records([folder / "records"])), ablations)
+        made = make_report(group(find_records([folder / "records"])))
         (folder / "report").mkdir()
         write_report(made, folder / "report")
     return folder, made

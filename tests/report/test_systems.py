@@ -68,7 +68,7 @@ def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp
     records = [make_record(tmp_path, f"run-{seed}", model, **SMALL) for seed, model in enumerate(models)]
     systems = group(records)
     assert [system.seeds for system in systems] == [[1, 2], [3]]
-    page = as_markdown(make_report(systems, []))
+    page = as_markdown(make_report(systems))
     for line in ("training: fp32, torch 2.13, device NVIDIA H200", "training: bf16, torch 2.13, device cpu"):
         assert line in page
 

@@ -9,34 +9,12 @@ from importlib.resources import files
 
 import pytest
 
-from cse.files import write_sealed
-from cse.report.ablations import CELLS_FILE, read_ablations
 from cse.report.page import Report, as_html, as_markdown
 from cse.report.papers import paper_tables
 from cse.report.systems import find_records, group
 from cse.report.tables import own_tables, settings_table, systems_table
 from cse.settings.presets import rows
 from tests.report.made_up import BARE, make_data, make_record, trained
-
-MARGIN = {
-    "ablation": "margin",
-    "title": "margin of the hinge",
-    "backbone": "tiny-bert",
-    "data": "rows.csv, 7,680 triplets",
-    "cells": [
-        {"label": "without the hinge", "value": None, "runs": {"42": {"Avg.": 80.0, "dev": 81.0}}},
-        {"label": "margin 0.1", "value": 0.1, "runs": {"42": {"Avg.": 80.5}, "43": {"Avg.": 81.5}}},
-        {"label": "margin 0.2", "value": 0.2, "runs": {"42": {"Avg.": 81.0}, "43": {"Avg.": 80.0}}},
-    ],
-}
-
-
-@pytest.fixture(scope="module")
-def ablations(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ablations")
-    (folder / "margin").mkdir()
-    write_sealed(folder / "margin" / CELLS_FILE, MARGIN)
-    return read_ablations(folder)
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +23,8 @@ def systems(records):
 
 
 @pytest.fixture(scope="module")
-def tables(systems, ablations):
-    return {table.key: table for table in paper_tables(systems, ablations)}
+def tables(systems):
+    return {table.key: table for table in paper_tables(systems)}
 
 
 def test_every_published_figure_is_there_as_printed(tables):
@@ -99,16 +77,6 @@ def test_rows_whose_average_is_not_their_mean_carry_a_note(tables):
     assert promcse.startswith("printed 81.81; the mean of the printed scores is 81.66; ")
     assert "DCPCSE" in promcse
     assert all(note.count(";") >= 2 for _, _, note in noted), "every one says what is known of it"
-
-
-def test_an_ablation_stands_under_the_table_that_it_repeats(tables):
-    own = [line for line in tables["promcse-4"].lines if line.cells[0].text == "ablation: margin"]
-    assert [(line.cells[1].text, line.cells[4].text, line.cells[4].deviation) for line in own] == [
-        ("without the hinge", "80.00", ""),
-        ("margin 0.1", "81.00", "± 0.71"),
-        ("margin 0.2", "80.50", "± 0.71"),
-    ]
-    assert not any(line.cells[0].text.startswith("ablation: margin") for line in tables["promcse-3"].lines)
 
 
 def test_systems_and_what_they_differ_in(systems):

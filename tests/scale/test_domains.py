@@ -23,7 +23,7 @@ from tests.cli.workspace import contents, write_params
 from tests.pipeline.workspace import write_pairs, write_triplets
 from tests.waiting import wait_for
 
-WORKER = "RunWorker"
+WORKER = "ray::do_run"
 DOMAINS = {
     "first": "{data: raw/first, set: {train.epochs: 20}}",
     "second": "{data: raw/second, set: {prompt.length: 2}}",
@@ -99,7 +99,7 @@ def training_workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     found = []
     for child in psutil.Process(process.pid).children(recursive=True):
         try:
-            if f"{WORKER}.run" in " ".join(child.cmdline()):
+            if WORKER in " ".join(child.cmdline()):
                 found.append(child)
         except psutil.Error:
             continue

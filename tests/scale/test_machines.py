@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
 from cse.errors import CseError
-from cse.ray_session import Machine, cpus_each, gpus_each, listed_machines, places, with_more
+from cse.ray_session import Crew, Machine, cpus_each, gpus_each, largest_crew, listed_machines, places, with_more
 from cse.scale.corpus import cluster
-from cse.scale.side_by_side import Crew, largest_crew
 from cse.training.workers import _share
 
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 import pytest
 import ray
 
-from cse.scale.side_by_side import Crew, Ended, share_out
+from cse.ray_session import Crew
+from cse.scale.corpus.side_by_side import Ended, share_out
 
 
 class Method:

@@ -6,9 +6,19 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings import Settings
-from cse.settings.load import check_settings, set_key
-from cse.settings.presets import load_preset
-from cse.settings.spaces import build_space, parse_dimension, settings_with, space_names
+from cse.settings.load import check_settings, flatten, packaged, set_key
+from cse.settings.presets import load_preset, rows
+from cse.settings.spaces import (
+    build_space,
+    check_seeds,
+    only,
+    parse_dimension,
+    reached,
+    read_space,
+    settings_with,
+    space_names,
+)
+from tests.pipeline.workspace import ROOT
 
 
 def settings(**values) -> Settings:
@@ -49,7 +59,7 @@ def refusal(*over, **values) -> str:
 )
 def test_the_grids_of_the_papers(name, count, first, last):
     space = build_space(settings(tune__space=name))
-    grid = space.grid()
+    grid = [setting.values for setting in space.grid()]
     assert len(grid) == count == len({tuple(values.items()) for values in grid})
     assert (grid[0], grid[-1]) == (first, last)
     assert space.search == ("two_step" if name == "d2cse" else "grid")
@@ -58,7 +68,7 @@ def test_the_grids_of_the_papers(name, count, first, last):
 def test_the_second_step_lies_between_the_two_best():
     space = build_space(settings(tune__space="d2cse"))
     fine = space.second_step({0.01: 70.0, 0.02: 79.0, 0.03: 80.0, 0.04: 78.0})
-    assert [values["train.learning_rate"] for values in fine.grid()] == [
+    assert [setting.values["train.learning_rate"] for setting in fine.grid()] == [
         0.021, 0.022, 0.023, 0.024, 0.025, 0.026, 0.027, 0.028, 0.029,
     ]  # fmt: skip
     apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
@@ -80,7 +90,7 @@ def test_the_default_space_fits_the_system():
     assert rate.high < 1e-3 and rate.log  # full fine-tuning wants a far smaller one than prompts
 
 
-@pytest.mark.parametrize("name", [name for name in space_names() if name != "default"])
+@pytest.mark.parametrize("name", ["promcse", "dcpcse", "d2cse"])
 def test_a_paper_s_grid_is_refused_where_it_says_nothing(name):
     nothing = settings_with(Settings(), load_preset("simcse-sup-minilm").settings | {"tune.space": name})
     if name == "d2cse":
@@ -88,6 +98,154 @@ def test_a_paper_s_grid_is_refused_where_it_says_nothing(name):
     else:
         with pytest.raises(CseError, match=r"prompt.length: the system has no prompt"):
             build_space(nothing)
+
+
+# ---- ablations ------------------------------------------------------------------------------------------------------
+
+ABLATIONS = [name for name in space_names() if name not in ("default", "promcse", "dcpcse", "d2cse")]
+
+
+def of_preset(preset, **values):
+    return settings_with(Settings(), load_preset(preset).settings | values)
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_setting_is_valid_and_differs_from_the_others(name):
+    hint = packaged("spaces.yaml")[name].get("hint", "promcse-kv-minilm").split()[-1]
+    base = of_preset(hint, **{"tune.space": name})
+    space = build_space(base)
+    found = [flatten(each.model_dump()) for each in reached(space, base)]
+    assert len({str(values) for values in found}) == len(space.grid()) == len({one.name for one in space.grid()}) >= 4
+    for setting, values in zip(space.grid(), found, strict=True):
+        assert {key: values[key] for key in setting.values} == setting.values
+
+
+def test_margins_are_those_of_the_table():
+    published = {row.selector.setting.partition("m=")[2] for row in rows() if row.selector.model.startswith("SimCSE")
+                 and (row.selector.paper, row.selector.table) == ("PromCSE", 4)}  # fmt: skip
+    space = build_space(of_preset("promcse-eh-minilm", **{"tune.space": "margin"}))
+    assert {"w/o", *(f"{value:g}" for value in space.dimensions[0].values)} == published
+    assert [setting.name for setting in space.settings] == ["without-the-hinge"]
+
+
+@pytest.mark.parametrize(
+    ("name", "preset", "message"),
+    [
+        ("margin", "promcse-kv-minilm", r"energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
+        ("prompt-length", "simcse-small-minilm", "train.parameters is full, but must be prompts"),
+        ("marign", "promcse-kv-minilm", "no space 'marign'; did you mean 'margin'"),
+    ],
+)
+def test_settings_that_an_ablation_cannot_vary(name, preset, message):
+    with pytest.raises(CseError, match=message):
+        build_space(of_preset(preset, **{"tune.space": name}))
+
+
+# ---- files of named settings ----------------------------------------------------------------------------------------
+
+FILE = """
+about: three ways
+set: {train.batch_size: 16}
+over: ["prompt.length=[2, 3]"]
+settings:
+  fast: {train.learning_rate: 0.1}
+  full: {train.parameters: full, prompt.kind: none, prompt.length: 0, train.learning_rate: 1.0e-4}
+  d2cse: {preset: d2cse-a-minilm, train.learning_rate: 0.5, objective.replaced_tokens.corruption: on_the_fly}
+"""
+
+
+@pytest.fixture
+def space_of(tmp_path):
+    def of(text, **values):
+        path = tmp_path / "ways.yaml"
+        path.write_text(text, encoding="utf-8")
+        wanted = settings_with(Settings(), {"tune.space": str(path)})
+        wanted = settings_with(wanted, {**read_space(wanted.tune).set, **values})
+        return build_space(wanted), wanted
+
+    return of
+
+
+def test_a_file_has_named_settings_before_its_grid(space_of):
+    space, base = space_of(FILE)
+    assert (space.name, space.search) == ("ways", "grid")
+    assert [setting.name for setting in space.grid()] == ["fast", "full", "d2cse", "length 2", "length 3"]
+    assert [setting.name for setting in only(space, ["full"]).grid()] == ["full"]
+    assert {each.train.batch_size for each in reached(space, base)} == {16}
+    with pytest.raises(CseError, match="--only: no setting 'fsat' in space ways; did you mean 'fast'"):
+        only(space, ["fsat"])
+
+
+def test_a_setting_may_start_from_a_preset(space_of):
+    """Its system takes the place of that of params.yaml; data and machine stay, and the file's values go on top."""
+    space, base = space_of(FILE, **{"prompt.length": 3, "train.device": "cpu", "data.seed": 77})
+    (tried,) = reached(only(space, ["d2cse"]), base)
+    values = load_preset("d2cse-a-minilm").settings
+    assert tried.prompt.length == values["prompt.length"] != 3
+    assert tried.objective.replaced_tokens.weight == values["objective.replaced_tokens.weight"] > 0
+    assert (tried.train.device, tried.data.seed) == ("cpu", 77)
+    assert (tried.train.learning_rate, tried.train.batch_size) == (0.5, 16)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: extra inputs"),
+        ("settings: {A b: {}}\n", "ways.yaml: settings.A b"),
+        ("settings: {backbone: {}}\n", "settings.backbone: the name of the bare backbone"),
+        ("settings: {a: {}}\nover: [train.learning_rate=0.1..0.2]\n", "named settings take lists, not ranges"),
+        ("settings: {a: {preset: d2cse-z-minilm}}\n", "setting a: d2cse-z-minilm: no such preset; did you mean"),
+        ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
+        ("settings: {a: {data.max_rows: 9}}\n", "setting a: data.max_rows: must be the same in all trials"),
+        ("settings: {a: {train.selection: training}}\n", "setting a: train.selection: must be the same in all trials"),
+        ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
+        (
+            "set: {data.view: sentences, objective.energy_hinge.weight: 0.0}\n"
+            "settings: {a: {objective.replaced_tokens.weight: 0.1, objective.replaced_tokens.corruption: prepared}}\n",
+            "setting a: objective.replaced_tokens.weight: rows were already corrupted with one value of it",
+        ),
+        ("about: nothing\n", "the search space is empty"),
+        ("- a\n", "not a space; write over or settings"),
+        ("over: [\n", "ways.yaml:2: not valid YAML"),
+    ],
+)
+def test_a_file_that_is_no_space_is_one_line(space_of, text, message):
+    with pytest.raises(CseError, match=f"(?i){message}") as found:
+        space_of(text)
+    assert "\n" not in str(found.value)
+
+
+def test_seeds_are_refused_where_they_cannot_be():
+    drawn = settings(tune__over=["prompt.length=4..8"])
+    with pytest.raises(CseError, match="--seeds: this search decides by one seed"):
+        check_seeds(build_space(drawn), drawn, 3, confirmed=False)
+    check_seeds(build_space(drawn), drawn, 3, confirmed=True)
+    searched = settings(tune__over=["train.seed=[1, 2]"])
+    with pytest.raises(CseError, match=r"--seeds: train\.seed is searched already"):
+        check_seeds(build_space(searched), searched, 2, confirmed=False)
+    made = settings(
+        tune__over=["prompt.length=[4, 8]"], data__view="sentences", objective__energy_hinge__weight=0.0,
+        objective__replaced_tokens__weight=0.01, objective__replaced_tokens__corruption="prepared",
+    )  # fmt: skip
+    with pytest.raises(CseError, match=r"--seeds: train\.seed: rows were already corrupted"):
+        check_seeds(build_space(made), made, 2, confirmed=True)
+
+
+@pytest.mark.parametrize(
+    ("file", "count"), [("raw_model_unsupervised", 46), ("raw_model_supervised", 35), ("systems", 14)]
+)
+def test_the_spaces_behind_the_results(file, count):
+    """Names of the raw model's settings end in their rates."""
+    wanted = settings_with(Settings(), {"tune.space": str(ROOT / f"benchmarks/spaces/{file}.yaml")})
+    base = settings_with(wanted, read_space(wanted.tune).set)
+    space = build_space(base)
+    assert len(space.grid()) == count
+    for setting, tried in zip(space.grid(), reached(space, base), strict=True):
+        if setting.name.startswith(("u-", "s-")):
+            assert tried.train.learning_rate == float(setting.name[-4:])
+            assert (tried.data.view == "sentences") == setting.name.startswith("u-")
+            assert (tried.pooler.kind == "mean") == ("-mean-" in setting.name)
+            assert (tried.objective.energy_hinge.weight > 0) == ("-eh-" in setting.name)
 
 
 # ---- own spaces ---------------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.presets import preset_names
-from cse.settings.spaces import load_ablation
+from cse.settings.spaces import build_space
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
 from tests.systems.record import RECORDED, losses_of
@@ -160,16 +160,15 @@ def test_preset(name, models, data, warm_start, tmp_path):
     np.testing.assert_allclose(served, loaded.encode(sentences), atol=PARITY)
 
 
-@pytest.mark.parametrize(("ablation", "base"), [("prompt-type", "promcse-kv-minilm"), ("d2cse", "d2cse-d-minilm")])
-def test_every_cell_of_an_ablation_is_another_training(ablation, base, models, data, warm_start, tmp_path):
-    """Run by ``cse ablate`` they are DVC experiments, which tests/pipeline/test_ablate.py runs."""
-    grid = load_ablation(ablation)
+@pytest.mark.parametrize(("space", "base"), [("prompt-type", "promcse-kv-minilm"), ("d2cse-design", "d2cse-d-minilm")])
+def test_every_setting_of_an_ablation_is_another_training(space, base, models, data, warm_start, tmp_path):
+    found = build_space(tiny(base, models, warm_start, {"tune.space": space})).settings
     losses = {}
-    for number, cell in enumerate(grid.grid(tiny(base, models, warm_start))):
+    for number, setting in enumerate(found):
         watch = Watch()
-        run_training(tiny(base, models, warm_start, dict(cell.changes)), data, tmp_path / str(number), watch)
-        losses[cell.label] = tuple(round(record.terms["loss"], 6) for record in watch.records)
-    assert len(losses) == len(grid.cells) > 4
+        run_training(tiny(base, models, warm_start, dict(setting.values)), data, tmp_path / str(number), watch)
+        losses[setting.name] = tuple(round(record.terms["loss"], 6) for record in watch.records)
+    assert len(losses) == len(found) > 4
     assert len(set(losses.values())) == len(losses), losses
 
 

@@ -6,6 +6,7 @@ import csv
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +14,8 @@ import time
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cse.data.tasks.store import TASKS_FILE, write_tasks
+from cse.data.store import PreparedData
+from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -64,7 +66,7 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     monkeypatch.setattr(sys, "executable", forking_python)  # nothing of what follows is killed
 
     output = finish(folder, *GRID, *LONG)
-    assert "resuming the sweep" in output
+    assert f"{len(done)} of 4 trials are on record" in output
     assert finished(folder).items() >= done.items()  # nothing that was done is done again
     assert len(trials_of(folder)) == 4
 
@@ -80,22 +82,15 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
     assert "best: trial" in output and "running" not in output and time.monotonic() - again < 20
 
-    (state,) = folder.glob(".cse/tune/*/tune/tuner.pkl")  # cut off by a full disk, or by a kill
-    state.write_bytes(state.read_bytes()[:100])
-    (state.parents[1] / "sweep.json").unlink()
-    output = finish(folder, *GRID, *LONG)
-    assert "is truncated; restarting the search, but keeping finished trials" in output
-    assert scores(folder) == scores(other)
-    assert finished(folder).items() >= done.items()
-
 
 @pytest.mark.usefixtures("forked")
 def test_default_search_stops_what_falls_behind(folder):
     """Four CPU-bound trials at a time would hide it: workers are reused, and TensorBoard has the settings."""
-    output = finish(
-        folder, "-s", "tune.over=['train.learning_rate=1e-3..10 log', 'prompt.length=2..6']", "-s", "tune.trials=8",
+    options = (
+        "-s", "tune.over=['train.learning_rate=1e-3..10 log', 'prompt.length=2..6']", "-s", "tune.trials=8",
         "-s", "train.epochs=10",
     )  # fmt: skip
+    output = finish(folder, *options)
     rows = trials_of(folder)
     states = [row["state"] for row in rows]
     assert len(rows) == 8 and states.count("finished") >= 1
@@ -111,6 +106,74 @@ def test_default_search_stops_what_falls_behind(folder):
         hparams += "_hparams_/session_start_info" in log.summary_metadata
         assert any(tag.endswith("dev_spearman") for tag in log.Tags()["scalars"])
     assert hparams == 8
+
+    (state,) = folder.glob(".cse/tune/*/tune/tuner.pkl")
+    (state.parents[1] / "sweep.json").unlink()  # killed before it was written: no trial is left to run
+    assert "resuming the sweep" in finish(folder, *options)
+    done = finished(folder)
+    state.write_bytes(state.read_bytes()[:100])  # cut off by a full disk, or by a kill
+    (state.parents[1] / "sweep.json").unlink()
+    output = finish(folder, *options)
+    assert "is truncated; restarting the search, but keeping finished trials" in output
+    assert finished(folder).items() >= done.items()
+
+
+WAYS = """
+settings:
+  plain: {}
+  fast: {train.learning_rate: 0.1}
+  full: {train.parameters: full, prompt.kind: none, prompt.length: 0, train.learning_rate: 1.0e-4}
+  wrong: {train.learning_rate: 1.0e+30}
+"""
+
+
+def choices_of(folder):
+    (path,) = folder.glob(".cse/tune/*/choices.json")
+    return json.loads(path.read_text(encoding="utf-8"))["result"]
+
+
+@pytest.mark.usefixtures("forked")
+def test_the_best_are_trained_with_seeds_chosen_and_only_then_tested(folder):
+    """What is on record is trained and measured once; a test set is opened once the choice is on record."""
+    (folder / "ways.yaml").write_text(WAYS, encoding="utf-8")
+    space = ("-s", "tune.space=ways.yaml", "-s", "train.device=cpu", "-s", "evaluation.device=cpu")
+    finish(folder, *space)
+    swept = finished(folder)
+    assert len(trials_of(folder)) == 4 and len(swept) == 3
+    assert not list(folder.glob(".cse/tune/**/record"))
+    prepared = folder / "data/prepared"
+    dev, tested = open_dev(PreparedData(prepared)), open_tasks(PreparedData(prepared), TEST)
+    (prepared / TASKS_FILE).unlink()
+    write_tasks(prepared, dev=dev)  # no test set is there
+    failed = finish(folder, *space, "--confirm", "2", "--seeds", "2", code=2)
+    assert "no data for sts, cxc, tasks" in failed
+    ((choice,), confirmed) = choices_of(folder), finished(folder)
+    assert choice["blind"] and [len(scores) for scores in choice["dev"].values()] == [2, 2]
+    assert len(confirmed) == 3 + 2 and confirmed.items() >= swept.items()
+    (prepared / TASKS_FILE).unlink()
+    write_tasks(prepared, dev=dev, test=tested)
+
+    best, second = choice["dev"]
+    output = finish(folder, *space, "--confirm", "2", "--seeds", "2", "--against", second)
+    assert finished(folder) == confirmed and choices_of(folder) == [choice]
+    assert f"{best}, {second}; no test set was open" in output
+    table = output.partition("; no test set was open\n")[2].splitlines()
+    assert table[0].split() == ["setting", "seeds", "dev", "STS"]
+    assert [line.split()[:2] for line in table[1:4]] == [["backbone", "1"], [best, "2"], [second, "2"]]
+    assert [line.count("±") for line in table[1:4]] == [0, 2, 2]
+    assert f"{best} (2 seeds) against {second} (2 seeds)" in output
+    records = {path: path.stat().st_mtime_ns for path in folder.glob(".cse/tune/**/record/record.json")}
+    assert len(records) == 5
+
+    one, other = [path.parents[1] for path in sorted(records) if "trials" in path.parts][:2]
+    shutil.rmtree(one / "checkpoint")
+    shutil.copytree(other / "checkpoint", one / "checkpoint")
+    output = finish(folder, *space, "--confirm", "3", "--seeds", "1")
+    assert "is of another model; measuring again" in output
+    assert "not blind, since a test set had been opened before" in output
+    assert [choice["blind"] for choice in choices_of(folder)] == [True, False]
+    changed = [path for path, when in records.items() if path.stat().st_mtime_ns != when]
+    assert changed == [one / "record/record.json"]
 
 
 @pytest.mark.usefixtures("forked")

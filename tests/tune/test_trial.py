@@ -14,11 +14,11 @@ from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, wri
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
-from cse.settings.spaces import build_space, settings_with
+from cse.settings.spaces import Setting, Space, build_space, settings_with
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
-from cse.tune.driver import _check_disk, _check_objective, _name
-from cse.tune.job import METRIC, WORST, read_curve, share_data
+from cse.tune.driver import _check_disk, _check_objective, _name, runs_of
+from cse.tune.job import METRIC, WORST, drawn_of, read_curve, share_data
 from cse.tune.outcome import TrialRecord
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
@@ -137,11 +137,24 @@ def test_values_of_ranges_are_rounded(make_job):
     assert make_job().config_of(drawn) == drawn
 
 
+def test_a_seed_makes_another_trial_but_for_that_of_the_settings(make_job):
+    job = make_job(**{"train.seed": 7})
+    runs = runs_of([Setting("long", {"prompt.length": 3}), Setting("nine", {"train.seed": 9})], 2, job)
+    assert [(run.name, run.seed, run.config) for run in runs] == [
+        ("long", 7, {"prompt.length": 3}),
+        ("nine", 9, {"train.seed": 9}),
+        ("long", 8, {"prompt.length": 3, "train.seed": 8}),
+        ("nine", 9, {"train.seed": 9}),
+    ]
+    listed = {"run": {"setting": "long", "prompt.length": 3, "train.seed": 7}}
+    assert job.config_of(drawn_of(listed)) == {"prompt.length": 3}
+
+
 def test_a_sweep_needs_a_term_that_dev_pairs_can_judge(make_job, folder):
     weights = {"masked_lm": 1.0, "nt_xent": 0.0, "energy_hinge": 0.0}
     tokens_alone = {f"objective.{term}.weight": weight for term, weight in weights.items()}
     with pytest.raises(CseError, match=r"^tune: objective.masked_lm compares no sentences"):
-        _check_objective(make_job(**tokens_alone).settings, folder / "data/prepared")
+        _check_objective(make_job(**tokens_alone).settings, folder / "data/prepared", Space("own", "grid", ()))
 
 
 def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
@@ -165,7 +178,7 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
         run_trial(CONFIG, job, reports.append)
     folder = job.folder_of(CONFIG)
     assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
-    lost = TrialRecord(1, "failed", CONFIG, CONFIG, None, 0, 0.0, [], f"OSError: {failed.value}", str(folder))
+    lost = TrialRecord(1, "a", 42, "failed", CONFIG, CONFIG, None, 0, 0.0, f"OSError: {failed.value}", str(folder))
     with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .* to retry them"):
         _check_disk([lost, replace(lost, state="finished", reason="")], job)
     run_trial(CONFIG, job, reports.append)

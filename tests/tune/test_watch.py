@@ -13,8 +13,8 @@ from cse.tune.watch import Watch, callback
 @pytest.fixture
 def watch(monkeypatch):
     monkeypatch.setattr(module, "free_in_words", lambda ray: "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free")
-    shown = Watch(SimpleNamespace(name="s"), SimpleNamespace(threads=2), "", gpus=0.5)
-    shown.lines = []
+    shown = Watch(SimpleNamespace(threads=2), 4, gpus=0.5)
+    shown.lines, shown.ran = [], 0.0
     monkeypatch.setattr(shown, "say", shown.lines.append)
     monkeypatch.setattr(module, "_watching", shown)
     return shown

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from cse.data.clean import text_key
 from cse.data.draws import LEAST, draw_parts
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, held_out_texts
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
 _DEV_LABELLED = 0.2  # share of a task's reference texts that are its dev part
-_SEED = "cse study"
+_SEED = "cse study"  # of hashes: another word would draw other parts
 
 
 def dev_part(task: Task) -> Task:
@@ -48,13 +48,6 @@ def part_for_test(task: Task) -> Task:
         held_out = task.split == HELD_OUT
         return _of_test(task, _drawn_of_labels(task), inside=False) if held_out else task
     return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
-
-
-def apart(task: Task) -> Iterator[str]:
-    """Yield the texts of a task that no training row of a study may hold: those of the test and of the dev part."""
-    yield from held_out_texts(task)
-    if isinstance(task, LabelledTexts):
-        yield from held_out_texts(dev_part(task))
 
 
 def _halved(task: Any) -> list[bool]:

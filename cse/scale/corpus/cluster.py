@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError
-from cse.ray_session import ADDRESS, gpus_each, in_words, listed_machines, ray_session, with_more
+from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, largest_crew, listed_machines, ray_session, with_more
 from cse.runtime.providers import usable_cpus
-from cse.scale.side_by_side import Crew, largest_crew
 from cse.stages.common import DEBUG_VARIABLE
 
 _STORE_BYTES = 100 * 1024 * 1024  # the texts of a piece per worker; what does not fit goes to disk

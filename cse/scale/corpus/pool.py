@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from cse.errors import CseError, error_line
+from cse.ray_session import Crew
 from cse.scale.corpus.pieces import PieceRows
 from cse.scale.corpus.plan import Piece
+from cse.scale.corpus.side_by_side import share_out
 from cse.scale.corpus.sources import CorpusFile
 from cse.scale.corpus.worker import Made, Worker, WorkerConfig
-from cse.scale.side_by_side import Crew, share_out
 
 TRIES = 5  # of a piece whose process dies
 # of an actor: one is encoded, the other is written, fetched or tokenised. On a GPU these may take longer than encoding.

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from cse.data.tasks.kinds import HELD_OUT, BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
-from cse.data.tasks.parts import apart, dev_part, part_for_test
+from cse.data.tasks.parts import dev_part, part_for_test
 from cse.errors import CseError
-from cse.study.measures import CXC, DEV, columns, gained, kept
 
 
 def test_labelled_texts_keep_their_test_rows():
@@ -43,7 +42,6 @@ def test_where_the_reference_texts_are_the_training_rows_the_test_texts_are_halv
     parts = dev_part(task), part_for_test(task)
     assert all(10 <= len(part.test) <= 30 and part.reference == rows for part in parts)
     assert sorted(parts[0].test + parts[1].test) == sorted(texts)
-    assert list(apart(task)) == [*texts, *parts[0].test]
     assert {*parts[0].test_label} == {*parts[1].test_label} == {*"0123"}, "of each label in both"
     pairs = replace(task, test_label=[str(n // 2) for n in range(40)])
     halves = [{*part.test_label} for part in (dev_part(pairs), part_for_test(pairs))]
@@ -127,25 +125,3 @@ def test_the_parts_are_the_same_each_time_and_need_a_few_rows():
     assert dev_part(task) == dev_part(task)
     with pytest.raises(CseError, match="task few: 3 rows are too few"):
         dev_part(Triplets("few", list("abc"), list("def"), list("ghi")))
-
-
-def test_columns_of_an_evaluation():
-    labels = {"kind": "labelled texts", "main": "kNN", "values": {"kNN": 90.0, "MAP": 50.0, "probe": 91.0}}
-    search = {"kind": "retrieval", "main": "nDCG@10", "values": {"nDCG@10": 51.0, "MAP": 40.0}}
-    dev = {"kind": "scored pairs", "main": "Spearman", "values": {"Spearman": 86.0}}
-    found = columns(
-        {"cxc": {"all_pairs": 76.0, "mean": 75.0}, "tasks": {DEV: dev, "intents": labels, "manual": search}}
-    )
-    assert found == {DEV: 86.0, CXC: 76.0, "intents kNN": 90.0, "intents MAP": 50.0, "manual nDCG@10": 51.0}
-    assert columns({"tasks": {DEV: labels}}) == {DEV: 90.0}
-    assert columns({"tasks": {DEV: labels}}, "MAP") == {DEV: 50.0}
-    assert columns({"Avg.": {"all": 81.0}, "sts": {}}) == {"STS": 81.0}
-    assert columns({"mean of 2 tasks": {"all": 70.0}, "cxc": None}) == {"STS": 70.0}
-
-
-def test_what_is_kept_counts_each_task_once():
-    bare = {DEV: 86.0, CXC: 76.0, "intents kNN": 90.0, "intents MAP": 50.0, "manual nDCG@10": 51.0}
-    now = {DEV: 88.0, CXC: 70.0, "intents kNN": 91.0, "intents MAP": 20.0, "manual nDCG@10": 48.0}
-    assert gained(now, bare) == 2.0
-    assert kept(now, bare) == -1.0
-    assert kept({DEV: 1.0, CXC: 2.0}, {DEV: 1.0, CXC: 2.0}) is None

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import click
 
 from cse.errors import CseError, error_line
-from cse.ray_session import WAIT_SECONDS, cpus_each, free_in_words, gpus_each, in_words, listed_machines, with_more
+from cse.ray_session import WAIT_SECONDS, Crew, free_in_words
 
 MOST_LOSSES = 2  # lost workers before a job is given up
 
@@ -21,35 +21,6 @@ class Ended(NamedTuple):
     name: Any
     result: Any
     lost: str
-
-
-class Crew(NamedTuple):
-    """How many workers there are, and what each takes of its machine."""
-
-    workers: int
-    cpus: int
-    gpus: float = 0.0
-
-    def __str__(self) -> str:
-        return in_words(self.cpus, self.gpus)
-
-
-def largest_crew(ray: Any, at_once: int | None, jobs: int, *, gpu: bool | None = None) -> Crew:
-    """Return as many workers as find a place on the machines, and the share of each.
-
-    Args:
-        at_once: most workers; None: one for each CPU, or for each GPU if they get any.
-        gpu: whether they get GPUs; None: if there are any.
-    """
-    there = with_more(ray)
-    gpu = gpus_each(there, 1) > 0 if gpu is None else gpu
-    wanted = at_once or int(sum(machine.gpus if gpu else machine.cpus for machine in there))
-    for workers in range(min(wanted, jobs), 0, -1):
-        gpus = gpus_each(there, workers) if gpu else 0.0
-        if cpus := cpus_each(there, workers, gpus):
-            return Crew(workers, cpus, gpus)
-    least = in_words(1, 1 if gpu else 0)
-    raise CseError(f"no place for a worker, which takes {least} of one machine: Ray has {listed_machines(there)}")
 
 
 def share_out(

@@ -1,1 +1,0 @@
-"""A study: many settings, each trained with several seeds, chosen by dev scores before a test set is opened."""
