@@ -37,6 +37,14 @@ def repeat_words_as_released(
     return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
 
 
+def most_repeated(augment: AugmentSettings, length: int) -> int:
+    """Return how many pieces of a row of so many ids may be repeated."""
+    if augment.repeat_words == 0.0:
+        return 0
+    most = int(augment.repeat_words * length)
+    return max(2, most) if augment.repeat_rule == "paper" else max(min(10, most) - 1, 0)
+
+
 def change_ids(
     augment: AugmentSettings, backbone: Backbone | StaticWords, rng: np.random.Generator
 ) -> ChangeIds | None:

@@ -33,7 +33,8 @@ from cse.runtime.uses import text_of
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings
 from cse.settings.objective import ObjectiveSettings
-from cse.settings.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.augment import most_repeated
 
 _INIT_STD = 0.02  # of a new prompt, as in the released code
 
@@ -69,6 +70,7 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
         raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
     _check_length(encoder, train.max_length)
+    _check_repeats(encoder, train.max_length, augment)
     return encoder
 
 
@@ -135,6 +137,15 @@ def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
             f"train.max_length {max_length}; lower one of the two"
         )
     raise CseError(words)
+
+
+def _check_repeats(encoder: SentenceEncoder, max_length: int, augment: AugmentSettings) -> None:
+    room, longest = encoder.backbone.usable_length(encoder.shift), max_length + most_repeated(augment, max_length)
+    if longest > room:
+        raise CseError(
+            f"augment.repeat_words: {augment.repeat_words} makes rows of {longest} tokens out of {max_length}, but "
+            f"{encoder.backbone.files.name} has room for {room}; lower it or train.max_length"
+        )
 
 
 def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:

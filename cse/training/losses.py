@@ -81,8 +81,11 @@ class Losses(nn.Module):
         return {f"loss.terms.{name}.{part}": rate for name, term in terms for part, rate in term.rates().items()}
 
     def memory(self) -> dict[str, torch.Tensor]:
-        """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""
-        return dict(self.named_buffers())
+        """Return the terms' buffers by name, but for those that follow from the data; a resumed run needs them besides
+        the trained weights.
+        """
+        kept = self.state_dict()
+        return {name: buffer for name, buffer in self.named_buffers() if name in kept}
 
     def named_terms(self) -> list[tuple[str, Loss]]:
         return list(self.terms.items())  # type: ignore[arg-type]

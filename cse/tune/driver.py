@@ -40,7 +40,9 @@ from cse.tune.job import ATTEMPT, METRIC, SETTING, Job, drawn_of, share_data
 from cse.tune.outcome import FAILED, FINISHED, STOPPED, Sweep, TrialRecord, read_sweep, write_sweep
 from cse.tune.watch import Watch, callback
 
-_NOT_THE_TRIALS = ("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.eval_every")
+_NOT_THE_TRIALS = (
+    *("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.workers", "train.save_seconds"),
+)
 _SYNC = 10  # seconds between copies of logs and search state into the sweep folder
 _RESTARTS = 12  # maximum per trial in Ray; the trial counts lost workers itself and gives up earlier
 _CUT_OFF = (EOFError, pickle.UnpicklingError)  # from reading Ray's state if a full disk or a kill cut its writing short
@@ -403,11 +405,12 @@ def _watched(job: Job, count: int) -> Iterator[Watch]:
 def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
-    others = ("data.", "evaluation.", "export.", "promotion.")
+    others = ("data.", "evaluation.", "export.", "promotion.", "bank.")
+    spaced = ("train.eval_every",) if space.search == "optuna" else ()  # a search spaces evaluations itself
     around = {
         key: value
         for key, value in values.items()
-        if key not in space.keys and key not in _NOT_THE_TRIALS and not key.startswith(others)
+        if key not in (*space.keys, *_NOT_THE_TRIALS, *spaced) and not key.startswith(others)
     }
     if settings.data.more:
         around["data.more"] = settings.data.more_in_training

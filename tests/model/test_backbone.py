@@ -194,6 +194,21 @@ def test_training_length_beyond_the_position_table(bert):
     assert encoder_from(bert, settings).max_length == 28
 
 
+@pytest.mark.parametrize(("rule", "longest"), [("paper", 42), ("released", 41)])
+def test_repeated_pieces_beyond_the_position_table(bert, rule, longest):
+    tree = {
+        "prompt": {"length": 4},
+        "augment": {"repeat_words": 0.32, "repeat_rule": rule},
+        "train": {"max_length": 32},
+    }
+    with pytest.raises(CseError) as caught:
+        encoder_from(bert, check_settings(tree, "test"))
+    assert str(caught.value) == (
+        f"augment.repeat_words: 0.32 makes rows of {longest} tokens out of 32, but {bert.files.name} has room for "
+        "36; lower it or train.max_length"
+    )
+
+
 def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
     whole = load_backbone(find_backbone(str(tiny_folders["bert"])))
     folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
