@@ -168,7 +168,7 @@ def test_mistakes_are_one_line_in_both(encoder, call, message):
 
 def test_a_folder_of_the_other_kind_is_sent_to_the_other_encoder(encoders):
     bundle = encoders[1].path
-    with pytest.raises(CseError, match=r"this is an ONNX bundle; load it with cse\.OnnxEncoder"):
+    with pytest.raises(CseError, match=r"this is an ONNX bundle or a bank; load it with cse\.OnnxEncoder"):
         cse.SentenceEncoder.load(bundle)
     with pytest.raises(CseError, match="no bundle here"):
         cse.OnnxEncoder(bundle.with_name("checkpoint"))

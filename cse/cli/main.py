@@ -79,24 +79,9 @@ class _Group(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         for command in entry_points(group=_BROUGHT, name=cmd_name):
-            try:
-                with naming_extra():
-                    brought: click.Command = command.load()
-            except CseError as error:
-                return _cannot_run(cmd_name, error)
+            brought: click.Command = command.load()
             return brought
         return super().get_command(ctx, cmd_name)
-
-
-def _cannot_run(name: str, reason: CseError) -> click.Command:
-    """Return what stands for a command whose packages are missing: listed in the help, refused when called."""
-
-    def refuse(**_: object) -> None:
-        raise reason
-
-    anything = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
-    lenient = {"ignore_unknown_options": True}
-    return click.Command(name, lenient, refuse, [anything], short_help="(needs more packages)", add_help_option=False)
 
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})

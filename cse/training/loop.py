@@ -101,7 +101,7 @@ def train(
         twice = settings.mini_batch_size is not None
         batch = encode_staged(encoder, staged, tensors, augment=augment, bf16=bf16, twice=twice)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
-            terms = losses.forward(batch)
+            terms = losses(batch)
         optimizer.zero_grad()
         terms["loss"].backward()
         group.average_gradients(weights)

@@ -120,7 +120,7 @@ def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
         ("bank add bank other --name x", "another backbone"),
         ("bank add bank data/checkpoint --name a/b", "domain 'a/b': not a valid name"),
         ("bank add data/bundle data/checkpoint --name x", "data/bundle: a bundle of one model, not a bank"),
-        ("bank add nowhere data/checkpoint --name x", "nowhere: no bank here"),
+        ("bank add nowhere data/checkpoint --name x", "nowhere: no bundle here (bundle.json is missing);"),
         ("bank create bank data/checkpoint", "bank: holds files that cse did not put there"),
         ("bank remove bank hiden", "no domain 'hiden'; did you mean 'hidden'"),
         ("bank list data/bundle", "data/bundle: a bundle of one model, not a bank"),

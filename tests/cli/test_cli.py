@@ -572,7 +572,7 @@ def test_records_of_models_become_a_report(cse, project, tiny_folders):
     told = cse("report", "records", "--out", "report").out
     assert told == "report/report.html: 3 systems, 3 records, 3 pictures\n"
     page = (project / "report/report.html").read_text()
-    assert '<td class="name">mine</td>' in page
+    assert '<td class="system">mine</td>' in page
     assert "Your own pairs" in page
     assert "Not measured" not in page
     assert "mean of 2 tasks" not in page  # two tasks of one's own are no average of the papers

@@ -24,7 +24,7 @@ def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
 
 def test_without_tensorboard_a_line_says_how_to_have_curves(project, cse, monkeypatch):
     before = set(Path(".cse").glob("**/events.out.tfevents.*"))
-    monkeypatch.setattr("cse.stages.train.find_spec", lambda name: None)
+    monkeypatch.setattr("cse.training.observers.find_spec", lambda name: None)
     done = cse("train", "-s", "train.max_steps=1", "--out", "data/again")
     assert done.code == 0, done.err
     assert "no curves for TensorBoard: pip install 'cse[boards]'\n" in done.err

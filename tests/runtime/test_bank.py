@@ -474,7 +474,8 @@ def test_projectors_and_unit_length_are_each_rows_own():
     for row in (0, 2):
         np.testing.assert_allclose(found[row], np.tanh(weight @ pooled[row] + bias), rtol=1e-5)
     tokens = Tokens.of([np.array([row + 1], np.int32) for row in range(3)])
-    prepared = Prepared(["a", "b", "c"], tokens, rows, np.arange(3), np.arange(3), 3, single=False)
+    own = {"names": ["q", "p", "q"], "single": False}
+    prepared = Prepared(["a", "b", "c"], tokens, rows, np.arange(3), np.arange(3), 3, **own)
 
     def unit(normalize):
         def embed(ids, mask, rows):
