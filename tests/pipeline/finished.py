@@ -49,7 +49,7 @@ def make_for_pages(folder: Path, default: Workspace) -> None:
     workspace = default.copy(folder / "clone")
     write_user_files(workspace.folder)
     workspace.set({"data.source": "files", "tune.trials": 2})
-    workspace.run(sys.executable, "-m", "cse.settings.document", "--params", "params.yaml")  # in the project's layout
+    workspace.run(sys.executable, "-m", "cse.settings.document")  # in the project's layout
     workspace.commit()
     workspace.dvc("repro")
     workspace.commit()
