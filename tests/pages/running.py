@@ -168,7 +168,7 @@ class Page:
         tree = yaml.load(file)
         merge(tree, YAML(typ="safe", pure=True).load(text))
         yaml.dump(tree, file)
-        self.clone.run(sys.executable, "-m", "cse.settings.document", "--params", "params.yaml")
+        self.clone.run(sys.executable, "-m", "cse.settings.document")
 
 
 def merge(tree: dict, changes: dict) -> None:
