@@ -28,8 +28,9 @@ from cse.errors import CseError
 @click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
 @encoding_option
 @click.option(
-    "--batch-size", type=click.IntRange(min=1), default=64, show_default=True, help="Sentences per forward pass."
-)
+    "--batch-size", type=click.IntRange(min=1),
+    help="Most texts per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
+)  # fmt: skip
 @click.option(
     "--device", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
 )
@@ -43,7 +44,7 @@ def encode(
     column: str | None,
     domain_column: str | None,
     encoding: str,
-    batch_size: int,
+    batch_size: int | None,
     device: str,
     normalize: bool,
     role: str | None,
