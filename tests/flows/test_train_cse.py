@@ -218,7 +218,7 @@ def test_sweep_and_gate(finished_tiny_clone, tmp_path):
     workspace.environment |= environment_of(workspace)
     params = (workspace.folder / "params.yaml").read_text()
     output = workspace.run("cse", "flow", "train", "--sweep", "train.learning_rate=[0.02,1.0]", "--promote", "promote")
-    found = re.findall(r"trial \d+ finished, train\.learning_rate (\S+): dev (\S+)", output)
+    found = re.findall(r"finished, learning_rate (\S+?)(?:, seed \d+)?: dev (\S+)", output)
     trials = {float(rate): float(score) for rate, score in found}
     assert set(trials) == {0.02, 1.0}
     best = max(trials, key=trials.get)
