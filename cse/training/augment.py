@@ -20,7 +20,7 @@ def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Genera
     The number of repetitions is uniform over ``0 .. max(2, int(largest_share * n))`` for ``n`` pieces, at most ``n``.
     """
     places = np.flatnonzero(~np.isin(ids, special))
-    most = min(max(2, int(largest_share * len(places))), len(places))
+    most = min(most_repeated("paper", largest_share, len(places)), len(places))
     return _repeat_at(ids, places, int(rng.integers(0, most + 1)), rng)
 
 
@@ -33,16 +33,14 @@ def repeat_words_as_released(
     counts all ids of the row, first and last token included; ``m = 0`` repeats nothing. Any token but the first and
     the last may be repeated. Arguments and result are those of ``repeat_words``.
     """
-    most = min(10, int(largest_share * len(ids)))
-    return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most)) if most > 0 else 0, rng)
+    most = most_repeated("released", largest_share, len(ids))
+    return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most + 1)), rng)
 
 
-def most_repeated(augment: AugmentSettings, length: int) -> int:
-    """Return how many pieces of a row of so many ids may be repeated."""
-    if augment.repeat_words == 0.0:
-        return 0
-    most = int(augment.repeat_words * length)
-    return max(2, most) if augment.repeat_rule == "paper" else max(min(10, most) - 1, 0)
+def most_repeated(rule: str, largest_share: float, count: int) -> int:
+    """Return how many of so many pieces a rule repeats at most; that of released code counts all ids of the row."""
+    most = int(largest_share * count)
+    return max(2, most) if rule == "paper" else max(min(10, most) - 1, 0)
 
 
 def change_ids(

@@ -70,7 +70,8 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
         raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
     _check_length(encoder, train.max_length)
-    _check_repeats(encoder, train.max_length, augment)
+    if augment.repeat_words > 0.0:
+        _check_repeats(encoder, train.max_length, augment)
     return encoder
 
 
@@ -140,7 +141,8 @@ def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
 
 
 def _check_repeats(encoder: SentenceEncoder, max_length: int, augment: AugmentSettings) -> None:
-    room, longest = encoder.backbone.usable_length(encoder.shift), max_length + most_repeated(augment, max_length)
+    room = encoder.backbone.usable_length(encoder.shift)
+    longest = max_length + most_repeated(augment.repeat_rule, augment.repeat_words, max_length)
     if longest > room:
         raise CseError(
             f"augment.repeat_words: {augment.repeat_words} makes rows of {longest} tokens out of {max_length}, but "

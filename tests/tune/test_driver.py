@@ -89,3 +89,16 @@ def test_changed_code_is_another_sweep(name_of, tmp_path, monkeypatch):
     code = [changed if path.name == "sts.py" else path for path in training_code()]
     monkeypatch.setattr(ready, "training_code", lambda: code)
     assert name_of() != before
+
+
+@pytest.mark.parametrize(("over", "another"), [("[0.01, 0.02]", True), ("1e-3..1e-2", False)], ids=["list", "search"])
+def test_the_spacing_of_evaluations_counts_unless_the_search_chooses_it(name_of, over, another):
+    """The best of a training is kept, so that more evaluations find a better one."""
+    values = {"tune.over": [f"train.learning_rate={over}"]}
+    assert (name_of(**values, **{"train.eval_every": 7}) != name_of(**values)) is another
+
+
+@pytest.mark.parametrize("key", ["bank.domains", "train.save_seconds", "tune.concurrent"])
+def test_what_changes_no_score_is_the_same_sweep(name_of, key):
+    value = {"bank.domains": {"tickets": {"data": "data/raw/tickets"}}}.get(key, 3)
+    assert name_of(**{key: value}) == name_of()
