@@ -16,7 +16,8 @@ from cse.training.workers import STORAGE_VARIABLE
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
-FILES = sorted(path for path in DEPLOY.iterdir() if path.suffix in (".yaml", ".json"))
+KUBERNETES = DEPLOY / "kubernetes"
+FILES = sorted(path for path in DEPLOY.rglob("*") if path.suffix in (".yaml", ".json"))
 # of the custom resources, ray.io/v1
 JOB_FIELDS = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
 JOBS = ("rayjob-train", "rayjob-embed")
@@ -37,7 +38,7 @@ def resource(name: str) -> dict:
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
 def test_files_parse(path):
-    assert {"kubernetes.yaml", "grafana.json", "ray-cluster.yaml"} <= {file.name for file in FILES}
+    assert {"server.yaml", "grafana.json", "ray-cluster.yaml"} <= {file.name for file in FILES}
     assert all(documents(path))
 
 
@@ -132,7 +133,7 @@ def test_the_server_on_kubernetes_is_that_of_the_image():
     """Probed, confined, asked by Prometheus itself; with arguments that `cse serve` has and time to end requests."""
     from deploy.server.command import serve
 
-    deployment, service, claim = documents(DEPLOY / "kubernetes.yaml")
+    deployment, service, claim = documents(KUBERNETES / "server.yaml")
     template, labels = deployment["spec"]["template"], deployment["spec"]["selector"]["matchLabels"]
     pod = template["spec"]
     (container,) = pod["containers"]
@@ -147,7 +148,7 @@ def test_the_server_on_kubernetes_is_that_of_the_image():
     assert scrape == {"scrape": "true", "port": str(port["containerPort"]), "path": "/metrics"}
     given = serve.make_context("serve", list(container["args"])).params
     assert (given["host"], given["port"]) == ("0.0.0.0", port["containerPort"])
-    assert pod["terminationGracePeriodSeconds"] > given["drain"]
+    assert pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + given["drain"]
     assert str(given["threads"]) == container["resources"]["limits"]["cpu"]
     mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
     assert mounts.keys() == {given["model"], str(given["api_keys"].parent)}
@@ -157,7 +158,29 @@ def test_the_server_on_kubernetes_is_that_of_the_image():
     assert volumes["model"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert users_of(pod) == {words[0] for name, words in instructions() if name == "USER"}
     assert container["securityContext"]["allowPrivilegeEscalation"] is False
-    assert re.search(r":[\d.]+$", container["image"])
+    (base,) = documents(KUBERNETES / "kustomization.yaml")
+    assert [(image["name"], bool(re.fullmatch(r"[\d.]+", image["newTag"]))) for image in base["images"]] == [
+        (container["image"], True)
+    ]
+    assert base["resources"] == ["server.yaml", "scaling.yaml"]
+
+
+def test_what_scales_guards_and_watches_the_server_finds_its_pods():
+    deployment, service, _ = documents(KUBERNETES / "server.yaml")
+    scaler, budget, policy = documents(KUBERNETES / "scaling.yaml")
+    (monitor,) = documents(KUBERNETES / "monitor.yaml")
+    labels = deployment["spec"]["selector"]["matchLabels"]
+    target = scaler["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (deployment["kind"], deployment["metadata"]["name"])
+    assert "replicas" not in deployment["spec"], "to apply it again would undo the scaler"
+    assert scaler["spec"]["minReplicas"] > budget["spec"]["maxUnavailable"], "one pod is left while a node is drained"
+    assert budget["spec"]["selector"]["matchLabels"] == policy["spec"]["podSelector"]["matchLabels"] == labels
+    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
+    (port,) = service["spec"]["ports"]
+    (endpoint,) = monitor["spec"]["endpoints"]
+    (rule,) = policy["spec"]["ingress"]
+    assert {endpoint["port"], rule["ports"][0]["port"]} == {port["name"]}
+    assert endpoint["path"] == deployment["spec"]["template"]["metadata"]["annotations"]["prometheus.io/path"]
 
 
 def users_of(pod: dict) -> set[str]:
