@@ -58,7 +58,7 @@ benchmark: $(STAMP)        ## training, encoding, a sweep: relative to peers at 
 	$(PIP) -e '.[benchmarks]'
 	python -m benchmarks
 
-# with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/gpu.md
+# with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/results.md
 DEVICE := cuda
 ifeq ($(origin PYTHON),file)
 gpu: $(STAMP)              ## checks, memory and speed on a GPU (10 minutes); DEVICE=cpu: the dry form

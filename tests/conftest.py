@@ -88,7 +88,7 @@ def shared_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="session", autouse=True)
 def graphs(shared_folder) -> Iterator[None]:
     """Trace each model once that tests, and commands that they fork, export; ``traced_anew`` is without that."""
-    if importlib.util.find_spec("onnx") is None:  # as on a machine with few packages, see docs/gpu.md
+    if importlib.util.find_spec("onnx") is None:  # as on a machine with few packages, see docs/results.md (On a GPU)
         yield
         return
     from cse.export import graph

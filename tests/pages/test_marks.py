@@ -9,7 +9,7 @@ from tests.pages.blocks import PAGES, ROOT, blocks_of
 from tests.pages.counts import COUNTS, check_counts
 from tests.pages.sybils import pages
 
-NOTHING_RUNS = {"docs/gpu.md", "docs/results.md"}  # hours, a GPU, data of others
+NOTHING_RUNS = {"docs/results.md"}  # hours, a GPU, data of others
 NEEDS = (
     "network|downloads|GPU|bucket|machines|cluster|account|server|hour|minutes|trainings|captions|data|prints|answers|"
     "extract|clone"
