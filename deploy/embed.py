@@ -1,4 +1,4 @@
-"""Embed lines of text with a bundle or a bank, without torch: a minimal consumer. See ``deploy/README.md``."""
+"""Embed lines of text with a bundle or a bank, without torch: a minimal consumer. See ``docs/deploy.md``."""
 
 from __future__ import annotations
 

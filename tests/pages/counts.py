@@ -9,13 +9,12 @@ import pytest
 # blocks that the slow tests run in a clone, blocks that a test of its own runs, blocks that say why they are not run
 COUNTS = {
     "README.md": (13, 0, 2),
-    "deploy/README.md": (1, 0, 2),
     "docs/adapt.md": (6, 1, 8),
     "docs/backbones.md": (2, 0, 5),
     "docs/bank.md": (5, 0, 2),
     "docs/corpus.md": (7, 0, 4),
+    "docs/deploy.md": (6, 0, 2),
     "docs/evaluate.md": (6, 0, 3),
-    "docs/export.md": (5, 0, 0),
     "docs/extend.md": (0, 10, 0),
     "docs/interchange.md": (5, 0, 5),
     "docs/pipeline.md": (8, 0, 6),
