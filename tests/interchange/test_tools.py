@@ -1,4 +1,4 @@
-"""Other tools with this project's models and vectors: each example of docs/tools.md as it stands there."""
+"""Other tools with this project's models and vectors: each example of docs/interchange.md as it stands there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.pages.blocks import run_by
 from tests.runtime.conftest import write_bundle_of_words
 
 ROOT = Path(__file__).parents[2]
-BLOCKS = run_by("docs/tools.md", __file__)
+BLOCKS = run_by("docs/interchange.md", __file__)
 CODE = [block.text for block in BLOCKS if block.language == "python"]
 COMMANDS = [
     shlex.split(command, comments=True) for block in BLOCKS if block.language == "sh" for command in block.commands()
