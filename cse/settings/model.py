@@ -14,7 +14,7 @@ class BackboneSettings(SettingsGroup):
     """The pretrained language model under the prompts."""
 
     name: str = "sentence-transformers/all-MiniLM-L6-v2"
-    """Hub id, folder or GGUF file of a language model (docs/backbones.md lists the families), or a text file of word
+    """Hub id, folder or GGUF file of a language model (docs/train.md lists the families), or a text file of word
     vectors (GloVe)."""
     revision: str = "main"
     """Hub branch, tag or commit; ignored for a local folder."""
