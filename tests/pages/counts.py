@@ -8,7 +8,7 @@ import pytest
 
 # blocks that the slow tests run in a clone, blocks that a test of its own runs, blocks that say why they are not run
 COUNTS = {
-    "README.md": (13, 0, 2),
+    "README.md": (6, 0, 2),
     "docs/adapt.md": (6, 1, 8),
     "docs/bank.md": (5, 0, 2),
     "docs/corpus.md": (7, 0, 4),
@@ -17,11 +17,11 @@ COUNTS = {
     "docs/extend.md": (0, 10, 0),
     "docs/interchange.md": (5, 8, 5),
     "docs/pipeline.md": (8, 0, 6),
-    "docs/results.md": (0, 0, 5),
+    "docs/results.md": (1, 0, 5),
     "docs/serve.md": (2, 8, 1),
     "docs/train.md": (12, 0, 5),
     "docs/tune.md": (2, 0, 3),
-    "docs/your-own-data.md": (7, 0, 1),
+    "docs/your-own-data.md": (8, 0, 1),
 }
 
 
