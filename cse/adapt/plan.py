@@ -28,7 +28,7 @@ _RATES: dict[str, tuple[float, ...]] = {
     QUERY_PROMPTS: (),
 }
 _RATES_OF_LABELS: dict[str, tuple[float, ...]] = {PROMPTS: (0.1, 0.2, 0.05), FULL: (2e-4, 5e-4, 5e-5)}
-_RATES_OF_FEW = _RATES_OF_LABELS | {FULL: (5e-5, 1e-4)}  # more steps or a higher rate cost accuracy: see docs/adapt.md
+_RATES_OF_FEW = _RATES_OF_LABELS | {FULL: (5e-5, 1e-4)}  # more steps or a higher rate cost accuracy: docs/results.md
 
 
 def rates_of(view: str, system: str, own: float, few: bool = False) -> tuple[float, ...]:

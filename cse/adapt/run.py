@@ -224,7 +224,7 @@ class Adaptation:
             measuring: seconds that measuring the bare backbone took.
         """
         ladder, searched = models.ladder, self.found.searched
-        # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/adapt.md
+        # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/results.md
         headed = self._labelled and not self._few
         for system in (BARE, *([HEAD] if headed else []), *([QUERY_MAP] if searched else [])):
             models.train(system, models.settings_of(system))
