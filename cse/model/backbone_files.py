@@ -43,17 +43,12 @@ _FILES = [
 
 @dataclass(frozen=True)
 class BackboneFiles:
-    """A backbone on disk: its location and content hash.
-
-    Attributes:
-        sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files, layers behind the
-            pooling included.
-    """
+    """A backbone on disk: its location and content hash."""
 
     name: str
     revision: str
     folder: Path
-    sha256: str
+    sha256: str  # of `model.safetensors`, or of the hashes of several files, layers behind the pooling included
 
     def content(self) -> str:
         """Return a hash of everything read from the model: weights, configuration, tokenizer, pooling."""

@@ -171,16 +171,12 @@ def _check_enough(vectors: NDArray[np.float32], kept: int, rank: int) -> None:
 # Not scikit-learn's, which scores the same on banking77: it keeps no sums to take a fold's rows from.
 @dataclass(frozen=True)
 class Scatter:
-    """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64.
-
-    Attributes:
-        square_DD: sum of the outer products of all vectors with themselves.
-    """
+    """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64."""
 
     origin_D: NDArray[np.float64]
     count_C: NDArray[np.int64]
     sum_CD: NDArray[np.float64]
-    square_DD: NDArray[np.float64]
+    square_DD: NDArray[np.float64]  # of the outer products of all vectors with themselves
 
     @classmethod
     def of(

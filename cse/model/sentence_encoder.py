@@ -17,6 +17,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import (
     WEIGHTS_FILE,
     WORDS,
+    as_written,
     build_post,
     find_recorded_backbone,
     load_weights,
@@ -171,14 +172,15 @@ def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEnc
     """
     config = read_config(folder)
     weights = read_weights(folder, config)
-    made_for = config["backbone"]
-    if made_for["words"] is not None:
-        files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
-        words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
-        encoder = rebuild(words, config)
-    else:
-        files = find_recorded_backbone(folder, config, backbone)
-        encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+    with as_written(folder):
+        made_for = config["backbone"]
+        if made_for["words"] is None:
+            files = find_recorded_backbone(folder, config, backbone)
+            encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+        else:
+            files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
+            words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
+            encoder = rebuild(words, config)
     for key in ("dimension", "max_length"):
         if config[key] != getattr(encoder, key):
             raise CseError(

@@ -279,7 +279,7 @@ def test_lists_alone_are_a_grid_and_a_range_is_searched():
         (["prompt.length=16..4"], "the range 16..4 is empty"),
         (["prompt.length=1.5..4"], "takes whole numbers"),
         (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
-        (["train.learning_rate=a..b"], "'a' is not a number"),
+        (["train.learning_rate=a..b"], "'a..b' is neither a list like [8, 12] nor a range"),
         (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
         (["train.learning_rate=[-1.0]"], "greater than 0"),
         (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
