@@ -13,21 +13,22 @@ from operator import attrgetter
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers import AutoConfig, AutoModel
 
 from cse.choices import PoolerKind
-from cse.errors import CseError, nearest, one_line
+from cse.errors import CseError, nearest
 from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
-from cse.model.declared import Declared, declared_by, read_json
+from cse.model.declared import Declared, declared_by, read_json, reading
 from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, Family, layer_types
 from cse.model.pooling import read_dense
 from cse.model.transformer import Transformer, load_model
 from cse.runtime.seal import short
+from cse.runtime.tokens import Tokenizers
 
 
 class LowRank(nn.Module):
@@ -45,13 +46,7 @@ class LowRank(nn.Module):
 
 
 class Backbone(Transformer):
-    """A language model of a known family with its tokenizer.
-
-    Attributes:
-        tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
-        dense: its layers behind the pooling, from ``(B, hidden)`` to ``(B, D)``; None for most.
-        dimension: D, the width of its vectors; that of its layers without ``dense``.
-    """
+    """A language model of a known family with its tokenizer."""
 
     def __init__(
         self,
@@ -63,14 +58,13 @@ class Backbone(Transformer):
     ) -> None:
         super().__init__(model)
         config: Any = model.config
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer  # shared with the runtime; no transformers tokenizer is kept
         self.files = files
         self.declared = declared
         self.pooling: PoolerKind = declared.pooling or self.family.pooling
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
-        self.dense = dense
-        # layer and activation in turn
+        self.dense = dense  # behind the pooling, (B, hidden) -> (B, D): layer and activation in turn; None for most
         self.dimension: int = self.hidden_size if dense is None else dense[-2].out_features  # type: ignore[assignment]
 
     @cached_property
@@ -89,10 +83,8 @@ class Backbone(Transformer):
     @cached_property
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids that the tokenizer puts before and behind a text; decoders often have none."""
-        tokenizer = plain_copy(self.tokenizer)
-        bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
-        start = next(place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
-        return tuple(whole[:start]), tuple(whole[start + len(bare) :])
+        first, last = Tokenizers(self.tokenizer).around
+        return tuple(first), tuple(last)
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Return which tokens count in pooling; for a transformer, all real ones."""
@@ -194,11 +186,8 @@ def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
 def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, dense: bool = True) -> Backbone:
     """Load a backbone in float32."""
     config = checked_config(files)
-    try:
-        with quietly():  # no warning about heads that the encoder leaves out
-            model, missing = load_model(files.folder, config)
-    except Exception as error:  # the library's own, of many kinds
-        raise _unreadable(files, str(error).strip().splitlines()[0]) from None
+    with reading(f"{_WEIGHTS} {files.name}"), quietly():  # no warning about heads that the encoder leaves out
+        model, missing = load_model(files.folder, config)
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
     tokenizer = read_tokenizer(files)
@@ -209,6 +198,7 @@ def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, de
 
 
 _AGAIN = "fetch it again"
+_WEIGHTS = "backbone.name: cannot read the weights of"
 _HIGHEST = 2**31  # no number of a model comes near
 _LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
 _SHARED = 64  # layers that may share their weights, as in ALBERT
@@ -237,7 +227,7 @@ def checked_config(files: BackboneFiles) -> Any:
         raise CseError(f"backbone.name: {files.name} holds quantised weights; use the model that they were made from")
     shapes = weight_shapes(files)
     held = sum(map(math.prod, shapes.values()))
-    try:
+    with reading(where := f"backbone.name: {path}"):
         _check_numbers(tree, layers=max(_SHARED, len(shapes)))
         config: Any = AutoConfig.from_pretrained(files.folder)
         for key in _COUNTS:
@@ -254,10 +244,7 @@ def checked_config(files: BackboneFiles) -> Any:
         if SLIDING in kinds and (type(config.sliding_window) is not int or config.sliding_window < 1):
             raise ValueError(f"sliding_window is {short(config.sliding_window)}")
         if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
-            raise ValueError(f"pad_token_id is {config.pad_token_id}; any token will do, padding is masked")
-    except Exception as error:  # also whatever the library's classes say of odd values
-        reason = one_line(str(error))[:200] or type(error).__name__
-        raise CseError(f"backbone.name: {path}: {reason}; mend it or {_AGAIN}") from None
+            raise CseError(f"{where}: pad_token_id is {config.pad_token_id}; set it to any token, padding is masked")
     return config
 
 
@@ -286,19 +273,12 @@ def _stored_layers(names: Iterable[str], family: Family) -> int:
     return max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
 
 
-def _unreadable(files: BackboneFiles, reason: str) -> CseError:
-    return CseError(f"backbone.name: cannot read the weights of {files.name}: {one_line(reason)[:200]}; {_AGAIN}")
-
-
 def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
     """Return the shape of each tensor of the weights by its name, from the heads of the files alone."""
     shapes: dict[str, list[int]] = {}
-    try:
-        for path in weight_files(files.folder):
-            with safe_open(path, "pt") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
-    except (SafetensorError, OSError) as error:
-        raise _unreadable(files, str(error)) from None
+    for path in weight_files(files.folder):
+        with reading(f"{_WEIGHTS} {files.name}"), safe_open(path, "pt") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
     return shapes
 
 

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from cse.errors import CseError, nearest, one_line
+from cse.errors import CseError, nearest
 from cse.model.backbone import LowRank
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint
+from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint, reading
 from cse.model.encoder import Encoder
 from cse.model.flow import Flow
 from cse.model.mlm_head import UNIGRAM
@@ -144,11 +143,8 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
     """Return a checkpoint's stored tensors by name, after checking that every file is the one written."""
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, AGAIN)
-    try:
+    with reading(f"{path}: truncated or not a safetensors file"):
         weights = load_file(path)
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {AGAIN}") from None
     with as_written(folder):
         _check_sizes(config, weights, folder)
     return weights
@@ -224,14 +220,10 @@ def read_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-@contextmanager
-def as_written(folder: Path) -> Iterator[None]:
+def as_written(folder: Path) -> AbstractContextManager[None]:
     """Inside the block, refuse a config that ``describe`` never wrote: somebody has made its seal by hand."""
-    try:
-        yield
-    except (AttributeError, LookupError, TypeError) as error:
-        reason = one_line(f"{type(error).__name__}: {error}")[:200]
-        raise CseError(f"{folder / CONFIG_FILE}: describes no model of this version ({reason}); {AGAIN}") from None
+    what = f"{folder / CONFIG_FILE}: describes no model of this version"
+    return reading(what, (AttributeError, LookupError, TypeError))
 
 
 def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:

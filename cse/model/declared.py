@@ -6,12 +6,14 @@ A folder declares its use as an embedder in the files of sentence-transformers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cse.choices import PoolerKind
-from cse.errors import CseError, in_terms_of, nearest
+from cse.errors import CseError, in_terms_of, nearest, one_line
 from cse.runtime.bank import domain_of, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST, is_bundle
 from cse.runtime.seal import read_object, read_value, short
@@ -109,11 +111,7 @@ def languages_of(folder: Path) -> list[str]:
 
 
 def declared_by(folder: Path, pooling: PoolerKind | None = None) -> Declared:
-    """Read what a folder declares.
-
-    Args:
-        pooling: chosen by the user, which replaces the folder's.
-    """
+    """Read what a folder declares; a pooling that the user chose replaces the folder's."""
     modules = read_modules(folder / MODULES)
     texts = _value(folder / PROMPTS, "prompts", dict, str) or {}
     widths = _value(folder / "config.json", "matryoshka_dimensions", list, int) or []
@@ -129,11 +127,23 @@ def declared_by(folder: Path, pooling: PoolerKind | None = None) -> Declared:
 def _value(path: Path, key: str, kind: type, of: type = int) -> Any:
     """Return a value of a JSON file, None if it has none: text, a number above 0, or a collection of either."""
     value = read_json(path).get(key)
-    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    inside: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
     fits = type(value) is kind and all(type(one) is of and (of is str or one > 0) for one in inside)
     if value is not None and not fits:
         raise CseError(f"backbone.name: {path}: {key} is {short(value)}; {_AGAIN}")
     return value
+
+
+@contextmanager
+def reading(what: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Tell in one line, in its own words, what a library refuses inside; they raise exceptions of many kinds."""
+    try:
+        yield
+    except CseError:
+        raise
+    except kinds as error:
+        reason = one_line(str(error))[:200] or type(error).__name__
+        raise CseError(f"{what}: {reason}; {_AGAIN}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -42,8 +42,7 @@ LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
 class LinearMap(nn.Module):
     """``y = (x - mean) matrix``; all zeros until it is fitted or its weights are loaded.
 
-    Attributes:
-        matrix: ``(D, d)``, one direction per column, the most important first.
+    A column of the matrix ``(D, d)`` is a direction, the most important first.
     """
 
     def __init__(self, kind: str, width: int, dimension: int) -> None:
@@ -252,11 +251,9 @@ class Scatter:
 def fit_discriminant(
     vectors: NDArray[np.float32], labels: Sequence[str], shrinkage: float, dimension: int | None = None
 ) -> LinearMap:
-    """Fit a discriminant to labelled sentence vectors, in float64.
+    """Fit a discriminant to labelled sentence vectors, in float64; a shrinkage of 0 is for a regular ``S_w`` only.
 
-    Args:
-        shrinkage: s, from 0 (for a regular ``S_w`` only) to 1.
-        dimension: leading directions to keep; None: all, one fewer than labels and at most D.
+    It keeps that many leading directions; None: all, one fewer than labels and at most D.
     """
     kept_dimension(dimension, vectors.shape[1])
     return scatter_of(vectors, numbered(labels)).fit(shrinkage, dimension)

@@ -41,13 +41,9 @@ if TYPE_CHECKING:
 
 
 class SentenceEncoder(Compatible, Encoder):
-    """Encodes sentences; takes the arguments of ``Encoder``.
+    """Encodes sentences; takes the arguments of ``Encoder``."""
 
-    Attributes:
-        precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
-            multiplies in them; pooling sums and vectors stay in float32.
-    """
-
+    # of the layers in `encode`, the last two for hardware that multiplies in them; pooling sums and vectors are float32
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
     @classmethod
@@ -166,9 +162,7 @@ class SentenceEncoder(Compatible, Encoder):
 def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
     """Build the encoder that a checkpoint describes and load its weights.
 
-    Raises:
-        CseError: unreadable or truncated files, a backbone other than the one trained on, or missing, extra or wrongly
-            shaped weights. No weight is ever silently dropped or left at its random initialisation.
+    No weight is ever silently dropped or left at its random initialisation, and the backbone is the one trained on.
     """
     config = read_config(folder)
     weights = read_weights(folder, config)

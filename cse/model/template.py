@@ -87,11 +87,7 @@ class Template:
 
 
 def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_period: bool) -> Template:
-    """Tokenise a template.
-
-    Args:
-        text: words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
-    """
+    """Tokenise words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read."""
     masked = MASK in text
     if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):
         raise CseError(f"template.text: needs {SENTENCE} once and, after it, {MASK} at most once; found {text!r}")
