@@ -275,6 +275,19 @@ def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = Fals
         raise CseError(f"{where}: {_one_line(dict(first))}{more}") from None
 
 
+def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str = "") -> Settings:
+    """Return settings with some values changed.
+
+    Args:
+        called: what an error calls them; empty: by all their values.
+    """
+    tree = settings.model_dump(mode="json")
+    for key, value in values.items():
+        set_key(tree, key, value)
+    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
+    return check_settings(tree, where=f"tune: {where}")
+
+
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
     """Set a dotted key in a nested mapping in place, creating missing groups."""
     *groups, last = key.split(".")

@@ -1,6 +1,7 @@
 """Search spaces of ``cse tune``: values of keys of ``params.yaml``, checked before training.
 
-Those that ship, the papers' grids and ablations among them, stand in ``spaces.yaml``; a file of one's own holds one.
+Those that ship, the papers' grids and ablations among them, stand in ``cse/settings/spaces.yaml``; a file of one's own
+holds one.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import pydantic
 from pydantic import Field
 
 from cse.errors import CseError, in_terms_of, nearest
-from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, read_text, set_key, walk_keys
+from cse.settings.load import Settings, flatten, packaged, parse_yaml, read_text, settings_with, walk_keys
 from cse.settings.outcome import TuneSettings
 from cse.settings.presets import SYSTEM_GROUPS, preset_values
 
@@ -351,19 +352,6 @@ def _check_rows(key: str, settings: Settings) -> None:
     decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
     if settings.objective.replaced_tokens.corrupts_beforehand and decides and key not in kept:
         raise CseError(_corrupted(key))
-
-
-def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str = "") -> Settings:
-    """Return settings with some values changed.
-
-    Args:
-        called: what an error calls them; empty: by all their values.
-    """
-    tree = settings.model_dump(mode="json")
-    for key, value in values.items():
-        set_key(tree, key, value)
-    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
-    return check_settings(tree, where=f"tune: {where}")
 
 
 def _those_that_apply(entries: Iterable[str], settings: Settings) -> list[str]:

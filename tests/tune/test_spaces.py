@@ -6,16 +6,15 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings import Settings
-from cse.settings.load import check_settings, flatten, packaged, set_key
+from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
 from cse.settings.presets import load_preset, rows
-from cse.settings.spaces import (
+from cse.tune.spaces import (
     build_space,
     check_seeds,
     only,
     parse_dimension,
     reached,
     read_space,
-    settings_with,
     space_names,
 )
 from tests.pipeline.workspace import ROOT
