@@ -175,14 +175,6 @@ def merged(backbone: nn.Module) -> Iterator[None]:
             parametrize.register_parametrization(layer, "weight", update)
 
 
-def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that neither pads nor truncates."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    return copy
-
-
 def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, dense: bool = True) -> Backbone:
     """Load a backbone in float32."""
     config = checked_config(files)

@@ -67,6 +67,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
     """Return what is needed to rebuild the encoder, as JSON values."""
     encoder.check_side()
     files, read_out, words = encoder.backbone.files, encoder.read_out, isinstance(encoder.backbone, StaticWords)
+    template = encoder.templates[0] if encoder.templates else None
     return {
         "format": FORMAT,
         "backbone": {
@@ -78,12 +79,11 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         },
         "prompt": None if encoder.prompt is None else encoder.prompt.config(),
         "cls": encoder.cls is not None,
-        "template": None
-        if not encoder.templates
-        else {
-            "text": encoder.templates[0].text,
+        "template": template
+        and {
+            "text": template.text,
             "trained": encoder.template is not None,
-            "end_with_period": encoder.templates[0].end_with_period,
+            "end_with_period": template.end_with_period,
             "denoise": encoder.denoise == "always",
         },
         "pooler": {
@@ -161,8 +161,9 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
     if config["parameters"] == "lora":
         sizes["lora_rank"] = config["lora_rank"] * max(config["backbone"]["width"], 1)
-    if config["post"] is not None:
-        sizes |= {f"post.{key}": value for key, value in config["post"].items() if key != "kind"}
+    if (post := config["post"]) is not None:  # the map's matrix, or half of a flow's first layer
+        sizes |= {f"post.{key}": value for key, value in post.items() if key != "kind"}
+        sizes["post.width"] = -(-post["width"] * post.get("hidden", post["dimension"]) // 2)
     for key, value in sizes.items():
         if not 1 <= value <= stored:
             raise CseError(f"{folder / CONFIG_FILE}: {key} does not fit the {stored:,} stored numbers; {AGAIN}")

@@ -15,7 +15,8 @@ from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import TemplateProcessing
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, plain_copy
+from cse.model.backbone import Backbone
+from cse.runtime.tokens import plain_copy
 
 SENTENCE, MASK = "{sentence}", "{mask}"
 # a text that does not end in . ? " ' ; an empty one stays empty
