@@ -128,8 +128,8 @@ def _value(path: Path, key: str, kind: type, of: type = int) -> Any:
     """Return a value of a JSON file, None if it has none: text, a number above 0, or a collection of either."""
     value = read_json(path).get(key)
     inside: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
-    fits = type(value) is kind and all(type(one) is of and (of is str or one > 0) for one in inside)
-    if value is not None and not fits:
+    fits = type(value) is kind and all(type(one) is of for one in inside)
+    if value is not None and not (fits and (of is str or min(inside, default=1) > 0)):
         raise CseError(f"backbone.name: {path}: {key} is {short(value)}; {_AGAIN}")
     return value
 
