@@ -26,7 +26,6 @@ _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "sa
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}(\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
-_POSITIVE = "above 0"
 BARE = "backbone"  # the bare backbone, which every setting is compared with
 PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 SEED = "train.seed"
@@ -49,7 +48,7 @@ class SpaceFile(pydantic.BaseModel):
     over: list[str] = []
     where: list[str] = []
     settings: dict[Name, dict[str, Any]] = {}
-    needs: dict[str, Any] = {}
+    needs: list[str] = []
     hint: str = ""
 
 
@@ -177,8 +176,15 @@ def build_space(settings: Settings) -> Space:
     """
     wanted = settings.tune
     file, name = read_space(wanted), "own" if wanted.over else Path(wanted.space).name.split(".")[0]
-    _check_needs(name, file, settings)
-    dimensions = tuple(map(parse_dimension, [*file.over, *_those_that_apply(file.where, settings)]))
+    present = flatten(settings.model_dump())
+    for condition in file.needs:
+        key, _, value = condition.partition(" ")
+        if not _holds(condition, present):
+            hint = f"; try `{file.hint}`" if file.hint else ""
+            raise CseError(f"space {name}: {key} is {present[key]}, but must be {value or 'above 0'}{hint}")
+    where = [entry.partition(": ") for entry in file.where]
+    fitting = [entry for condition, _, entry in where if _holds(condition, present)]
+    dimensions = tuple(map(parse_dimension, [*file.over, *fitting]))
     listed = all(dimension.values for dimension in dimensions)
     search = file.search or ("grid" if listed else "optuna")
     if (search == "grid" and not listed) or (file.settings and search != "grid"):
@@ -227,12 +233,12 @@ def _setting(name: str, values: Mapping[str, Any], file: SpaceFile, settings: Se
     return Setting(name, {key: value for key, value in whole.items() if key in own or value != now.get(key)})
 
 
-def _check_needs(name: str, file: SpaceFile, settings: Settings) -> None:
-    present = flatten(settings.model_dump())
-    for key, wanted in file.needs.items():
-        if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
-            hint = f"; try `{file.hint}`" if file.hint else ""
-            raise CseError(f"space {name}: {key} is {present[key]}, but must be {wanted}{hint}")
+def _holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Return whether ``KEY VALUE`` is so; without VALUE, whether KEY is anything but 0 and none."""
+    key, _, value = condition.partition(" ")
+    if key not in values:
+        raise CseError(f"tune: {condition}: no such setting{nearest(key, values)}; `cse settings` lists all")
+    return str(values[key]) == value if value else values[key] not in (0, "none")
 
 
 def parse_dimension(entry: str) -> Dimension:
@@ -352,15 +358,3 @@ def _check_rows(key: str, settings: Settings) -> None:
     decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
     if settings.objective.replaced_tokens.corrupts_beforehand and decides and key not in kept:
         raise CseError(_corrupted(key))
-
-
-def _those_that_apply(entries: Iterable[str], settings: Settings) -> list[str]:
-    """Return the entries ``KEY [VALUE]: entry`` whose key has that value; without VALUE, anything but 0 and none."""
-    values = flatten(settings.model_dump())
-    found = []
-    for line in entries:
-        condition, _, entry = line.partition(": ")
-        key, _, value = condition.partition(" ")
-        if str(values[key]) == value if value else values[key] not in (0, "none"):
-            found.append(entry)
-    return found

@@ -204,6 +204,8 @@ def test_a_setting_may_start_from_a_preset(space_of):
             "setting a: objective.replaced_tokens.weight: rows were already corrupted with one value of it",
         ),
         ("about: nothing\n", "the search space is empty"),
+        ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
+        ("needs: [train.lr]\n", "train.lr: no such setting"),
         ("- a\n", "not a space; write over or settings"),
         ("over: [\n", "ways.yaml:2: not valid YAML"),
     ],
