@@ -21,9 +21,9 @@ from cse.data.sample import sample_rows
 from cse.data.shape import read_rows
 from cse.data.store import VIEW_COLUMNS
 from cse.errors import CseError, nearest
-from cse.model.backbone import plain_copy
 from cse.model.backbone_files import BackboneFiles, find_backbone, read_tokenizer
 from cse.model.declared import MINILM
+from cse.runtime.tokens import plain_copy
 
 RANDOM = "random:"
 LONGEST = 100  # words of a mixed text

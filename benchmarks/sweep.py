@@ -29,7 +29,7 @@ from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
 from cse.settings.document import write_values
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 
 KEY = "train.learning_rate"
 

@@ -19,7 +19,7 @@ from cse.settings.data import DataSettings
 from cse.settings.document import json_schema, write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, walk_keys
 from cse.settings.presets import apply_preset, load_preset, preset_names
-from cse.settings.spaces import parse_dimension, space_names
+from cse.tune.spaces import parse_dimension, space_names
 
 
 def _known_preset(name: str) -> str:

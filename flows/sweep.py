@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.spaces import build_space, only
 from cse.stages.common import CHECKPOINT, METRICS, PLOTS
 from cse.tune.outcome import Sweep, TrialRecord
+from cse.tune.spaces import build_space, only
 from flows.parameters import write_settings
 from flows.repository import dvc_errors, experiment, stages_in_order
 from flows.workspace import Workspace, bring_over, identity, left_to_git

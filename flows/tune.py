@@ -14,9 +14,9 @@ from cse.errors import CseError
 from cse.settings import load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.settings.spaces import about, read_space, space_names
 from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH
 from cse.tune.outcome import to_promote
+from cse.tune.spaces import about, read_space, space_names
 from flows.processes import HINTS, CommandError, explain, run_dvc
 from flows.repository import paths_left_behind, project_folder
 from flows.sweep import keep_trials, stages_before, sweep_settings

@@ -32,8 +32,7 @@ from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.document import write_values
-from cse.settings.load import flatten
-from cse.settings.spaces import settings_with
+from cse.settings.load import flatten, settings_with
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
 from cse.stages.open_model import BackboneOf, open_model

@@ -10,7 +10,7 @@ from pathlib import Path
 from cse.adapt.plan import Pace
 from cse.bench.data import DataFolders
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import open_training
 

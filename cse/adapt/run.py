@@ -44,7 +44,7 @@ from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
 from cse.runtime.kept_vectors import keep_vectors
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 from cse.bench.data import DataFolders
 from cse.data.store import TRAIN_FILE, open_rows, source_file
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 
 
 def steps_of(settings: Settings, data: DataFolders) -> int:

@@ -29,7 +29,7 @@ from cse.interchange.foreign import obstacle, stacked_prefix
 from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.model import dropout, families, passes, transformer
-from cse.model.backbone import merged, plain_copy
+from cse.model.backbone import merged
 from cse.model.backbone_files import quietly
 from cse.model.declared import LENGTH, MODULES, PROMPTS
 from cse.model.pooling import ACTIVATIONS, TanhMlp
@@ -37,6 +37,7 @@ from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.transformer import Transformer
 from cse.outputs import Kind, publish_folder
+from cse.runtime.tokens import plain_copy
 from cse.runtime.uses import QUERY, role_for
 
 TOOL = "sentence-transformers"

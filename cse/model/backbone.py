@@ -10,25 +10,25 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from operator import attrgetter
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn.utils import parametrize
 from transformers import AutoConfig, AutoModel
 
 from cse.choices import PoolerKind
-from cse.errors import CseError, nearest, one_line
+from cse.errors import CseError, nearest
 from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
-from cse.model.declared import Declared, declared_by, read_json
+from cse.model.declared import Declared, declared_by, read_json, reading
 from cse.model.dropout import Dropout
-from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, layer_types
+from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, Family, layer_types
 from cse.model.pooling import read_dense
 from cse.model.transformer import Transformer, load_model
 from cse.runtime.seal import short
+from cse.runtime.tokens import Tokenizers
 
 
 class LowRank(nn.Module):
@@ -46,13 +46,7 @@ class LowRank(nn.Module):
 
 
 class Backbone(Transformer):
-    """A language model of a known family with its tokenizer.
-
-    Attributes:
-        tokenizer: fast tokenizer, shared with the runtime; no transformers tokenizer is kept.
-        dense: its layers behind the pooling, from ``(B, hidden)`` to ``(B, D)``; None for most.
-        dimension: D, the width of its vectors; that of its layers without ``dense``.
-    """
+    """A language model of a known family with its tokenizer."""
 
     def __init__(
         self,
@@ -64,14 +58,13 @@ class Backbone(Transformer):
     ) -> None:
         super().__init__(model)
         config: Any = model.config
-        self.tokenizer = tokenizer
+        self.tokenizer = tokenizer  # shared with the runtime; no transformers tokenizer is kept
         self.files = files
         self.declared = declared
         self.pooling: PoolerKind = declared.pooling or self.family.pooling
         self.hidden_dropout: float = getattr(config, self.family.hidden_dropout, 0.0)
         self.vocabulary: int = config.vocab_size
-        self.dense = dense
-        # layer and activation in turn
+        self.dense = dense  # behind the pooling, (B, hidden) -> (B, D): layer and activation in turn; None for most
         self.dimension: int = self.hidden_size if dense is None else dense[-2].out_features  # type: ignore[assignment]
 
     @cached_property
@@ -90,10 +83,8 @@ class Backbone(Transformer):
     @cached_property
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Return the ids that the tokenizer puts before and behind a text; decoders often have none."""
-        tokenizer = plain_copy(self.tokenizer)
-        bare, whole = (tokenizer.encode("a", add_special_tokens=special).ids for special in (False, True))
-        start = next(place for place in range(len(whole)) if whole[place : place + len(bare)] == bare)
-        return tuple(whole[:start]), tuple(whole[start + len(bare) :])
+        first, last = Tokenizers(self.tokenizer).around
+        return tuple(first), tuple(last)
 
     def known(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
         """Return which tokens count in pooling; for a transformer, all real ones."""
@@ -184,28 +175,11 @@ def merged(backbone: nn.Module) -> Iterator[None]:
             parametrize.register_parametrization(layer, "weight", update)
 
 
-def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that neither pads nor truncates."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_padding()
-    copy.no_truncation()
-    return copy
-
-
 def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, dense: bool = True) -> Backbone:
     """Load a backbone in float32."""
     config = checked_config(files)
-    if config.pad_token_id is None:
-        raise CseError(
-            f"backbone.name: {files.name} names no padding token; set pad_token_id in its config.json (any token will "
-            "do, padding is masked)"
-        )
-    try:
-        with quietly():  # no warning about heads that the encoder leaves out
-            model, missing = load_model(files.folder, config)
-    except Exception as error:  # the library's own, of many kinds
-        reason = one_line(str(error).strip().splitlines()[0])[:200]
-        raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
+    with reading(f"{_WEIGHTS} {files.name}"), quietly():  # no warning about heads that the encoder leaves out
+        model, missing = load_model(files.folder, config)
     if missing:
         raise CseError(f"backbone.name: the weights of {files.name} lack {len(missing)} tensors, first {missing[0]}")
     tokenizer = read_tokenizer(files)
@@ -216,20 +190,22 @@ def load_backbone(files: BackboneFiles, pooling: PoolerKind | None = None, *, de
 
 
 _AGAIN = "fetch it again"
+_WEIGHTS = "backbone.name: cannot read the weights of"
 _HIGHEST = 2**31  # no number of a model comes near
 _LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
 _SHARED = 64  # layers that may share their weights, as in ALBERT
 _COUNTS = (
-    "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "intermediate_size",
+    *_LAYERS, "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "intermediate_size",
     "vocab_size", "max_position_embeddings",
 )  # fmt: skip
-_ADDED = 64  # most tokens that a tokenizer may put around a text
-_PADDED = 2**16  # tokens
-_LETTER = 8  # most tokens of one letter
 
 
 def checked_config(files: BackboneFiles) -> Any:
-    """Return a backbone's configuration as the library reads it."""
+    """Return a backbone's configuration as the library reads it.
+
+    What the library refuses is told in its words. First come numbers that would keep it busy or fill the memory; last,
+    what it takes and computes something else with.
+    """
     path = files.folder / "config.json"
     tree = read_json(path)
     kind = str(tree.get("model_type"))
@@ -241,26 +217,39 @@ def checked_config(files: BackboneFiles) -> Any:
         )
     if "quantization_config" in tree:
         raise CseError(f"backbone.name: {files.name} holds quantised weights; use the model that they were made from")
-    _check_numbers(tree, path)
     shapes = weight_shapes(files)
-    for key in _LAYERS:
-        if type(tree.get(key)) is int and not 1 <= tree[key] <= max(_SHARED, len(shapes)):
-            raise _refused(path, f"{key} is {tree[key]}, and the weights are {len(shapes)} tensors")
-    try:
+    held = sum(map(math.prod, shapes.values()))
+    with reading(where := f"backbone.name: {path}"):
+        _check_numbers(tree, layers=max(_SHARED, len(shapes)))
         config: Any = AutoConfig.from_pretrained(files.folder)
         for key in _COUNTS:
             if (count := getattr(config, key, None)) is not None and (type(count) is not int or count < 1):
-                raise _refused(path, f"{key} is {short(count)}")
+                raise ValueError(f"{key} is {short(count)}")
         described = _described(config)
-    except CseError:
-        raise
-    except Exception as error:  # whatever the library's classes say of odd values
-        raise _refused(path, one_line(str(error))[:200] or type(error).__name__) from None
-    held = sum(map(math.prod, shapes.values()))
-    if described > 2 * held:  # below that the names of what is missing say more
-        raise _refused(path, f"describes a model of {described:,} weights, and its files hold {held:,}")
-    _check_layers(config, path, shapes)
+        if described > 2 * held:  # below that the names of what is missing say more
+            raise ValueError(f"describes a model of {described:,} weights, and its files hold {held:,}")
+        count, kinds = config.num_hidden_layers, layer_types(config, config.num_hidden_layers)
+        if (there := _stored_layers(shapes, BY_TYPE[kind])) != getattr(config, "num_hidden_groups", count):
+            raise ValueError(f"describes {count} layers, and its weights {there}")
+        if len(kinds) != count or not {*kinds} <= {FULL, SLIDING}:
+            raise ValueError(f"layer_types does not fit {count} layers")
+        if SLIDING in kinds and (type(config.sliding_window) is not int or config.sliding_window < 1):
+            raise ValueError(f"sliding_window is {short(config.sliding_window)}")
+        if config.pad_token_id is None or not 0 <= config.pad_token_id < config.vocab_size:
+            raise CseError(f"{where}: pad_token_id is {config.pad_token_id}; set it to any token, padding is masked")
     return config
+
+
+def _check_numbers(value: Any, layers: int, key: str = "") -> None:
+    """Refuse numbers that are none, or larger than any that a model of so many layers at most needs."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            _check_numbers(inner, layers, str(name))
+    elif isinstance(value, list):
+        for inner in value:
+            _check_numbers(inner, layers, key)
+    elif isinstance(value, int | float) and not abs(value) <= (layers if key in _LAYERS else _HIGHEST):
+        raise ValueError(f"{short(key)} is {short(value)}")
 
 
 def _described(config: Any) -> int:
@@ -271,50 +260,18 @@ def _described(config: Any) -> int:
     return sum(weight.numel() for weight in model.parameters())
 
 
-def _check_layers(config: Any, path: Path, names: Iterable[str]) -> None:
-    family = BY_TYPE[config.model_type]
+def _stored_layers(names: Iterable[str], family: Family) -> int:
     own = re.compile(rf"(?:.*\.)?{re.escape(family.stored or family.layers)}\.(\d{{1,9}})\.")
-    there = max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
-    count = getattr(config, "num_hidden_groups", config.num_hidden_layers)
-    if there != count:
-        raise _refused(path, f"describes {count} layers, and its weights {there}")
-    kinds = layer_types(config, config.num_hidden_layers)
-    if len(kinds) != config.num_hidden_layers or not {*kinds} <= {FULL, SLIDING}:
-        raise _refused(path, f"layer_types does not fit {config.num_hidden_layers} layers")
-    if SLIDING in kinds and (type(config.sliding_window) is not int or config.sliding_window < 1):
-        raise _refused(path, f"sliding_window is {short(config.sliding_window)}")
-    pad = config.pad_token_id
-    if pad is not None and not 0 <= pad < config.vocab_size:
-        raise _refused(path, f"pad_token_id is {pad}, and there are {config.vocab_size} word vectors")
-
-
-def _check_numbers(value: Any, path: Path, key: str = "") -> None:
-    """Refuse numbers that are none, or larger than any that a model needs."""
-    if isinstance(value, dict):
-        for name, inner in value.items():
-            _check_numbers(inner, path, str(name))
-    elif isinstance(value, list):
-        for inner in value:
-            _check_numbers(inner, path, key)
-    elif isinstance(value, int | float) and not abs(value) < _HIGHEST:
-        raise _refused(path, f"{short(key)} is {short(value)}")
-
-
-def _refused(path: Path, reason: str) -> CseError:
-    return CseError(f"backbone.name: {path}: {reason}; {_AGAIN}")
+    return max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
 
 
 def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
     """Return the shape of each tensor of the weights by its name, from the heads of the files alone."""
     shapes: dict[str, list[int]] = {}
-    try:
-        for path in weight_files(files.folder):
-            with safe_open(path, "pt") as file:
-                shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
-        return shapes
-    except (SafetensorError, OSError) as error:
-        reason = one_line(str(error))[:200]
-        raise CseError(f"backbone.name: cannot read the weights of {files.name}: {reason}; fetch them again") from None
+    for path in weight_files(files.folder):
+        with reading(f"{_WEIGHTS} {files.name}"), safe_open(path, "pt") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+    return shapes
 
 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int, files: BackboneFiles) -> None:
@@ -322,14 +279,10 @@ def check_tokenizer(tokenizer: Tokenizer, vocabulary: int, files: BackboneFiles)
     who = f"backbone.name: the tokenizer of {files.name}"
     added = tokenizer.num_special_tokens_to_add(is_pair=False)
     padded = (tokenizer.padding or {}).get("length") or 0
-    if added > _ADDED or padded > _PADDED:
+    if added > 64 or padded > 2**16:
         raise CseError(f"{who} puts {max(added, padded):,} tokens around a text; {_AGAIN}")
-    highest = max(tokenizer.get_vocab().values(), default=0)
-    if highest >= vocabulary:
-        raise CseError(
-            f"{who} has tokens up to id {highest}, the model {vocabulary} word vectors; they do not match, fetch them "
-            "again"
-        )
     ids = tokenizer.encode("a").ids
-    if max(ids, default=0) >= vocabulary or len(ids) > max(_LETTER, padded) + added:
-        raise CseError(f"{who} has a template that repeats the text, or ids beyond {vocabulary} word vectors; {_AGAIN}")
+    if len(ids) > max(8, padded) + added:  # a letter is at most 8 tokens
+        raise CseError(f"{who} has a template that repeats the text; {_AGAIN}")
+    if (highest := max(*tokenizer.get_vocab().values(), *ids, 0)) >= vocabulary:
+        raise CseError(f"{who} has tokens up to id {highest}, and the model {vocabulary} word vectors; {_AGAIN}")

@@ -20,9 +20,9 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, GgufConfig
 from transformers.utils import is_accelerate_available, is_gguf_available, logging
 
-from cse.errors import CseError, OfflineError, nearest, one_line
+from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint, write_json
-from cse.model.declared import CARD, LENGTH, MINILM, MODULES, PROMPTS, is_gguf, means_folder, read_json
+from cse.model.declared import CARD, LENGTH, MINILM, MODULES, PROMPTS, is_gguf, means_folder, read_json, reading
 from cse.runtime.seal import sha256
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
@@ -43,17 +43,12 @@ _FILES = [
 
 @dataclass(frozen=True)
 class BackboneFiles:
-    """A backbone on disk: its location and content hash.
-
-    Attributes:
-        sha256: hash of the weights: of ``model.safetensors``, or of the hashes of several files, layers behind the
-            pooling included.
-    """
+    """A backbone on disk: its location and content hash."""
 
     name: str
     revision: str
     folder: Path
-    sha256: str
+    sha256: str  # of `model.safetensors`, or of the hashes of several files, layers behind the pooling included
 
     def content(self) -> str:
         """Return a hash of everything read from the model: weights, configuration, tokenizer, pooling."""
@@ -65,11 +60,7 @@ class BackboneFiles:
 
 
 def find_backbone(name: str, revision: str = "main") -> BackboneFiles:
-    """Find a backbone in a local folder or GGUF file, on the hub or in its cache, or (MiniLM) in the installed package.
-
-    Raises:
-        OfflineError: the hub is unreachable and nothing is cached.
-    """
+    """Find a backbone: a local folder, a GGUF file, a model of the hub or its cache, or MiniLM of its package."""
     folder = Path(name)
     packaged = False
     if is_gguf(folder):
@@ -123,13 +114,10 @@ def read_tokenizer(files: BackboneFiles) -> Tokenizer:
         raise CseError(f"backbone.name: {files.name} holds no tokenizer.json; save its tokenizer there too")
     if path.is_file() and path.stat().st_size > _LARGEST:
         raise CseError(f"backbone.name: {path} has {path.stat().st_size:,} bytes, no tokenizer has; fetch it again")
-    try:
+    with reading(f"backbone.name: cannot read the tokenizer of {files.name}"):
         if path.is_file():
             return Tokenizer.from_file(str(path))
         return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
-    except Exception as error:  # tokenizers raises plain Exception
-        reason = str(error).strip().splitlines()[0][:200]
-        raise CseError(f"backbone.name: cannot read the tokenizer of {files.name}: {reason}; fetch it again") from None
 
 
 def _packaged_minilm(name: str) -> Path:
@@ -173,16 +161,12 @@ def _dequantised(path: Path) -> Path:
     folder = cached_assets_path("cse", namespace="gguf", subfolder=f"{sha256(path)}-pooled")
     if (folder / WEIGHTS).is_file():
         return folder
-    try:
-        with quietly():
-            model: Any = AutoModel.from_pretrained(
-                path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
-            )
-            AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
+    with reading(f"backbone.name: cannot read {path}"), quietly():
+        model: Any = AutoModel.from_pretrained(
+            path.parent, gguf_file=path.name, dtype=torch.float32, quantization_config=GgufConfig(dequantize=True)
+        )
+        AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(folder)
         pooling = _pooling_of(path)
-    except Exception as error:  # the library's own, of many kinds
-        reason = one_line(str(error))[:200] or type(error).__name__
-        raise CseError(f"backbone.name: cannot read {path}: {reason}; fetch it again") from None
     config = {key: value for key, value in model.config.to_dict().items() if key != "quantization_config"}
     write_json(folder / "config.json", config)
     if pooling is not None:

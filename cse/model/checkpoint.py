@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 
-from cse.choices import FirstLayer, PoolerKind, ProjectorKind, ProjectorUse, Side
 from cse.errors import CseError, nearest
 from cse.model.backbone import LowRank
 from cse.model.backbone_files import BackboneFiles, find_backbone
-from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint
+from cse.model.declared import CONFIG_FILE, check_checkpoint, is_checkpoint, reading
 from cse.model.encoder import Encoder
 from cse.model.flow import Flow
 from cse.model.mlm_head import UNIGRAM
 from cse.model.post import LINEAR_KINDS, LinearMap
-from cse.model.prompts import INPUT, PROMPT_KINDS
+from cse.model.prompts import INPUT
 from cse.model.static_words import StaticWords
 from cse.runtime.seal import (
     SEAL,
@@ -68,6 +67,7 @@ def describe(encoder: Encoder) -> dict[str, Any]:
     """Return what is needed to rebuild the encoder, as JSON values."""
     encoder.check_side()
     files, read_out, words = encoder.backbone.files, encoder.read_out, isinstance(encoder.backbone, StaticWords)
+    template = encoder.templates[0] if encoder.templates else None
     return {
         "format": FORMAT,
         "backbone": {
@@ -79,12 +79,11 @@ def describe(encoder: Encoder) -> dict[str, Any]:
         },
         "prompt": None if encoder.prompt is None else encoder.prompt.config(),
         "cls": encoder.cls is not None,
-        "template": None
-        if not encoder.templates
-        else {
-            "text": encoder.templates[0].text,
+        "template": template
+        and {
+            "text": template.text,
             "trained": encoder.template is not None,
-            "end_with_period": encoder.templates[0].end_with_period,
+            "end_with_period": template.end_with_period,
             "denoise": encoder.denoise == "always",
         },
         "pooler": {
@@ -144,12 +143,10 @@ def read_weights(folder: Path, config: Mapping[str, Any]) -> dict[str, torch.Ten
     """Return a checkpoint's stored tensors by name, after checking that every file is the one written."""
     path = folder / WEIGHTS_FILE
     check_files(folder, config["files"], CONFIG_FILE, AGAIN)
-    try:
+    with reading(f"{path}: truncated or not a safetensors file"):
         weights = load_file(path)
-    except (SafetensorError, OSError) as error:
-        reason = str(error).splitlines()[0]
-        raise CseError(f"{path}: truncated or not a safetensors file ({reason}); {AGAIN}") from None
-    _check_sizes(config, weights, folder)
+    with as_written(folder):
+        _check_sizes(config, weights, folder)
     return weights
 
 
@@ -164,8 +161,9 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
         sizes["backbone.words"] = config["backbone"]["words"] * config["backbone"]["width"]
     if config["parameters"] == "lora":
         sizes["lora_rank"] = config["lora_rank"] * max(config["backbone"]["width"], 1)
-    if config["post"] is not None:
-        sizes |= {f"post.{key}": value for key, value in config["post"].items() if key != "kind"}
+    if (post := config["post"]) is not None:  # the map's matrix, or half of a flow's first layer
+        sizes |= {f"post.{key}": value for key, value in post.items() if key != "kind"}
+        sizes["post.width"] = -(-post["width"] * post.get("hidden", post["dimension"]) // 2)
     for key, value in sizes.items():
         if not 1 <= value <= stored:
             raise CseError(f"{folder / CONFIG_FILE}: {key} does not fit the {stored:,} stored numbers; {AGAIN}")
@@ -175,11 +173,7 @@ WEIGHTS_FILE = "weights.safetensors"
 FORMAT = 4
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
-POST_SIZES = {  # of a post-processing's ``config()``
-    **dict.fromkeys(LINEAR_KINDS, ("width", "dimension")),
-    "flow": ("width", "levels", "depth", "hidden"),
-}
-POST_KINDS = tuple(POST_SIZES)
+POST_KINDS = (*LINEAR_KINDS, "flow")
 
 
 def write_config(folder: Path, config: Mapping[str, Any]) -> None:
@@ -224,43 +218,13 @@ def read_config(folder: Path) -> dict[str, Any]:
         raise CseError(f"{path}: format {short(config.get('format'))}, this version reads {FORMAT}; {AGAIN}")
     check_seal(_without_place(config), path, AGAIN)
     check_entries(config.get("files"), path, [WEIGHTS_FILE], AGAIN)
-    _check_config(config, path)
     return config
 
 
-def _check_config(config: dict[str, Any], path: Path) -> None:
-    """Reject a config that lacks a value or has one that ``describe`` never writes."""
-    types: dict[str, type] = {"backbone.name": str, "backbone.revision": str, "backbone.sha256": str}
-    types |= {"backbone.width": int, "dimension": int, "max_length": int, "lora_rank": int, "facts": dict}
-    types |= {"texts": dict, "widths": list}
-    choices: dict[str, tuple[Any, ...]] = {
-        "pooler.kind": get_args(PoolerKind),
-        "pooler.mlp": get_args(ProjectorUse),
-        "pooler.projector": get_args(ProjectorKind),
-        "pooler.first_layer": get_args(FirstLayer),
-        "cls": (True, False),
-        "side": get_args(Side),
-        "parameters": ("prompts", "biases", "norms", "lora", "full"),
-    }
-    if config.get("prompt", ...) is not None:
-        types |= {"prompt.length": int, "prompt.position_shift": bool, "prompt.shared": bool}
-        choices["prompt.kind"] = PROMPT_KINDS
-    if config.get("template", ...) is not None:
-        types |= {f"template.{key}": bool for key in ("trained", "end_with_period", "denoise")} | {"template.text": str}
-    if config.get("post", ...) is not None:
-        choices["post.kind"] = POST_KINDS
-        kind = config["post"].get("kind") if isinstance(config.get("post"), dict) else None
-        types |= {f"post.{key}": int for one, keys in POST_SIZES.items() if one == kind for key in keys}
-    if isinstance(config.get("backbone"), dict) and config["backbone"].get("words", ...) is not None:
-        types |= {"backbone.words": int}
-    for key in (*types, *choices):
-        value: Any = config
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, dict) else None
-        allowed = any(type(value) is type(one) and value == one for one in choices.get(key, ()))
-        if not allowed and type(value) is not types.get(key):
-            said = repr(value) if len(repr(value)) <= 60 else f"{repr(value)[:60]}..."
-            raise CseError(f"{path}: {key} is {said}, which is not valid in this version; fetch the checkpoint again")
+def as_written(folder: Path) -> AbstractContextManager[None]:
+    """Inside the block, refuse a config that ``describe`` never wrote: somebody has made its seal by hand."""
+    what = f"{folder / CONFIG_FILE}: describes no model of this version"
+    return reading(what, (AttributeError, LookupError, TypeError))
 
 
 def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
@@ -276,15 +240,11 @@ def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Three counts that papers mix up, and that of the backbone, each a number of weights.
+    """Three counts that papers mix up, and that of the backbone, each a number of weights."""
 
-    ``prompts`` are those of the prompt table, template vectors and ``[CLS]`` vector; ``trained`` those that the
-    optimiser updates; ``stored`` those beyond the backbone that a checkpoint keeps for inference.
-    """
-
-    prompts: int
-    trained: int
-    stored: int
+    prompts: int  # of the prompt table, template vectors and `[CLS]` vector
+    trained: int  # updated by the optimiser
+    stored: int  # kept for inference by a checkpoint, beyond the backbone
     backbone: int
 
 

@@ -6,12 +6,14 @@ A folder declares its use as an embedder in the files of sentence-transformers.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cse.choices import PoolerKind
-from cse.errors import CseError, in_terms_of, nearest
+from cse.errors import CseError, in_terms_of, nearest, one_line
 from cse.runtime.bank import domain_of, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST, is_bundle
 from cse.runtime.seal import read_object, read_value, short
@@ -84,21 +86,13 @@ def check_model(path_or_name: str) -> None:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a folder declares; the defaults are those of a plain language model.
+    """What a folder declares; the defaults are those of a plain language model."""
 
-    Attributes:
-        pooling: ``mean``, ``cls`` or ``last``; None: nothing.
-        max_length: maximum tokens per text, special tokens included; None: as many as positions.
-        texts: task texts by role, which go before a text: ``{"query": "query: "}``.
-        widths: numbers of dimensions that its vectors may be cut to (Matryoshka), ascending.
-        dense: folders of the linear layers behind its pooling, in order.
-    """
-
-    pooling: PoolerKind | None = None
-    max_length: int | None = None
-    texts: dict[str, str] = field(default_factory=dict)
-    widths: tuple[int, ...] = ()
-    dense: tuple[Path, ...] = ()
+    pooling: PoolerKind | None = None  # `mean`, `cls` or `last`
+    max_length: int | None = None  # maximum tokens per text, special tokens included; None: as many as positions
+    texts: dict[str, str] = field(default_factory=dict)  # task texts by role, which go before a text
+    widths: tuple[int, ...] = ()  # numbers of dimensions that its vectors may be cut to (Matryoshka), ascending
+    dense: tuple[Path, ...] = ()  # folders of the linear layers behind its pooling, in order
 
 
 def languages_of(folder: Path) -> list[str]:
@@ -117,32 +111,39 @@ def languages_of(folder: Path) -> list[str]:
 
 
 def declared_by(folder: Path, pooling: PoolerKind | None = None) -> Declared:
-    """Read what a folder declares.
-
-    Args:
-        pooling: chosen by the user, which replaces the folder's.
-    """
+    """Read what a folder declares; a pooling that the user chose replaces the folder's."""
     modules = read_modules(folder / MODULES)
-    prompts = read_json(folder / PROMPTS)
-    texts = prompts.get("prompts") or {}
-    if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
-        raise CseError(f"backbone.name: {folder / PROMPTS}: prompts is not a table of texts; fetch the model again")
-    length = read_json(folder / LENGTH).get("max_seq_length")
-    if length is not None and not _is_count(length):
-        raise CseError(f"backbone.name: {folder / LENGTH}: max_seq_length is {short(length)}; {_AGAIN}")
-    widths = read_json(folder / "config.json").get("matryoshka_dimensions") or []
-    if not isinstance(widths, list) or not all(map(_is_count, widths)):
-        raise CseError(
-            f"backbone.name: {folder / 'config.json'}: matryoshka_dimensions is {short(widths)}, no list of numbers; "
-            f"{_AGAIN}"
-        )
+    texts = _value(folder / PROMPTS, "prompts", dict, str) or {}
+    widths = _value(folder / "config.json", "matryoshka_dimensions", list, int) or []
     return Declared(
         pooling or _pooling_of(folder),
-        length,
+        _value(folder / LENGTH, "max_seq_length", int),
         {role: text for role, text in texts.items() if text},
         tuple(sorted(widths)),
         tuple(folder / path for kind, path in modules if kind == "Dense"),
     )
+
+
+def _value(path: Path, key: str, kind: type, of: type = int) -> Any:
+    """Return a value of a JSON file, None if it has none: text, a number above 0, or a collection of either."""
+    value = read_json(path).get(key)
+    inside: Any = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    fits = type(value) is kind and all(type(one) is of for one in inside)
+    if value is not None and not (fits and (of is str or min(inside, default=1) > 0)):
+        raise CseError(f"backbone.name: {path}: {key} is {short(value)}; {_AGAIN}")
+    return value
+
+
+@contextmanager
+def reading(what: str, kinds: tuple[type[Exception], ...] = (Exception,)) -> Iterator[None]:
+    """Tell in one line, in its own words, what a library refuses inside; they raise exceptions of many kinds."""
+    try:
+        yield
+    except CseError:
+        raise
+    except kinds as error:
+        reason = one_line(str(error))[:200] or type(error).__name__
+        raise CseError(f"{what}: {reason}; {_AGAIN}") from None
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -151,24 +152,19 @@ def read_json(path: Path) -> dict[str, Any]:
         return read_object(path, _AGAIN) if path.is_file() else {}
 
 
-def _is_count(value: Any) -> bool:
-    return type(value) is int and value > 0
-
-
 def read_modules(path: Path) -> list[tuple[str, str]]:
     """Return class and folder of each module that ``modules.json`` lists; none if there is no such file."""
     if not path.is_file():
         return []
     with in_terms_of("backbone.name: "):
         listed = read_value(path, _AGAIN)
-    entries = listed if isinstance(listed, list) else []
-    texts: list[Any] = [(one.get("type"), one.get("path", "")) for one in entries if isinstance(one, dict)]
-    whole = 0 < len(texts) == len(entries) and all(isinstance(text, str) for pair in texts for text in pair)
-    if not whole:
+    try:
+        found = [(one["type"], _TYPE.fullmatch(one["type"]), PurePosixPath(one.get("path", ""))) for one in listed]
+    except (AttributeError, LookupError, TypeError):
+        found = []
+    if not found:
         raise CseError(f"backbone.name: {path}: not a list of modules; {_AGAIN}")
-    found = []
-    for kind, place in texts:
-        known = _TYPE.fullmatch(kind)
+    for kind, known, place in found:
         if kind.endswith(".Router"):
             raise CseError(
                 f"backbone.name: {path}: a Router, which sends queries and documents their own way; two sides are not "
@@ -180,12 +176,12 @@ def read_modules(path: Path) -> list[tuple[str, str]]:
                 f"{', '.join(KNOWN)}, so the vectors would not be the model's; to use its transformer alone, copy the "
                 "folder without modules.json"
             )
-        if PurePosixPath(place).is_absolute() or ".." in PurePosixPath(place).parts:
-            raise CseError(f"backbone.name: {path}: folder {short(place)} lies outside the model; {_AGAIN}")
-        found.append((known[1], place))
-    if [kind for kind, _ in found] != sorted((kind for kind, _ in found), key=KNOWN.index):
+        if place.is_absolute() or ".." in place.parts:
+            raise CseError(f"backbone.name: {path}: folder {short(str(place))} lies outside the model; {_AGAIN}")
+    kinds = [known[1] for _, known, _ in found if known is not None]
+    if kinds != sorted(kinds, key=KNOWN.index):
         raise CseError(f"backbone.name: {path}: has its modules in another order than {', '.join(KNOWN)}")
-    return found
+    return [(kind, str(place)) for kind, (_, _, place) in zip(kinds, found, strict=True)]
 
 
 def pools_otherwise(folder: Path) -> bool:

@@ -24,53 +24,33 @@ FULL, SLIDING = "full_attention", "sliding_attention"
 
 @dataclass(frozen=True)
 class Family:
-    """A family of models that differ in size and training only.
-
-    Attributes:
-        types: ``model_type`` in ``config.json``.
-        layers: path of the layers in the model; they may be nested, see ``layers_of``.
-        stored: path of the layers in files of weights, where it is another.
-        key, value: projections in the attention; the same name for one matrix of queries, keys and values.
-        positions: ``columns`` (learned, from 0), ``after_padding`` (learned, real tokens from the padding id + 1) or
-            ``rotary``.
-        embeddings: module from word vectors to the first layer; None: they enter as they are.
-        input_norm: norm of word vectors, for a prompt before the first layer; None: the family has no such prompt.
-        widen: linear map to the width of the layers, where word vectors are narrower; may be missing in a model.
-        before: norm in a layer before its attention; None: the attention reads the layer's input.
-        key_norm: norm of keys in the attention; None: there is none.
-        last_norm: norm after the last layer; None: there is none.
-        causal: whether tokens see no later ones, unless the model's config says otherwise.
-        inclusive: whether the config's sliding window counts the tokens to each side, not the token itself.
-        hidden_dropout: the config's name of the dropout after a layer.
-        own_pooler: whether the model takes ``add_pooling_layer``.
-        mlm_head: layout of the pretrained MLM head that this project can read; None: none.
-        pooling: pooling of a model that does not say.
-        relative: whether a learned bias between tokens joins the scores.
-        adapt: changes to a loaded model, see the module's docstring.
-    """
+    """A family of models that differ in size and training only."""
 
     name: str
-    types: tuple[str, ...]
-    layers: str
-    attention: str
-    key: str
+    types: tuple[str, ...]  # `model_type` in `config.json`
+    layers: str  # path of the layers in the model; they may be nested, see `layers_of`
+    attention: str  # path in a layer
+    key: str  # projections in the attention; the same name for one matrix of queries, keys and values
     value: str
+    # learned, from 0; learned, real tokens from the padding id + 1; or rotary
     positions: Literal["columns", "after_padding", "rotary"]
-    stored: str | None = None
-    embeddings: str | None = "embeddings"
-    input_norm: str | None = "embeddings.LayerNorm"
-    widen: str | None = None
-    before: str | None = None
-    key_norm: str | None = None
-    last_norm: str | None = None
-    causal: bool = False
-    inclusive: bool = False
-    hidden_dropout: str = "hidden_dropout_prob"
-    own_pooler: bool = True
-    mlm_head: Literal["bert", "roberta"] | None = None
-    pooling: Literal["cls", "mean", "last"] = "cls"
-    relative: bool = False
-    adapt: Callable[[Any], None] | None = None
+    stored: str | None = None  # path of the layers in files of weights, where it is another
+    embeddings: str | None = "embeddings"  # from word vectors to the first layer; None: they enter as they are
+    input_norm: str | None = (
+        "embeddings.LayerNorm"  # of word vectors, for a prompt before the first layer; None: no such
+    )
+    widen: str | None = None  # linear map of word vectors to the width of the layers; may be missing in a model
+    before: str | None = None  # norm in a layer before its attention
+    key_norm: str | None = None  # norm of keys in the attention
+    last_norm: str | None = None  # norm after the last layer
+    causal: bool = False  # whether tokens see no later ones, unless the model's config says otherwise
+    inclusive: bool = False  # whether the config's sliding window counts the tokens to each side, not the token itself
+    hidden_dropout: str = "hidden_dropout_prob"  # the config's name of the dropout after a layer
+    own_pooler: bool = True  # whether the model takes `add_pooling_layer`
+    mlm_head: Literal["bert", "roberta"] | None = None  # layout of the pretrained head that this project can read
+    pooling: Literal["cls", "mean", "last"] = "cls"  # of a model that does not say
+    relative: bool = False  # whether a learned bias between tokens joins the scores
+    adapt: Callable[[Any], None] | None = None  # changes to a loaded model, see the module's docstring
 
     def is_causal(self, config: Any) -> bool:
         """Return whether a model's tokens see no later ones."""
@@ -202,20 +182,13 @@ def _through_interface(model: Any) -> None:
 _BERT: dict[str, Any] = {"layers": "encoder.layer", "attention": "attention.self", "key": "key", "value": "value"}
 # nomic_bert and gte: BERT's embeddings and norms behind each part, rotary positions
 _ROTARY: dict[str, Any] = {
-    "layers": "layers",
-    "attention": "self_attn",
-    "key": "k_proj",
-    "value": "v_proj",
-    "positions": "rotary",
+    "layers": "layers", "attention": "self_attn", "key": "k_proj", "value": "v_proj", "positions": "rotary",
     "input_norm": None,
-}
+}  # fmt: skip
 # eurobert and the decoders: nothing between word vectors and the first layer, norms ahead of each part
 _NORM_FIRST: dict[str, Any] = _ROTARY | {
-    "embeddings": None,
-    "before": "input_layernorm",
-    "last_norm": "norm",
-    "own_pooler": False,
-}
+    "embeddings": None, "before": "input_layernorm", "last_norm": "norm", "own_pooler": False,
+}  # fmt: skip
 _DECODER: dict[str, Any] = _NORM_FIRST | {"causal": True, "pooling": "last"}
 
 FAMILIES = (
@@ -223,51 +196,20 @@ FAMILIES = (
     Family("roberta", ("roberta", "xlm-roberta", "camembert"), positions="after_padding", mlm_head="roberta", **_BERT),
     Family("electra", ("electra",), positions="columns", widen="embeddings_project", own_pooler=False, **_BERT),
     Family(
-        "distilbert",
-        ("distilbert",),
-        layers="transformer.layer",
-        attention="attention",
-        key="k_lin",
-        value="v_lin",
-        positions="columns",
-        hidden_dropout="dropout",
-        own_pooler=False,
+        "distilbert", ("distilbert",), layers="transformer.layer", attention="attention", key="k_lin", value="v_lin",
+        positions="columns", hidden_dropout="dropout", own_pooler=False,
     ),
     Family(
-        "mpnet",
-        ("mpnet",),
-        layers="encoder.layer",
-        attention="attention.attn",
-        key="k",
-        value="v",
-        positions="after_padding",
-        input_norm=None,
-        relative=True,
-        adapt=_through_interface,
+        "mpnet", ("mpnet",), layers="encoder.layer", attention="attention.attn", key="k", value="v",
+        positions="after_padding", input_norm=None, relative=True, adapt=_through_interface,
     ),
     Family(
-        "albert",
-        ("albert",),
-        layers="encoder.albert_layer_groups",
-        attention="attention",
-        key="key",
-        value="value",
-        positions="columns",
-        widen="encoder.embedding_hidden_mapping_in",
+        "albert", ("albert",), layers="encoder.albert_layer_groups", attention="attention", key="key", value="value",
+        positions="columns", widen="encoder.embedding_hidden_mapping_in",
     ),
     Family(
-        "modernbert",
-        ("modernbert",),
-        layers="layers",
-        attention="attn",
-        key="Wqkv",
-        value="Wqkv",
-        positions="rotary",
-        input_norm=None,
-        before="attn_norm",
-        last_norm="final_norm",
-        inclusive=True,
-        hidden_dropout="mlp_dropout",
+        "modernbert", ("modernbert",), layers="layers", attention="attn", key="Wqkv", value="Wqkv", positions="rotary",
+        input_norm=None, before="attn_norm", last_norm="final_norm", inclusive=True, hidden_dropout="mlp_dropout",
         own_pooler=False,
     ),
     Family("nomic_bert", ("nomic_bert",), pooling="mean", **_ROTARY),
@@ -276,5 +218,5 @@ FAMILIES = (
     Family("llama", ("llama", "mistral"), **_DECODER),
     Family("qwen3", ("qwen3",), key_norm="k_norm", **_DECODER),
     Family("gemma3", ("gemma3_text",), key_norm="k_norm", **_DECODER),
-)
+)  # fmt: skip
 BY_TYPE = {kind: family for family in FAMILIES for kind in family.types}

@@ -70,9 +70,7 @@ class _Step(nn.Module):
 class Flow(nn.Module):
     """An invertible map of sentence vectors to latents; before initialisation or loading, it only reorders channels.
 
-    Args:
-        width: D, divisible by ``2 ** levels``.
-        levels: number of levels; half of the channels leave between two levels.
+    Half of the channels leave between two levels, so ``2 ** levels`` divides the width.
     """
 
     def __init__(self, width: int, *, levels: int = 3, depth: int = 3, hidden: int = 32) -> None:

@@ -15,6 +15,7 @@ from transformers import AutoModelForMaskedLM
 from cse.errors import CseError, in_terms_of
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone, quietly, read_tokenizer
+from cse.model.declared import reading
 from cse.model.passes import pinned
 
 WITH_HEAD = (
@@ -70,12 +71,8 @@ def load_mlm_head(backbone: Backbone, *, wanted_by: str) -> MlmHead:
 
 def load_masked_lm(files: BackboneFiles) -> tuple[Any, dict[str, Any]]:
     """Load a masked language model in float32; also return its loading info, with any missing weights."""
-    try:
-        with quietly():
-            return AutoModelForMaskedLM.from_pretrained(files.folder, dtype=torch.float32, output_loading_info=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise CseError(f"{files.name}: cannot be read as a masked language model: {reason}") from None
+    with reading(f"{files.name}: cannot be read as a masked language model"), quietly():
+        return AutoModelForMaskedLM.from_pretrained(files.folder, dtype=torch.float32, output_loading_info=True)
 
 
 def has_head(loading: dict[str, Any]) -> bool:

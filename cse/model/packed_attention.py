@@ -216,11 +216,7 @@ def attend(
     dropout: float,
     scaling: float,
 ) -> torch.Tensor:
-    """Return the outputs ``(1, T, H, K)``.
-
-    Args:
-        packed: the rows; at most ``passes.LONGEST`` tokens each.
-    """
+    """Return the outputs ``(1, T, H, K)`` of rows of at most ``passes.LONGEST`` tokens each."""
     own = (None, None) if prefix is None else prefix
     constants = packed.longest, dropout, packed.prompt_dropout, scaling
     return _Attention.apply(query_BHTK, key_BHTK, value_BHTK, *own, packed.starts, *constants)

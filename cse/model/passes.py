@@ -136,28 +136,18 @@ class Alteration(Protocol):
 
 @dataclass(frozen=True)
 class Constants:
-    """Values that do not depend on the sentence.
-
-    Attributes:
-        noise_TND: output of each template without a sentence, indexed by sentence length ``n``; or None.
-    """
+    """Values that do not depend on the sentence."""
 
     prefix: Prefix | None = None
-    noise_TND: torch.Tensor | None = None
+    noise_TND: torch.Tensor | None = None  # output of each template without a sentence, by sentence length `n`
 
 
 @dataclass(frozen=True)
 class TokenBatch:
-    """Outputs for a slice of rows.
+    """Outputs for a slice of rows."""
 
-    Attributes:
-        states: the last layer's output ``(B, L, D)`` without prompt columns, preceded by all others if pooling needs
-            them.
-        local_BLD: token features to pool (of the last layer or the convolutions); None if not kept.
-    """
-
-    states: list[torch.Tensor]
-    local_BLD: torch.Tensor | None
+    states: list[torch.Tensor]  # the last layer's `(B, L, D)`, without prompt columns; all others first if pooled, too
+    local_BLD: torch.Tensor | None  # token features to pool, of the last layer or the convolutions; None: not kept
     pooled_BD: torch.Tensor
     noise_BD: torch.Tensor | None
 
@@ -168,18 +158,12 @@ LONGEST = 32  # tokens of a row: more scores do not fit into registers
 
 @dataclass(frozen=True)
 class Packed:
-    """Where the tokens of a padded batch ``(B, L)`` are.
+    """Where the tokens of a padded batch ``(B, L)`` are."""
 
-    Attributes:
-        places_T: place of each in the flattened batch; those behind the last are ``B * L``.
-        starts: where each row starts, and where the last ends, int64.
-        prompt_dropout: probability of dropping an entry of a layer's prompt, drawn per row.
-    """
-
-    places_T: torch.Tensor
-    starts: torch.Tensor
+    places_T: torch.Tensor  # place of each in the flattened batch; those behind the last are `B * L`
+    starts: torch.Tensor  # where each row starts, and where the last ends, int64
     longest: int
-    prompt_dropout: float = 0.0
+    prompt_dropout: float = 0.0  # probability of dropping an entry of a layer's prompt, drawn per row
 
     def pack(self, values_BL: torch.Tensor) -> torch.Tensor:
         """Return ``(1, T, ...)`` of ``(B, L, ...)``."""

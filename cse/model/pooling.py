@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import get_args
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
 from cse.choices import PoolerKind
 from cse.errors import CseError
-from cse.model.declared import read_json
+from cse.model.declared import read_json, reading
 
 POOLERS = get_args(PoolerKind)
 OVER_TOKENS = ("cls", "mean", "mean_top2", "mean_first_last", "last")
@@ -101,10 +100,8 @@ class BatchNormProjector(nn.Module):
     """DiffCSE's projector (Chuang et al. 2022): Linear(D, 2D), BatchNorm, ReLU, Linear(2D, D), BatchNorm.
 
     The linear layers have no bias, the last normalisation no affine map. For the loss only: it always normalises with
-    the statistics of the current rows, so pass all views of a batch in one call.
-
-    Args:
-        start: initialisation of the linear layers, ``normal`` as in the released code (0.02) or ``torch``.
+    the statistics of the current rows, so pass all views of a batch in one call. The linear layers start ``normal`` as
+    in the released code (0.02), or as ``torch``'s.
     """
 
     def __init__(self, width: int, start: str = "normal") -> None:
@@ -155,11 +152,9 @@ _ALONE = "to use the transformer alone, copy the folder without modules.json"
 
 
 def _read_layer(folder: Path) -> nn.Linear:
-    try:
+    with reading(f"backbone.name: {folder / WEIGHTS} is missing or damaged"):
         tensors = load_file(folder / WEIGHTS)
         weight, bias = tensors["linear.weight"].float(), tensors.get("linear.bias")
         layer = nn.Linear(weight.shape[1], weight.shape[0] or -1, bias=bias is not None)  # no output: refused
         layer.load_state_dict({"weight": weight} | ({} if bias is None else {"bias": bias.float()}))
-    except (OSError, SafetensorError, LookupError, RuntimeError):  # the last two: other shapes
-        raise CseError(f"backbone.name: {folder / WEIGHTS} is missing or damaged; fetch it again") from None
-    return layer
+        return layer

@@ -42,8 +42,7 @@ LINEAR_KINDS = ("whitening", *LABELLED_KINDS, QUERY_MAP)
 class LinearMap(nn.Module):
     """``y = (x - mean) matrix``; all zeros until it is fitted or its weights are loaded.
 
-    Attributes:
-        matrix: ``(D, d)``, one direction per column, the most important first.
+    A column of the matrix ``(D, d)`` is a direction, the most important first.
     """
 
     def __init__(self, kind: str, width: int, dimension: int) -> None:
@@ -171,16 +170,12 @@ def _check_enough(vectors: NDArray[np.float32], kept: int, rank: int) -> None:
 # Not scikit-learn's, which scores the same on banking77: it keeps no sums to take a fold's rows from.
 @dataclass(frozen=True)
 class Scatter:
-    """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64.
-
-    Attributes:
-        square_DD: sum of the outer products of all vectors with themselves.
-    """
+    """Sums over the vectors of ``C`` labels, less an origin near their mean, so that nothing cancels; in float64."""
 
     origin_D: NDArray[np.float64]
     count_C: NDArray[np.int64]
     sum_CD: NDArray[np.float64]
-    square_DD: NDArray[np.float64]
+    square_DD: NDArray[np.float64]  # of the outer products of all vectors with themselves
 
     @classmethod
     def of(
@@ -256,11 +251,9 @@ class Scatter:
 def fit_discriminant(
     vectors: NDArray[np.float32], labels: Sequence[str], shrinkage: float, dimension: int | None = None
 ) -> LinearMap:
-    """Fit a discriminant to labelled sentence vectors, in float64.
+    """Fit a discriminant to labelled sentence vectors, in float64; a shrinkage of 0 is for a regular ``S_w`` only.
 
-    Args:
-        shrinkage: s, from 0 (for a regular ``S_w`` only) to 1.
-        dimension: leading directions to keep; None: all, one fewer than labels and at most D.
+    It keeps that many leading directions; None: all, one fewer than labels and at most D.
     """
     kept_dimension(dimension, vectors.shape[1])
     return scatter_of(vectors, numbered(labels)).fit(shrinkage, dimension)

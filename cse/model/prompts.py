@@ -144,11 +144,8 @@ class Reparametrized(nn.Module):
     """A prompt table as the output of a network over ``k`` trained vectors.
 
     ``mlp``: Linear(D, width), tanh, Linear(width, columns), like ``prefix_projection`` in the released code. ``lstm``:
-    a bidirectional LSTM of that width over the k vectors, followed by the same two layers, as in P-tuning.
-
-    Args:
-        start: initialisation of an ``mlp``: ``normal`` as in the released code (0.02, no bias), or ``torch``. No code
-            with an LSTM was released; it uses torch's initialisation, as in P-tuning.
+    a bidirectional LSTM of that width over the k vectors, followed by the same two layers, as in P-tuning. An ``mlp``
+    starts ``normal`` as in the released code (0.02, no bias), or as ``torch``'s; no code with an LSTM was released.
     """
 
     def __init__(

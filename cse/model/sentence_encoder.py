@@ -17,6 +17,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import (
     WEIGHTS_FILE,
     WORDS,
+    as_written,
     build_post,
     find_recorded_backbone,
     load_weights,
@@ -40,13 +41,9 @@ if TYPE_CHECKING:
 
 
 class SentenceEncoder(Compatible, Encoder):
-    """Encodes sentences; takes the arguments of ``Encoder``.
+    """Encodes sentences; takes the arguments of ``Encoder``."""
 
-    Attributes:
-        precision: of the layers in ``encode``: ``fp32``, ``bf16`` or ``fp16``. The last two are for hardware that
-            multiplies in them; pooling sums and vectors stay in float32.
-    """
-
+    # of the layers in `encode`, the last two for hardware that multiplies in them; pooling sums and vectors are float32
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
 
     @classmethod
@@ -165,20 +162,19 @@ class SentenceEncoder(Compatible, Encoder):
 def load_checkpoint(folder: Path, *, backbone: str | None = None) -> SentenceEncoder:
     """Build the encoder that a checkpoint describes and load its weights.
 
-    Raises:
-        CseError: unreadable or truncated files, a backbone other than the one trained on, or missing, extra or wrongly
-            shaped weights. No weight is ever silently dropped or left at its random initialisation.
+    No weight is ever silently dropped or left at its random initialisation, and the backbone is the one trained on.
     """
     config = read_config(folder)
     weights = read_weights(folder, config)
-    made_for = config["backbone"]
-    if made_for["words"] is not None:
-        files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
-        words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
-        encoder = rebuild(words, config)
-    else:
-        files = find_recorded_backbone(folder, config, backbone)
-        encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+    with as_written(folder):
+        made_for = config["backbone"]
+        if made_for["words"] is None:
+            files = find_recorded_backbone(folder, config, backbone)
+            encoder = rebuild(load_backbone(files, config["pooler"]["kind"]), config)
+        else:
+            files = BackboneFiles(made_for["name"], made_for["revision"], folder, made_for["sha256"])
+            words = StaticWords.empty(folder / WORDS, made_for["words"], made_for["width"], files)
+            encoder = rebuild(words, config)
     for key in ("dimension", "max_length"):
         if config[key] != getattr(encoder, key):
             raise CseError(

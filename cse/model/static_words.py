@@ -19,7 +19,7 @@ from tqdm import tqdm
 from cse.choices import PoolerKind
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles
-from cse.model.declared import Declared
+from cse.model.declared import Declared, reading
 from cse.model.passes import Packed, Prefix
 from cse.runtime.seal import sha256
 
@@ -29,11 +29,7 @@ _COUNT_LINE = re.compile(rb"\d+ \d+\s*")
 
 
 class StaticWords(nn.Module):
-    """Word vectors with a tokenizer that splits at white space and punctuation.
-
-    Attributes:
-        model: the vectors, ``(n + 2, D)``, not trained; zero for padding and unknown words.
-    """
+    """Word vectors with a tokenizer that splits at white space and punctuation."""
 
     pooling: PoolerKind = "mean"
     declared = Declared()
@@ -46,6 +42,7 @@ class StaticWords(nn.Module):
     def __init__(self, tokenizer: Tokenizer, table: torch.Tensor, files: BackboneFiles) -> None:
         super().__init__()
         self.tokenizer, self.files = tokenizer, files
+        # (n + 2, D), not trained; zero for padding and unknown words
         self.model = nn.Embedding.from_pretrained(table, freeze=True)
         self.vocabulary, self.hidden_size = table.shape
         self.dimension = self.hidden_size
@@ -54,10 +51,8 @@ class StaticWords(nn.Module):
     def empty(cls, folder: Path, count: int, dimension: int, files: BackboneFiles) -> StaticWords:
         """Build one from the tokenizer that ``save`` wrote, with zero vectors to load weights into."""
         path = folder / "tokenizer.json"
-        try:
+        with reading(str(path)):
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # tokenizers raises plain Exception
-            raise CseError(f"{path}: unreadable ({error}); train or fetch the checkpoint again") from None
         if tokenizer.get_vocab_size() != count:
             raise CseError(f"{path}: has {tokenizer.get_vocab_size()} words, expected {count}; fetch it again")
         return cls(tokenizer, torch.zeros(count, dimension), files)

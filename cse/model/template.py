@@ -15,7 +15,8 @@ from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import TemplateProcessing
 
 from cse.errors import CseError
-from cse.model.backbone import Backbone, plain_copy
+from cse.model.backbone import Backbone
+from cse.runtime.tokens import plain_copy
 
 SENTENCE, MASK = "{sentence}", "{mask}"
 # a text that does not end in . ? " ' ; an empty one stays empty
@@ -24,22 +25,17 @@ _NO_PERIOD = r"(?<=[^\s.?\"'])\s*\z"
 
 @dataclass(frozen=True)
 class Template:
-    """A template as token ids: ``first before SENTENCE middle mask after last``.
-
-    Attributes:
-        before, middle, after: ids of its words; ids of trained pieces start at the vocabulary's size.
-        words: original ids of the trained pieces, in order; () if the template is fixed.
-        first, last: ids that the tokenizer puts around every text: ``[CLS]`` and ``[SEP]``, or a decoder's, if any.
-        mask: id of the mask; () if the last token is read.
-    """
+    """A template as token ids: ``first before SENTENCE middle mask after last``."""
 
     text: str
-    before: tuple[int, ...]
+    before: tuple[
+        int, ...
+    ]  # ids of its words, as `middle` and `after`; of trained pieces, from the vocabulary's size on
     middle: tuple[int, ...]
     after: tuple[int, ...]
-    words: tuple[int, ...]
-    first: tuple[int, ...]
-    mask: tuple[int, ...]
+    words: tuple[int, ...]  # original ids of the trained pieces, in order; () if the template is fixed
+    first: tuple[int, ...]  # what the tokenizer puts before every text: `[CLS]`, or a decoder's, if any
+    mask: tuple[int, ...]  # () if the last token is read
     last: tuple[int, ...]
     end_with_period: bool = False
 
@@ -63,19 +59,9 @@ class Template:
         tokenizer = plain_copy(base)
         if self.text.split(SENTENCE)[0].endswith(" "):
             tokenizer = _with_blank_before(tokenizer)
-        pieces = {
-            name: ids
-            for name, ids in (
-                ("first", self.first),
-                ("before", self.before),
-                ("$A", ()),
-                ("middle", self.middle),
-                ("mask", self.mask),
-                ("after", self.after),
-                ("last", self.last),
-            )
-            if ids or name == "$A"
-        }
+        names = ("first", "before", "$A", "middle", "mask", "after", "last")
+        parts = (self.first, self.before, (), self.middle, self.mask, self.after, self.last)
+        pieces = {name: ids for name, ids in zip(names, parts, strict=True) if ids or name == "$A"}
         tokenizer.post_processor = TemplateProcessing(
             single=" ".join(name if name == "$A" else f"[{name}]" for name in pieces),
             special_tokens=[
@@ -102,11 +88,7 @@ class Template:
 
 
 def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_period: bool) -> Template:
-    """Tokenise a template.
-
-    Args:
-        text: words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
-    """
+    """Tokenise words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read."""
     masked = MASK in text
     if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):
         raise CseError(f"template.text: needs {SENTENCE} once and, after it, {MASK} at most once; found {text!r}")

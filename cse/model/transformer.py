@@ -26,21 +26,16 @@ from cse.model.passes import (
 
 
 class Transformer(nn.Module):
-    """A model of a known family and the properties that prompts need.
-
-    Attributes:
-        model: the library's model, without its own pooler, attending with ``PREFIX_ATTENTION``.
-        layers, heads, hidden_size, head_size: shape of the model; ``heads`` are those of keys and values.
-    """
+    """A model of a known family and the properties that prompts need."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
         config: Any = model.config
-        self.model: Any = model
+        self.model: Any = model  # the library's, without its own pooler, attending with PREFIX_ATTENTION
         self.family = BY_TYPE[config.model_type]
         self.layers = len(self.blocks)
         queries: int = config.num_attention_heads
-        self.heads: int = getattr(config, "num_key_value_heads", None) or queries
+        self.heads: int = getattr(config, "num_key_value_heads", None) or queries  # of keys and values
         self.hidden_size: int = config.hidden_size
         self.head_size: int = getattr(config, "head_dim", None) or self.hidden_size // queries
         self.pad_id: int = config.pad_token_id
@@ -181,11 +176,7 @@ def _type_of(layers: list[Any]) -> torch.dtype:
 def load_model(
     folder: Any, config: Any, *, dtype: torch.dtype = torch.float32, **place: Any
 ) -> tuple[nn.Module, list[str]]:
-    """Load the library's model of a known family as ``Transformer`` needs it, without its own pooler.
-
-    Returns:
-        The model, and the names of weights that its files lack.
-    """
+    """Load the library's model as ``Transformer`` needs it; also return the names of weights that its files lack."""
     family = BY_TYPE[config.model_type]
     model, loading = AutoModel.from_pretrained(
         folder,

@@ -52,6 +52,14 @@ class Tokens(NamedTuple):
         return cls(np.concatenate([_NO_TOKENS, *rows]), starts, truncated)
 
 
+def plain_copy(tokenizer: Tokenizer) -> Tokenizer:
+    """Return a copy that neither pads nor truncates."""
+    copy = type(tokenizer).from_str(tokenizer.to_str())
+    copy.no_padding()
+    copy.no_truncation()
+    return copy
+
+
 class Tokenizers:
     """Copies of a tokenizer that truncate and do not pad, one per maximum length.
 
@@ -66,7 +74,7 @@ class Tokenizers:
     def truncating_at(self, max_length: int) -> Tokenizer:
         """Return the copy that truncates at ``max_length`` tokens, special tokens included."""
         if max_length not in self._copies:  # two threads may both make it; either copy will do
-            copy = self._bare_copy()
+            copy = plain_copy(self._tokenizer)
             copy.enable_truncation(max_length)
             self._copies[max_length] = copy
         return self._copies[max_length]
@@ -77,18 +85,12 @@ class Tokenizers:
 
         Found without padding or truncation, which a tokenizer's file may set: ``[PAD]`` is a special token too.
         """
-        tokenizer = self._bare_copy()
+        tokenizer = plain_copy(self._tokenizer)
         candidates = ("a", *tokenizer.get_vocab())  # a vocabulary may lack "a" and a token for what it lacks
         text = next(text for text in candidates if tokenizer.encode(text, add_special_tokens=False).ids)
         encoding = tokenizer.encode(text)
         special = encoding.special_tokens_mask
         return encoding.ids[: special.index(0)], encoding.ids[len(special) - special[::-1].index(0) :]
-
-    def _bare_copy(self) -> Tokenizer:
-        copy = type(self._tokenizer).from_str(self._tokenizer.to_str())
-        copy.no_padding()
-        copy.no_truncation()
-        return copy
 
     @cached_property
     def vocabulary(self) -> int:

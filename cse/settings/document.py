@@ -223,7 +223,11 @@ def write_values(path: Path, values: Mapping[str, Any], where: str | None = None
             changed[key] = (before, value)
             set_key(tree, key, value)
     check_settings(tree, where=where or str(path))
-    _replace(path, _edit(text, {key: value for key, (_, value) in changed.items()}, tree, path))
+    written, real = _edit(text, {key: value for key, (_, value) in changed.items()}, tree, path), path.resolve()
+    with publish_file(real) as new:  # symbolic links and permissions stay
+        new.write_text(written, encoding="utf-8", newline="")
+        if real.exists():
+            shutil.copymode(real, new)
     return changed
 
 
@@ -302,15 +306,6 @@ def _line_end(text: str, at: int) -> int:
     if at > 0 and text[at - 1] == "\n":
         return at
     return text.find("\n", at) + 1 or len(text)
-
-
-def _replace(path: Path, text: str) -> None:
-    path = path.resolve()  # keep symbolic links
-    with publish_file(path) as new:
-        with new.open("w", encoding="utf-8", newline="") as file:
-            file.write(text)
-        if path.exists():
-            shutil.copymode(path, new)
 
 
 @click.command()

@@ -50,16 +50,14 @@ def settings_of_domain(settings: Settings, name: str) -> Settings:
 
 def _obstacle(settings: Settings) -> str:
     """Return what a bank cannot hold of a system, or an empty string; ``cse.export.bank`` refuses the same."""
-    if settings.train.parameters != "prompts":
-        return f"train.parameters: {settings.train.parameters}; domains share a frozen backbone"
-    if settings.prompt.kind == "input":
-        return "prompt.kind: input, which has no keys and values of its own"
-    if settings.template.text is not None:
-        return "template.text: a template changes the tokenizer that domains share"
-    if settings.post.kind == "flow":
-        return "post.kind: flow, which is no linear map"
-    if settings.pooler.kind not in (None, *POOLERS):
-        return f"pooler.kind: {settings.pooler.kind}; use {', '.join(POOLERS)}"
-    if settings.pooler.mlp == "always" and settings.pooler.projector != "tanh":
-        return f"pooler.projector: {settings.pooler.projector}; use tanh"
-    return ""
+    trained, pooler = settings.train.parameters, settings.pooler
+    projected = pooler.mlp == "always" and pooler.projector != "tanh"
+    rows = (
+        (trained != "prompts", f"train.parameters: {trained}; domains share a frozen backbone"),
+        (settings.prompt.kind == "input", "prompt.kind: input, which has no keys and values of its own"),
+        (settings.template.text is not None, "template.text: a template changes the tokenizer that domains share"),
+        (settings.post.kind == "flow", "post.kind: flow, which is no linear map"),
+        (pooler.kind not in (None, *POOLERS), f"pooler.kind: {pooler.kind}; use {', '.join(POOLERS)}"),
+        (projected, f"pooler.projector: {pooler.projector}; use tanh"),
+    )
+    return next((words for when, words in rows if when), "")

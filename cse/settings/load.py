@@ -1,14 +1,14 @@
 """The settings: the groups of ``params.yaml``, combinations of values that cannot work, and reading them from a file.
 
-Refusals stand in two lists: of what cannot work on any rows, and of what cannot be trained on rows of ``data.view``.
-Each mistake is one line naming the key. A stage reads only the groups that ``dvc.yaml`` names for it;
+Refusals are rows ``(when, key, words)``: of what cannot work on any rows, and of what cannot be trained on rows of
+``data.view``. Each mistake is one line naming the key. A stage reads only the groups that ``dvc.yaml`` names for it;
 ``tests/stages/test_uses.py`` holds it to that.
 """
 
 from __future__ import annotations
 
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 
 from cse.errors import CseError, nearest
-from cse.settings.data import DataSettings, MineSettings, SourceSettings
+from cse.settings.data import DataSettings, MineSettings
 from cse.settings.group import SettingsGroup
 from cse.settings.model import BackboneSettings, PoolerSettings, PostSettings, PromptSettings, TemplateSettings
 from cse.settings.objective import LossSettings, ObjectiveSettings
@@ -28,7 +28,6 @@ from cse.settings.train import AugmentSettings, TrainSettings
 
 PARAMS_FILE = Path("params.yaml")
 _MOST_BYTES = 1 << 18  # of a settings file; the default has 14 kB
-_LARGEST = 1 << 63
 _SHOWN = 100  # characters of a wrong value in an error
 ANY_VIEW = "any view"  # in the validation context: accept an objective that does not fit data.view
 
@@ -55,108 +54,98 @@ class Settings(SettingsGroup):
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Settings:
         any_view = (info.context or {}).get(ANY_VIEW, False)
-        checks = [_impossible_terms, _impossible_prompts, _impossible_read_outs, _impossible_losses]
-        for check in [*checks, *([] if any_view else [impossible_rows])]:
-            for problem in check(self):
+        for check in (_impossible_terms, _impossible_models, _impossible_losses):
+            for problem in _told(check(self)):
                 raise ValueError(problem)
+        for problem in () if any_view else impossible_rows(self):
+            raise ValueError(problem)
         return self
 
 
-def _impossible_terms(settings: Settings) -> Iterator[str]:
+Refusal = tuple[object, str, str]  # when, key, what is wrong and what to do
+
+
+def _impossible_terms(settings: Settings) -> Iterator[Refusal]:
     known = list(ObjectiveSettings.model_fields)
     for source in settings.data.more:
         for name in source.terms or {}:
-            if name not in known:
-                fix = f"no term {name!r}{nearest(name, known)}; the terms are {', '.join(known)}"
-                yield f"data.more.{source.name}.terms: {fix}"
+            fix = f"no term {name!r}{nearest(name, known)}; the terms are {', '.join(known)}"
+            yield name not in known, f"data.more.{source.name}.terms", fix
 
 
-def _impossible_prompts(settings: Settings) -> Iterator[str]:
-    prompt, pooler, trained = settings.prompt, settings.pooler, settings.train.parameters
-    extras = prompt.cls or settings.template.trained or pooler.kind == "cnn"
-    if trained == "prompts" and prompt.kind == "none" and not extras:
-        yield (
-            "prompt.kind: 'none' leaves nothing to train with train.parameters: prompts; choose 'key_value' or "
-            "'hidden_state', or set train.parameters: full"
-        )
-    if trained == "none" and (prompt.kind != "none" or extras or pooler.mlp != "none"):
-        yield (
-            "train.parameters: 'none' would leave prompt and projector at random values; set prompt.kind: none and "
-            "pooler.mlp: none, and do not use prompt.cls, template.trained or pooler.kind cnn"
-        )
-    if prompt.kind != "none" and prompt.length == 0:
-        yield "prompt.length: a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none"
-    if settings.post.kind == "query_map" and prompt.side != "query":
-        yield "post.kind: query_map maps queries alone; set prompt.side: query"
-    if settings.objective.collection.weight > 0 and trained != "none" and prompt.side != "query":
-        yield (
-            "objective.collection.weight: documents keep their vectors, so it trains queries alone; set prompt.side: "
-            "query"
-        )
-    if prompt.kind == "input" and prompt.layers == "shared":
-        yield "prompt.layers: an 'input' prompt exists only before the first layer; set it to separate"
+def _impossible_models(settings: Settings) -> list[Refusal]:
+    prompt, pooler, template, augment = settings.prompt, settings.pooler, settings.template, settings.augment
+    trained, untrained = settings.train.parameters, settings.train.parameters == "none"
+    extras = prompt.cls or template.trained or pooler.kind == "cnn"
+    templated, widths = template.text is not None, _terms(settings, settings.objective.over(settings.data.more_terms))
+    return [
+        (trained == "prompts" and prompt.kind == "none" and not extras, "prompt.kind",
+         "'none' leaves nothing to train with train.parameters: prompts; choose 'key_value' or 'hidden_state', or set "
+         "train.parameters: full"),
+        (untrained and (prompt.kind != "none" or extras or pooler.mlp != "none"), "train.parameters",
+         "'none' would leave prompt and projector at random values; set prompt.kind: none and pooler.mlp: none, and do "
+         "not use prompt.cls, template.trained or pooler.kind cnn"),
+        (prompt.kind != "none" and prompt.length == 0, "prompt.length",
+         "a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none"),
+        (settings.post.kind == "query_map" and prompt.side != "query", "post.kind",
+         "query_map maps queries alone; set prompt.side: query"),
+        (settings.objective.collection.weight > 0 and not untrained and prompt.side != "query",
+         "objective.collection.weight",
+         "documents keep their vectors, so it trains queries alone; set prompt.side: query"),
+        (prompt.kind == "input" and prompt.layers == "shared", "prompt.layers",
+         "an 'input' prompt exists only before the first layer; set it to separate"),
+        ((pooler.kind == "mask") != template.masked, "pooler.kind",
+         "'mask' and a template.text with {mask} require each other; give both or neither"),
+        (templated and not template.masked and pooler.kind != "last", "pooler.kind",
+         "a template.text without {mask} is read at the last token; set it to last"),
+        (pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"), "pooler.kind_in_loss",
+         f"the loss must use {pooler.kind!r} too; set it to null"),
+        (augment.attention_dropout is not None and not augment.dropout, "augment.attention_dropout",
+         "has no effect without augment.dropout; set that to true"),
+        (pooler.projector == "batch_norm" and pooler.mlp == "always", "pooler.mlp",
+         "the 'batch_norm' projector is for the loss only; set it to train_only"),
+        (templated and prompt.kind == "input", "prompt.kind",
+         "an 'input' prompt cannot be combined with a template; choose one"),
+        (pooler.mlp == "train_only" and "matryoshka" in widths, "objective.matryoshka.widths",
+         "the loss sees the projector's output; set pooler.mlp to none or always"),
+    ]  # fmt: skip
 
 
-def _impossible_read_outs(settings: Settings) -> Iterator[str]:
-    pooler, template, augment = settings.pooler, settings.template, settings.augment
-    if (pooler.kind == "mask") != template.masked:
-        yield "pooler.kind: 'mask' and a template.text with {mask} require each other; give both or neither"
-    if template.text is not None and not template.masked and pooler.kind != "last":
-        yield "pooler.kind: a template.text without {mask} is read at the last token; set it to last"
-    if pooler.kind_in_loss is not None and pooler.kind in ("mask", "cnn"):
-        yield f"pooler.kind_in_loss: the loss must use {pooler.kind!r} too; set it to null"
-    if augment.attention_dropout is not None and not augment.dropout:
-        yield "augment.attention_dropout: has no effect without augment.dropout; set that to true"
-    if pooler.projector == "batch_norm" and pooler.mlp == "always":
-        yield "pooler.mlp: the 'batch_norm' projector is for the loss only; set it to train_only"
-    if template.text is not None and settings.prompt.kind == "input":
-        yield "prompt.kind: an 'input' prompt cannot be combined with a template; choose one"
-    if pooler.mlp == "train_only" and "matryoshka" in _terms(
-        settings, settings.objective.over(settings.data.more_terms)
-    ):
-        yield "objective.matryoshka.widths: the loss sees the projector's output; set pooler.mlp to none or always"
-
-
-def _impossible_losses(settings: Settings) -> Iterator[str]:
+def _impossible_losses(settings: Settings) -> list[Refusal]:
     objective = settings.objective.over(settings.data.more_terms)
-    terms, train, replaced = _terms(settings, objective), settings.train, objective.replaced_tokens
-    group, templated = objective.contrastive_tension.group, settings.template.text is not None
-    if train.early_stop is not None and terms and not objective.comparing:
-        yield (
-            f"train.early_stop: objective.{objective.first} compares no sentences, so the dev score cannot stop this "
-            "training; set it to null"
-        )
-    if objective.nt_xent.queue > 0 and (objective.nt_xent.two_views or "nt_xent" not in terms):
-        yield "objective.nt_xent.queue: needs nt_xent without two_views; set queue: 0"
-    if "mutual_information" in terms and settings.pooler.kind != "cnn":
-        yield "objective.mutual_information.weight: needs pooler.kind: cnn"
-    if "contrastive_tension" in terms and train.batch_size % group != 0:
-        yield (
-            f"train.batch_size: {train.batch_size} is not a multiple of {group}, the rows of a group of "
-            "objective.contrastive_tension"
-        )
-    if "contrastive_tension" in terms and train.distinct_batches:
-        yield (
-            "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches, and these are "
-            "uneven; set it to false"
-        )
-    if "replaced_tokens" in terms and train.parameters != "prompts" and replaced.discriminator != "copy":
-        yield (
-            f"objective.replaced_tokens.discriminator: train.parameters: {train.parameters} changes the backbone; set "
-            "it to copy"
-        )
-    if "replaced_tokens" in terms and (templated or settings.prompt.kind == "input"):
-        yield "objective.replaced_tokens.weight: cannot be combined with a template or an 'input' prompt; set it to 0"
-    afresh = "objective.replaced_tokens.corruption: on_the_fly"
-    augment, data, unmined = settings.augment, settings.data, "set mine.negatives and mine.neighbours to 0,"
-    beforehand = (
-        (augment.repeat_words > 0, "augment.repeat_words: would change rows after they were corrupted; set it to 0"),
-        (augment.mask_span > 0, "augment.mask_span: would change rows after they were corrupted; set it to 0"),
-        (train.roles is not None, "train.roles: rows are corrupted beforehand without task texts; set it to null"),
-        (settings.mine.wanted, f"mine: rows corrupted before training cannot be mined; {unmined}"),
-        (data.more, "data.more: only the rows of the main source can be corrupted before training; set it to [],"),
-    )
-    yield from (f"{words} or {afresh}" for when, words in beforehand if when and replaced.corrupts_beforehand)
+    terms, train, augment, data = _terms(settings, objective), settings.train, settings.augment, settings.data
+    replaced, group = objective.replaced_tokens, objective.contrastive_tension.group
+    wrapped = settings.template.text is not None or settings.prompt.kind == "input"
+    beforehand, detects = replaced.corrupts_beforehand, "replaced_tokens" in terms
+    afresh = "or objective.replaced_tokens.corruption: on_the_fly"
+    return [
+        (train.early_stop is not None and terms and not objective.comparing, "train.early_stop",
+         f"objective.{objective.first} compares no sentences, so the dev score cannot stop this training; set it to "
+         "null"),
+        (objective.nt_xent.queue > 0 and (objective.nt_xent.two_views or "nt_xent" not in terms),
+         "objective.nt_xent.queue", "needs nt_xent without two_views; set queue: 0"),
+        ("mutual_information" in terms and settings.pooler.kind != "cnn", "objective.mutual_information.weight",
+         "needs pooler.kind: cnn"),
+        ("contrastive_tension" in terms and train.batch_size % group, "train.batch_size",
+         f"{train.batch_size} is not a multiple of {group}, the rows of a group of objective.contrastive_tension"),
+        ("contrastive_tension" in terms and train.distinct_batches, "train.distinct_batches",
+         "objective.contrastive_tension fills its groups from whole batches, and these are uneven; set it to false"),
+        (detects and train.parameters != "prompts" and replaced.discriminator != "copy",
+         "objective.replaced_tokens.discriminator",
+         f"train.parameters: {train.parameters} changes the backbone; set it to copy"),
+        (detects and wrapped, "objective.replaced_tokens.weight",
+         "cannot be combined with a template or an 'input' prompt; set it to 0"),
+        (beforehand and augment.repeat_words > 0, "augment.repeat_words",
+         f"would change rows after they were corrupted; set it to 0 {afresh}"),
+        (beforehand and augment.mask_span > 0, "augment.mask_span",
+         f"would change rows after they were corrupted; set it to 0 {afresh}"),
+        (beforehand and train.roles is not None, "train.roles",
+         f"rows are corrupted beforehand without task texts; set it to null {afresh}"),
+        (beforehand and settings.mine.wanted, "mine",
+         f"rows corrupted before training cannot be mined; set mine.negatives and mine.neighbours to 0, {afresh}"),
+        (beforehand and data.more, "data.more",
+         f"only the rows of the main source can be corrupted before training; set it to [], {afresh}"),
+    ]  # fmt: skip
 
 
 def impossible_rows(settings: Settings) -> Iterator[str]:
@@ -164,48 +153,42 @@ def impossible_rows(settings: Settings) -> Iterator[str]:
     data, mine, nt_xent = settings.data, settings.mine, settings.objective.nt_xent
     terms, view = _terms(settings, settings.objective), mine.view(data.rows)
     views = [view, *(data.of(source).rows for source in data.more)]
-    if mine.neighbours > 0 and data.rows != "sentences":
-        yield (
-            f"mine.neighbours: pairs are made of sentences, but data.view is {data.rows!r}; set it to 0 or data.view: "
-            "sentences"
-        )
-    if mine.negatives > 0 and data.rows != "pairs" and not mine.neighbours:
-        yield (
-            f"mine.negatives: negatives are mined for pairs, but data.view is {data.rows!r}; set it to 0 or data.view: "
-            "pairs, categories or documents"
-        )
-    if settings.template.second is not None and view != "sentences":
-        yield f"template.second: two templates need data.view 'sentences', found {view!r}; remove it"
-    for name, term in terms.items():
-        if view not in term.views or (term.labels and data.view != "categories"):
-            yield (
-                f"objective.{name}.weight: needs {term.rows}, but data.view is {data.view!r}; set the weight "
-                f"to 0 (-s objective.{name}.weight=0) or data.view: "
-                f"{'categories' if term.labels else ' or '.join(term.views)}"
-                + (", or mine.negatives: 1" if data.rows == "pairs" and "triplets" in term.views else "")
-            )
-    if "nt_xent" in terms and nt_xent.hard_negative_weight != 0 and "triplets" not in views:
-        yield f"objective.nt_xent.hard_negative_weight: data.view {view!r} has no hard negatives; set it to 0"
-    if "nt_xent" in terms and nt_xent.two_views and view == "triplets":
-        yield "objective.nt_xent.two_views: does not support hard negatives; use data.view pairs or sentences"
+    second, several = settings.template.second is not None, "nt_xent" in terms and nt_xent.two_views
+    yield from _told([
+        (mine.neighbours > 0 and data.rows != "sentences", "mine.neighbours",
+         f"pairs are made of sentences, but data.view is {data.rows!r}; set it to 0 or data.view: sentences"),
+        (mine.negatives > 0 and data.rows != "pairs" and not mine.neighbours, "mine.negatives",
+         f"negatives are mined for pairs, but data.view is {data.rows!r}; set it to 0 or data.view: pairs, categories "
+         "or documents"),
+        (second and view != "sentences", "template.second",
+         f"two templates need data.view 'sentences', found {view!r}; remove it"),
+        *((view not in term.views or (term.labels and data.view != "categories"), f"objective.{name}.weight",
+           f"needs {term.rows}, but data.view is {data.view!r}; set the weight to 0 (-s objective.{name}.weight=0) or "
+           f"data.view: {'categories' if term.labels else ' or '.join(term.views)}"
+           + (", or mine.negatives: 1" if data.rows == "pairs" and "triplets" in term.views else ""))
+          for name, term in terms.items()),
+        ("nt_xent" in terms and nt_xent.hard_negative_weight != 0 and "triplets" not in views,
+         "objective.nt_xent.hard_negative_weight", f"data.view {view!r} has no hard negatives; set it to 0"),
+        (several and view == "triplets", "objective.nt_xent.two_views",
+         "does not support hard negatives; use data.view pairs or sentences"),
+    ])  # fmt: skip
     for source, held in zip(data.more, views[1:], strict=True):
-        yield from _impossible_source(settings, source, held)
+        own, key = _terms(settings, settings.objective.of_further(source.terms)), f"data.more.{source.name}"
+        yield from _told([
+            (settings.train.parameters != "none" and not own, f"{key}.terms",
+             "every term has weight 0; give one a weight above 0, or remove the source"),
+            *((held not in term.views, key,
+               f"holds {held}, but objective.{name} needs {term.rows}; set its terms: {{{name}: 0}}, or view: "
+               f"{' or '.join(term.views)}") for name, term in own.items()),
+            ("nt_xent" in own and nt_xent.two_views and held == "triplets", key,
+             "objective.nt_xent.two_views does not support hard negatives; use view pairs or sentences"),
+            (second and held != "sentences", key,
+             f"holds {held}, but template.second needs sentences; remove one of the two"),
+        ])  # fmt: skip
 
 
-def _impossible_source(settings: Settings, source: SourceSettings, view: str) -> Iterator[str]:
-    key, terms = f"data.more.{source.name}", _terms(settings, settings.objective.of_further(source.terms))
-    if settings.train.parameters != "none" and not terms:
-        yield f"{key}.terms: every term has weight 0; give one a weight above 0, or remove the source"
-    for name, term in terms.items():
-        if view not in term.views:
-            yield (
-                f"{key}: holds {view}, but objective.{name} needs {term.rows}; set its terms: {{{name}: 0}}, or "
-                f"view: {' or '.join(term.views)}"
-            )
-    if "nt_xent" in terms and settings.objective.nt_xent.two_views and view == "triplets":
-        yield f"{key}: objective.nt_xent.two_views does not support hard negatives; use view pairs or sentences"
-    if settings.template.second is not None and view != "sentences":
-        yield f"{key}: holds {view}, but template.second needs sentences; remove one of the two"
+def _told(rows: Iterable[Refusal]) -> Iterator[str]:
+    return (f"{key}: {words}" for when, key, words in rows if when)
 
 
 def _terms(settings: Settings, objective: ObjectiveSettings) -> dict[str, LossSettings]:
@@ -274,26 +257,12 @@ def parse_yaml(text: str, where: str) -> Any:
     """Return the value of a YAML document."""
     yaml = YAML(typ="safe", pure=True)
     try:
-        value = yaml.load(text)
+        return yaml.load(text)
     except MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else "?"
         raise CseError(f"{where}:{line}: not valid YAML: {error.problem}") from None
     except Exception as error:  # constructors raise anything on invalid values
         raise CseError(f"{where}: not valid YAML: {_shortened(str(error).splitlines()[0])}") from None
-    _check_numbers(value, where)
-    return value
-
-
-def _check_numbers(tree: Any, where: str) -> None:
-    seen: set[int] = set()  # an alias may name a value again, or the value it stands in
-    todo = [tree]
-    while todo:
-        value = todo.pop()
-        if isinstance(value, int) and not -_LARGEST <= value < _LARGEST:
-            raise CseError(f"{where}: {_shortened(hex(value))} does not fit in 64 bits; use a smaller number")
-        if isinstance(value, dict | list) and id(value) not in seen:
-            seen.add(id(value))
-            todo += [*value, *value.values()] if isinstance(value, dict) else value
 
 
 def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = False) -> Settings:
@@ -304,6 +273,19 @@ def check_settings(tree: Mapping[str, Any], where: str, *, any_view: bool = Fals
         first, *others = error.errors()
         more = f" (and {len(others)} more)" if others else ""
         raise CseError(f"{where}: {_one_line(dict(first))}{more}") from None
+
+
+def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str = "") -> Settings:
+    """Return settings with some values changed.
+
+    Args:
+        called: what an error calls them; empty: by all their values.
+    """
+    tree = settings.model_dump(mode="json")
+    for key, value in values.items():
+        set_key(tree, key, value)
+    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
+    return check_settings(tree, where=f"tune: {where}")
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:
@@ -345,7 +327,11 @@ def _one_line(problem: dict[str, Any]) -> str:
     message = problem["msg"].removeprefix("Value error, ")
     if problem["type"] == "value_error":
         return f"{key}.{message}" if key else message
-    return f"{key}: {message[0].lower()}{message[1:]}, found {_shortened(repr(problem['input']))}"
+    try:
+        found = repr(problem["input"])
+    except ValueError:  # Python writes no number of thousands of digits
+        found = "a number of thousands of digits"
+    return f"{key}: {message[0].lower()}{message[1:]}, found {_shortened(found)}"
 
 
 def _shortened(text: str) -> str:

@@ -20,7 +20,7 @@ from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, in_terms_of
-from cse.model.backbone import Backbone, load_backbone, plain_copy
+from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import read_config, read_weights
 from cse.model.declared import is_word_file
@@ -29,6 +29,7 @@ from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
 from cse.runtime.seal import short
+from cse.runtime.tokens import plain_copy
 from cse.runtime.uses import text_of
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings, PoolerSettings, PromptSettings, TemplateSettings

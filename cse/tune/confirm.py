@@ -27,13 +27,13 @@ from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.settings import Settings
-from cse.settings.spaces import BARE, SEED, Setting
 from cse.stages.evaluate import describe_model, identity_of_model, save_record
 from cse.stages.open_model import BackboneOf
 from cse.training.encoder import bare_of, choose_bf16, choose_device
 from cse.tune.driver import alone, runs_of, train_runs
 from cse.tune.job import Job
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread
+from cse.tune.spaces import BARE, SEED, Setting
 
 CHOICES = "choices"  # name of the record
 RECORD = "record"  # folder of a model's test scores

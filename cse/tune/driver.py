@@ -22,8 +22,11 @@ from cse.files import fingerprint, naming
 from cse.process import only_one
 from cse.ray_session import in_words, listed_machines, ray_session, with_more
 from cse.settings import Settings
-from cse.settings.load import flatten
-from cse.settings.spaces import (
+from cse.settings.load import flatten, settings_with
+from cse.stages.common import MINED
+from cse.tune.job import ATTEMPT, METRIC, SETTING, Job, drawn_of, share_data
+from cse.tune.outcome import FAILED, FINISHED, STOPPED, Sweep, TrialRecord, read_sweep, write_sweep
+from cse.tune.spaces import (
     SEED,
     Dimension,
     Setting,
@@ -33,11 +36,7 @@ from cse.settings.spaces import (
     named,
     only,
     reached,
-    settings_with,
 )
-from cse.stages.common import MINED
-from cse.tune.job import ATTEMPT, METRIC, SETTING, Job, drawn_of, share_data
-from cse.tune.outcome import FAILED, FINISHED, STOPPED, Sweep, TrialRecord, read_sweep, write_sweep
 from cse.tune.watch import Watch, callback
 
 _NOT_THE_TRIALS = (

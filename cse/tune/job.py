@@ -17,9 +17,9 @@ from cse.data.tasks.store import open_dev
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.files import fingerprint
 from cse.settings import Settings
-from cse.settings.load import flatten
-from cse.settings.spaces import SEED, settings_with
+from cse.settings.load import flatten, settings_with
 from cse.training import MINING_FILE
+from cse.tune.spaces import SEED
 
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained

@@ -17,7 +17,7 @@ from cse.evaluation.dev_facts import SPEARMAN, dev_key
 from cse.files import write_csv, write_json
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
-from cse.settings.spaces import SEED, Dimension
+from cse.tune.spaces import SEED, Dimension
 
 SWEEP, TRIALS = "sweep.json", "trials.csv"
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"

@@ -9,8 +9,8 @@ from typing import Any
 import click
 
 from cse.ray_session import WAIT_SECONDS, free_in_words, in_words
-from cse.settings.spaces import SEED, named
 from cse.tune.job import METRIC, SETTING, WORST, Job, drawn_of
+from cse.tune.spaces import SEED, named
 
 _watching: Watch | None = None  # lets callbacks unpickled by a restored search find the terminal
 

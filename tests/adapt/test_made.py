@@ -12,7 +12,7 @@ from cse.bench.ledger import Ledger
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 from tests.cli.workspace import contents
 
 FOLDERS = {

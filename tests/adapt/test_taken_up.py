@@ -18,7 +18,7 @@ from cse.bench.ledger import Ledger
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
-from cse.settings.spaces import settings_with
+from cse.settings.load import settings_with
 from cse.training.observers import CsvLog
 from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
 from tests.cli.conftest import cse  # noqa: F401 - a fixture

@@ -241,6 +241,31 @@ def test_config_that_is_no_json(checkpoint, content):
     assert f"{checkpoint / CONFIG_FILE}: not valid JSON" in refused(checkpoint)
 
 
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"prompt": {"kind": "key_value", "length": 10**9, "shared": False, "position_shift": False}}, "prompt.length"),
+        ({"post": {"kind": "whitening", "width": 1000, "dimension": 1000}}, "post.width does not fit the"),
+        (
+            {"post": {"kind": "flow", "width": 1000, "dimension": 9, "levels": 1, "depth": 1, "hidden": 1000}},
+            "post.width",
+        ),
+        ({"parameters": "lora", "lora_rank": 10**6}, "lora_rank does not fit the"),
+        ({"prompt": {"kind": "rotated", "length": 4}}, "describes no model of this version: 'rotated'"),
+        ({"prompt": {"kind": "key_value"}}, "describes no model of this version: 'length'"),
+        ({"texts": 3}, "describes no model of this version"),
+        ({"max_length": "9"}, "describes no model of this version"),
+        ({"parameters": "some"}, "describes no model of this version"),
+    ],
+)
+def test_a_config_that_somebody_sealed_by_hand(checkpoint, changes, reason):
+    """It takes neither memory nor a model that it does not describe."""
+    edit_config(checkpoint, **changes)
+    message = refused(checkpoint)
+    assert message.startswith(f"{checkpoint / CONFIG_FILE}: ")
+    assert reason in message
+
+
 def test_folder_without_a_config_is_no_checkpoint(checkpoint):
     (checkpoint / CONFIG_FILE).unlink()
     assert not is_checkpoint(checkpoint)

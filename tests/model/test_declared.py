@@ -58,7 +58,7 @@ def test_a_plain_language_model_declares_nothing(tmp_path):
         ({"modules": ("Transformer", "Pooling", "Normalize", "Dense")}, "modules in another order"),
         ({"pooling": {"pooling_mode_max_tokens": True}}, "pools by pooling_mode_max_tokens"),
         ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "leaves the task text out of the mean"),
-        ({"prompts": ["query: "]}, "prompts is not a table of texts"),
+        ({"prompts": ["query: "]}, "config_sentence_transformers.json: prompts is "),
     ],
 )
 def test_what_cannot_be_run_is_refused_by_name(tmp_path, given, message):

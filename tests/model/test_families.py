@@ -238,7 +238,7 @@ def test_what_a_family_cannot_do_is_refused_by_name(folders):
 
 def test_a_decoder_without_a_padding_token(tmp_path):
     folder = make_family_folder(tmp_path / "model", "qwen3", pad_token_id=None)
-    with pytest.raises(CseError, match=r"names no padding token; set pad_token_id in its config\.json"):
+    with pytest.raises(CseError, match=r"config\.json: pad_token_id is None; set it to any token, padding is masked"):
         load(folder)
 
 

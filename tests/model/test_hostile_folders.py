@@ -147,10 +147,10 @@ def special(tree: dict[str, Any], ids: list[int]) -> dict[str, Any]:
 PADDED = {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]", "pad_to_multiple_of": None}
 TOKENIZERS: dict[str, tuple[str, Any]] = {
     "a token without a word vector": (
-        "tokens up to id 64, the model 64",
+        "tokens up to id 64, and the model 64",
         lambda tree: tree | {"model": tree["model"] | {"vocab": tree["model"]["vocab"] | {"x": 64}}},
     ),
-    "a special token without one": ("ids beyond 64 word vectors", lambda tree: special(tree, [900])),
+    "a special token without one": ("tokens up to id 900, and the model 64", lambda tree: special(tree, [900])),
     "a special token of many ids": ("puts 500,001 tokens around", lambda tree: special(tree, [3] * 500_000)),
     "a long template": (
         "puts 100,002 tokens around",

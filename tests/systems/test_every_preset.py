@@ -22,9 +22,9 @@ from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.presets import preset_names
-from cse.settings.spaces import build_space
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
+from cse.tune.spaces import build_space
 from tests.systems.record import RECORDED, losses_of
 from tests.systems.tiny import (
     PARITY,

@@ -9,9 +9,9 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings import load_settings
-from cse.settings.spaces import build_space
 from cse.training import ready, training_code
 from cse.tune import driver
+from cse.tune.spaces import build_space
 from tests.stages.test_inputs import write_prompt
 from tests.tiny import make_backbone_folder
 

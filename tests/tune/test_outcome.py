@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.settings.spaces import Dimension, named
 from cse.tune.outcome import (
     TRIALS,
     Sweep,
@@ -20,6 +19,7 @@ from cse.tune.outcome import (
     to_promote,
     write_sweep,
 )
+from cse.tune.spaces import Dimension, named
 
 RATE = Dimension("train.learning_rate", low=1e-3, high=1e-1, log=True)
 LENGTH = Dimension("prompt.length", values=(4, 8, 12))

@@ -14,12 +14,13 @@ from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, wri
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
-from cse.settings.spaces import Setting, Space, build_space, settings_with
+from cse.settings.load import settings_with
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_disk, _check_objective, _name, runs_of
 from cse.tune.job import METRIC, WORST, drawn_of, read_curve, share_data
 from cse.tune.outcome import TrialRecord
+from cse.tune.spaces import Setting, Space, build_space
 from cse.tune.trial import run_trial
 from tests.cli.workspace import contents
 from tests.stages.training import train_in

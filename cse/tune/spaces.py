@@ -1,11 +1,11 @@
 """Search spaces of ``cse tune``: values of keys of ``params.yaml``, checked before training.
 
-Those that ship, the papers' grids and ablations among them, stand in ``spaces.yaml``; a file of one's own holds one.
+Those that ship, the papers' grids and ablations among them, stand in ``cse/settings/spaces.yaml``; a file of one's own
+holds one.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,15 +17,15 @@ import pydantic
 from pydantic import Field
 
 from cse.errors import CseError, in_terms_of, nearest
-from cse.settings.load import Settings, check_settings, flatten, packaged, parse_yaml, read_text, set_key, walk_keys
+from cse.settings.load import Settings, flatten, packaged, parse_yaml, read_text, settings_with, walk_keys
 from cse.settings.outcome import TuneSettings
 from cse.settings.presets import SYSTEM_GROUPS, preset_values
 
 # the last defines the dev score, so trials that differ in it are not comparable
 _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))
-_RANGE = re.compile(r"(?P<low>[-+\w.]+?)\.\.(?P<high>[-+\w.]+?)(?P<log>\s+log)?")
+_NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}(\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
-_POSITIVE = "above 0"
 BARE = "backbone"  # the bare backbone, which every setting is compared with
 PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 SEED = "train.seed"
@@ -48,7 +48,7 @@ class SpaceFile(pydantic.BaseModel):
     over: list[str] = []
     where: list[str] = []
     settings: dict[Name, dict[str, Any]] = {}
-    needs: dict[str, Any] = {}
+    needs: list[str] = []
     hint: str = ""
 
 
@@ -176,8 +176,15 @@ def build_space(settings: Settings) -> Space:
     """
     wanted = settings.tune
     file, name = read_space(wanted), "own" if wanted.over else Path(wanted.space).name.split(".")[0]
-    _check_needs(name, file, settings)
-    dimensions = tuple(map(parse_dimension, [*file.over, *_those_that_apply(file.where, settings)]))
+    present = flatten(settings.model_dump())
+    for condition in file.needs:
+        key, _, value = condition.partition(" ")
+        if not _holds(condition, present):
+            hint = f"; try `{file.hint}`" if file.hint else ""
+            raise CseError(f"space {name}: {key} is {present[key]}, but must be {value or 'above 0'}{hint}")
+    where = [entry.partition(": ") for entry in file.where]
+    fitting = [entry for condition, _, entry in where if _holds(condition, present)]
+    dimensions = tuple(map(parse_dimension, [*file.over, *fitting]))
     listed = all(dimension.values for dimension in dimensions)
     search = file.search or ("grid" if listed else "optuna")
     if (search == "grid" and not listed) or (file.settings and search != "grid"):
@@ -226,34 +233,35 @@ def _setting(name: str, values: Mapping[str, Any], file: SpaceFile, settings: Se
     return Setting(name, {key: value for key, value in whole.items() if key in own or value != now.get(key)})
 
 
-def _check_needs(name: str, file: SpaceFile, settings: Settings) -> None:
-    present = flatten(settings.model_dump())
-    for key, wanted in file.needs.items():
-        if not (present[key] > 0 if wanted == _POSITIVE else present[key] == wanted):
-            hint = f"; try `{file.hint}`" if file.hint else ""
-            raise CseError(f"space {name}: {key} is {present[key]}, but must be {wanted}{hint}")
+def _holds(condition: str, values: Mapping[str, Any]) -> bool:
+    """Return whether ``KEY VALUE`` is so; without VALUE, whether KEY is anything but 0 and none."""
+    key, _, value = condition.partition(" ")
+    if key not in values:
+        raise CseError(f"tune: {condition}: no such setting{nearest(key, values)}; `cse settings` lists all")
+    return str(values[key]) == value if value else values[key] not in (0, "none")
 
 
 def parse_dimension(entry: str) -> Dimension:
     """Parse ``KEY=[VALUE, ...]`` or ``KEY=LOW..HIGH [log]``."""
     key, equals, text = (part.strip() for part in entry.partition("="))
-    if not equals:
-        raise CseError(f"tune.over: {entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, optionally followed by `log`")
-    _check_key(key)
-    found = _RANGE.fullmatch(text)
-    if found is None:
-        return _listed(key, text)
-    low, high, log = _number(found["low"], key), _number(found["high"], key), bool(found["log"])
-    if not low < high:
-        raise CseError(f"tune.over: {key}: the range {text} is empty; give the lower end first")
-    if log and low <= 0:
-        raise CseError(f"tune.over: {key}: a logarithmic range must start above 0, not at {low:g}")
-    kind = str(dict(walk_keys())[key].annotation)
-    if "int" not in kind or "float" in kind:
-        low, high = float(low), float(high)
-    elif not (isinstance(low, int) and isinstance(high, int)):
-        raise CseError(f"tune.over: {key}: takes whole numbers only, found {text}")
-    return Dimension(key, (), low, high, log)
+    with in_terms_of("tune.over: "):
+        if not equals:
+            raise CseError(f"{entry!r}: write KEY=[VALUE, ...] or KEY=LOW..HIGH, optionally followed by `log`")
+        _check_key(key)
+        found = _RANGE.fullmatch(text)
+        if found is None:
+            return _listed(key, text)
+        low, high = (int(end) if end.lstrip("+-").isdigit() else float(end) for end in found.group(1, 2))
+        if not low < high:
+            raise CseError(f"{key}: the range {text} is empty; give the lower end first")
+        if found[3] and low <= 0:
+            raise CseError(f"{key}: a logarithmic range must start above 0, not at {low:g}")
+        kind = str(dict(walk_keys())[key].annotation)
+        if "int" not in kind or "float" in kind:
+            low, high = float(low), float(high)
+        elif not (isinstance(low, int) and isinstance(high, int)):
+            raise CseError(f"{key}: takes whole numbers only, found {text}")
+        return Dimension(key, (), low, high, bool(found[3]))
 
 
 def _listed(key: str, text: str) -> Dimension:
@@ -262,25 +270,28 @@ def _listed(key: str, text: str) -> Dimension:
     except CseError:
         values = None
     if not isinstance(values, list):
-        raise CseError(f"tune.over: {key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")
+        raise CseError(f"{key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")
     if not values:
-        raise CseError(f"tune.over: {key}: the list is empty; give the values to try")
+        raise CseError(f"{key}: the list is empty; give the values to try")
     doubled = [value for place, value in enumerate(values) if value in values[:place]]
     if doubled:
-        raise CseError(f"tune.over: {key}: {doubled[0]} is listed twice; remove one")
+        raise CseError(f"{key}: {doubled[0]} is listed twice; remove one")
     return Dimension(key, tuple(values))
 
 
 def _check_key(key: str) -> None:
+    """Refuse a key in which trials cannot differ, whatever the system."""
     known = [name for name, _ in walk_keys()]
-    group = key.partition(".")[0]
     if key not in known:
-        raise CseError(f"tune.over: {key}: no such setting{nearest(key, known)}; `cse settings` lists all")
+        raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
+    group, why = key.partition(".")[0], ""
     if group not in SYSTEM_GROUPS:  # the others change the data of stage `train`, or not the dev score
-        what = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
-        raise CseError(f"tune.over: {key}: {what}; search keys of the groups {', '.join(SYSTEM_GROUPS)}")
-    if key in _FIXED:
-        raise CseError(f"tune.over: {key}: must be the same in all trials; remove it")
+        why = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
+    if why or key in _FIXED:
+        why = why and f", since it {why}"
+        raise CseError(
+            f"{key}: must be the same in all trials{why}; remove it, or put it under `set` of a space's file"
+        )
 
 
 def _check(space: Space, settings: Settings) -> None:
@@ -291,9 +302,9 @@ def _check(space: Space, settings: Settings) -> None:
     if doubled:
         raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
     for dimension in space.dimensions:
-        _check_use(dimension.key, space.keys, settings)
-        if _corrupts_anew(dimension.key, settings):
-            raise CseError(f"tune: {_corrupted(dimension.key)}")
+        with in_terms_of("tune: "):
+            _check_use(dimension.key, space.keys, settings)
+            _check_rows(dimension.key, settings)
     for setting in space.settings:
         with in_terms_of(f"setting {setting.name}: "):
             _check_setting(setting, settings)
@@ -302,19 +313,13 @@ def _check(space: Space, settings: Settings) -> None:
 
 def _check_setting(setting: Setting, settings: Settings) -> None:
     """Refuse a named setting that other trials' rows do not fit, or whose dev score compares with no other."""
-    known, now = [key for key, _ in walk_keys()], flatten(settings.model_dump(mode="json"))
+    now = flatten(settings.model_dump(mode="json"))
     for key, value in setting.values.items():
-        if key not in known:
-            raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
-        if value == now.get(key):
+        if key in now and value == now[key]:
             continue
-        if key.partition(".")[0] not in SYSTEM_GROUPS:
-            raise CseError(f"{key}: must be the same in all trials; put it under `set`")
-        if key in _FIXED and key != "train.parameters":
-            raise CseError(f"{key}: must be the same in all trials; put it under `set`")
-        _check_mined(key, settings)
-        if _corrupts_anew(key, settings):
-            raise CseError(_corrupted(key))
+        if key != "train.parameters":
+            _check_key(key)
+        _check_rows(key, settings)
     tried = settings_with(settings, setting.values, called=setting.name)
     if tried.objective.replaced_tokens.corrupts_beforehand > settings.objective.replaced_tokens.corrupts_beforehand:
         raise CseError(_corrupted("objective.replaced_tokens.weight"))
@@ -334,63 +339,22 @@ def reached(space: Space, settings: Settings) -> list[Settings]:
     return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
-def _check_mined(key: str, settings: Settings) -> None:
-    if settings.mine.wanted and (key.startswith("backbone.") or key in ("pooler.kind", "train.roles")):
-        raise CseError(f"{key}: rows were mined with one value of it; remove it")
-
-
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
     """Refuse keys that the system does not use: all trials would be the same."""
     parts, trained = key.split("."), settings.objective.over(settings.data.more_terms).terms()
-    with in_terms_of("tune: "):
-        _check_mined(key, settings)
     if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
-        raise CseError(f"tune: {key}: the system has no prompt (prompt.kind none); remove it or choose another space")
+        raise CseError(f"{key}: the system has no prompt (prompt.kind none); remove it or choose another space")
     weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
     if weight and key != weight and weight not in keys and parts[1] not in trained:
-        raise CseError(f"tune: {key}: the term has weight 0 ({weight}); give it a weight, or search another key")
+        raise CseError(f"{key}: the term has weight 0 ({weight}); give it a weight, or search another key")
 
 
-def _corrupts_anew(key: str, settings: Settings) -> bool:
-    """Return whether a key affects how rows are corrupted before training."""
+def _check_rows(key: str, settings: Settings) -> None:
+    """Refuse keys that decide which rows there are: those were mined, or corrupted, before any trial."""
+    if settings.mine.wanted and (key.startswith("backbone.") or key in ("pooler.kind", "train.roles")):
+        raise CseError(f"{key}: rows were mined with one value of it; remove it")
     replaced = "objective.replaced_tokens."
-    beforehand = settings.objective.replaced_tokens.corrupts_beforehand
     kept = (f"{replaced}weight", f"{replaced}discriminator", f"{replaced}condition", f"{replaced}copy_learning_rate")
     decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
-    return beforehand and decides and key not in kept
-
-
-def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str = "") -> Settings:
-    """Return settings with some values changed.
-
-    Args:
-        called: what an error calls them; empty: by all their values.
-    """
-    tree = settings.model_dump(mode="json")
-    for key, value in values.items():
-        set_key(tree, key, value)
-    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
-    return check_settings(tree, where=f"tune: {where}")
-
-
-def _those_that_apply(entries: Iterable[str], settings: Settings) -> list[str]:
-    """Return the entries ``KEY [VALUE]: entry`` whose key has that value; without VALUE, anything but 0 and none."""
-    values = flatten(settings.model_dump())
-    found = []
-    for line in entries:
-        condition, _, entry = line.partition(": ")
-        key, _, value = condition.partition(" ")
-        if str(values[key]) == value if value else values[key] not in (0, "none"):
-            found.append(entry)
-    return found
-
-
-def _number(text: str, key: str) -> float:
-    for kind in (int, float):
-        try:
-            number = kind(text)
-        except ValueError:
-            continue
-        if math.isfinite(number):
-            return number
-    raise CseError(f"tune.over: {key}: {text!r} is not a number; write a range as LOW..HIGH, for instance 1e-3..5e-2")
+    if settings.objective.replaced_tokens.corrupts_beforehand and decides and key not in kept:
+        raise CseError(_corrupted(key))

@@ -6,16 +6,15 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings import Settings
-from cse.settings.load import check_settings, flatten, packaged, set_key
+from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
 from cse.settings.presets import load_preset, rows
-from cse.settings.spaces import (
+from cse.tune.spaces import (
     build_space,
     check_seeds,
     only,
     parse_dimension,
     reached,
     read_space,
-    settings_with,
     space_names,
 )
 from tests.pipeline.workspace import ROOT
@@ -205,6 +204,8 @@ def test_a_setting_may_start_from_a_preset(space_of):
             "setting a: objective.replaced_tokens.weight: rows were already corrupted with one value of it",
         ),
         ("about: nothing\n", "the search space is empty"),
+        ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
+        ("needs: [train.lr]\n", "train.lr: no such setting"),
         ("- a\n", "not a space; write over or settings"),
         ("over: [\n", "ways.yaml:2: not valid YAML"),
     ],
@@ -279,7 +280,7 @@ def test_lists_alone_are_a_grid_and_a_range_is_searched():
         (["prompt.length=16..4"], "the range 16..4 is empty"),
         (["prompt.length=1.5..4"], "takes whole numbers"),
         (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
-        (["train.learning_rate=a..b"], "'a' is not a number"),
+        (["train.learning_rate=a..b"], "'a..b' is neither a list like [8, 12] nor a range"),
         (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
         (["train.learning_rate=[-1.0]"], "greater than 0"),
         (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
