@@ -46,9 +46,9 @@ from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts as unlike
+from cse.model.device import choose_device
 from cse.runtime.providers import no_cuda_reason
 from cse.settings import Settings
-from cse.training.encoder import choose_device
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]
 OURS = "SentenceEncoder"

@@ -35,9 +35,10 @@ from cse.data.store import view_of
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.device import choose_bf16, choose_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
-from cse.training.encoder import choose_bf16, choose_device, encoder_from
+from cse.training.encoder import encoder_from
 from cse.training.loop import train as train_loop
 from cse.training.losses import losses_from
 from cse.training.observers import Observer, StepRecord

@@ -1,7 +1,7 @@
 """Versions and stages of models: git tags, kept by GTO; files come from DVC at the tagged commit.
 
 ``sentence-encoder@v1.2.0`` names a version, ``sentence-encoder#production#3`` a promotion. A model is promoted only
-through the gate: ``cse.stages.gate``.
+through the gate: ``cse.stages.bank``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED
 from flows.repository import author, dvc_errors, git, has_origin, json_at
 
 if TYPE_CHECKING:
-    from cse.stages.gate import Verdict
+    from cse.stages.bank import Verdict
 
 _FIRST = "v1.0.0"
 PRODUCTION = "production"  # the stage of a promoted version
@@ -133,7 +133,7 @@ def assign(root: Path, model: ModelVersion, stage: str, *, push: bool = False) -
 
 def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
     """Compare a version with the one in its stage; files of both come from DVC's cache or remote."""
-    from cse.stages.gate import judge
+    from cse.stages.bank import judge
 
     held = next((one for one in models(root, model.name) if PRODUCTION in one.stages), None)
     with tempfile.TemporaryDirectory() as folder:

@@ -10,7 +10,6 @@ import re
 import runpy
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import grimp
@@ -126,7 +125,7 @@ def test_a_saved_state_belongs_to_all_the_code_that_trains(graph):
     trains = {file for file in files if not file.startswith(around)}
     assert {"cse/training/losses.py", "cse/evaluation/score.py", "cse/model/backbone.py"} <= trains
     assert trains - code == set(), "add these to the training code in cse/training/__init__.py"
-    assert "cse/training/workers.py" in trains  # a launcher, which the stage does not import
+    assert "cse/training/workers.py" in trains
 
 
 def test_stage_settings():
@@ -220,7 +219,7 @@ def modules_of_stage(graph, module: str) -> set[str]:
         if name in ("cse", WHOLE_TREE) or name in found:
             continue
         found.add(name)
-        todo += [*graph.find_modules_directly_imported_by(name), *launchers_of(name)]
+        todo += graph.find_modules_directly_imported_by(name)
         parent = name.rpartition(".")[0]
         if holds_code(file_of(parent)):
             todo.append(parent)
@@ -232,14 +231,6 @@ def settings_of(module: str) -> list[str]:
     if not module.startswith(("cse.stages.", "cse.bench.")):
         return []
     return [type(getattr(Settings(), group)).__module__ for group in declared_groups(file_of(module))]
-
-
-def launchers_of(module: str) -> list[str]:
-    """The modules that a stage finds by the name of an entry point and does not import."""
-    if '"cse.launchers"' not in file_of(module).read_text(encoding="utf-8"):
-        return []
-    entries = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["entry-points"]
-    return [place.partition(":")[0] for place in entries["cse.launchers"].values()]
 
 
 def holds_code(file: Path) -> bool:

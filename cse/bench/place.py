@@ -15,7 +15,7 @@ from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
-from cse.stages.train import train_stage
+from cse.stages.train import launched, train_stage
 from cse.training.observers import CsvLog, Observer, Observers
 from cse.training.ready import Training
 from cse.training.state import RunState
@@ -73,7 +73,7 @@ class Place:
             metrics=self.metrics,
             plots=plots or self.plots,
             scratch=scratch,
-            launch=partial(_watched, watch) if watch else None,
+            launch=partial(_watched, watch) if watch else launched,
             backbone=backbone,
             tokens=data.tokens,
         )

@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeVar
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
+from cse.losses.group import Group, GroupLayout
+from cse.model.passes import Constants, Prefix, TokenBatch, on_device
 from cse.settings.objective import LossSettings
 
-if TYPE_CHECKING:  # equations, and what stage `corrupt` takes from here, need no encoder
-    from cse.model.passes import Prefix, TokenBatch
+if TYPE_CHECKING:
     from cse.model.sentence_encoder import SentenceEncoder
 
 P = ParamSpec("P")
@@ -59,76 +63,124 @@ def rows_of(values_B: torch.Tensor, anchors: slice) -> torch.Tensor:
     return values_B if stop - start == len(values_B) else values_B[anchors]
 
 
-class Rows(Protocol):
-    """The rows of a slice on the host; see ``cse.training.tokens.PaddedRows``."""
+@dataclass(frozen=True)
+class PaddedRows:
+    """Rows of a batch on the host, padded to their longest.
+
+    Attributes:
+        places: indices of these rows in the flattened batch ``(V * B)``.
+        starts: where each row starts in its column's flat ids, int64 ``(B,)``.
+    """
+
+    places: np.ndarray
+    ids_BL: np.ndarray
+    mask_BL: np.ndarray
+    views: np.ndarray
+    starts: np.ndarray
 
     @property
-    def ids_BL(self) -> np.ndarray: ...
-    @property
-    def mask_BL(self) -> np.ndarray: ...
-    @property
-    def views(self) -> np.ndarray: ...
-    @property
-    def starts(self) -> np.ndarray: ...
-    @property
-    def index_BL(self) -> np.ndarray: ...
+    def index_BL(self) -> np.ndarray:
+        """Index of each token in its column's flat ids."""
+        return self.starts[:, None] + np.arange(self.ids_BL.shape[1])
 
 
 # rows of a slice, the device of the result, and the epoch -> corrupted ids
-Source = Callable[[Rows, torch.device, int], torch.Tensor]
+Source = Callable[[PaddedRows, torch.device, int], torch.Tensor]
 
 
-class Slice(Protocol):
-    """Rows of a batch, padded and encoded together; see ``cse.training.batch.Slice``."""
-
-    @property
-    def rows(self) -> Rows: ...
-    @property
-    def places(self) -> torch.Tensor: ...
-    @property
-    def ids_BL(self) -> torch.Tensor: ...
-    @property
-    def mask_BL(self) -> torch.Tensor: ...
-    @property
-    def prefix(self) -> Callable[[], Prefix | None]: ...
-    @property
-    def tokens(self) -> TokenBatch: ...
-    def run(self, further: Callable[..., R], *tensors: torch.Tensor) -> R: ...
+def run_twice(run: Callable[..., R], *tensors: torch.Tensor) -> R:
+    """Return ``run(*tensors)`` without storing activations; the backward pass recomputes them."""
+    made: Any = checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=True)
+    return made
 
 
-class Workers(Protocol):
-    """The workers that share a batch; see ``cse.training.group.Group``."""
+@dataclass(frozen=True)
+class Slice:
+    """Rows of a batch, padded and encoded together.
 
-    def block(self, rows: int) -> slice: ...
-    def over_blocks(self, part: torch.Tensor, rows: int) -> torch.Tensor: ...
-    def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor: ...
+    Attributes:
+        rows: the rows on the host, so that nobody has to fetch them from the device.
+        places: indices of these rows in the flattened batch ``(V * B)``, int64 on the device.
+        tokens: encoder outputs; only those the loss reads if the slice is encoded twice.
+        twice: whether passes over these rows discard activations and run again for the gradient.
+    """
+
+    rows: PaddedRows
+    places: torch.Tensor
+    ids_BL: torch.Tensor
+    mask_BL: torch.Tensor
+    prefix: Callable[[], Prefix | None]
+    tokens: TokenBatch
+    twice: bool
+
+    def run(self, further: Callable[..., R], *tensors: torch.Tensor) -> R:
+        """Return ``further(*tensors)``, another pass over these rows."""
+        return run_twice(further, *tensors) if self.twice else further(*tensors)
 
 
-class Batch(Protocol):
-    """What a loss sees of a step: rows of all workers, slices of its own; see ``cse.training.batch.Batch``."""
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """What a loss sees of a step: its rows with their encoder outputs.
+
+    Attributes:
+        rows: row numbers ``(B,)`` of all workers.
+        slices: this worker's share of the slices; all views, cut by length.
+        layout: order of all workers' slices in the flattened batch; ``anchors``: of their first copies.
+        projected_XD: embeddings that the contrastive terms compare, ``(V * B, D)`` in float32, view after view.
+        source: number of the source of the rows; 0 is the main one.
+    """
+
+    rows: np.ndarray
+    slices: Sequence[Slice]
+    layout: GroupLayout
+    anchors: GroupLayout
+    longest: int
+    projected_XD: torch.Tensor
+    labels_B: torch.Tensor | None
+    step: int
+    epoch: int
+    source: int
 
     @property
-    def rows(self) -> np.ndarray: ...
-    @property
-    def slices(self) -> Sequence[Slice]: ...
-    @property
-    def group(self) -> Workers: ...
-    @property
-    def longest(self) -> int: ...
-    @property
-    def projected_XD(self) -> torch.Tensor: ...
-    @property
-    def views(self) -> tuple[torch.Tensor, ...]: ...
-    @property
-    def labels_B(self) -> torch.Tensor | None: ...
-    @property
-    def step(self) -> int: ...
-    @property
-    def epoch(self) -> int: ...
-    @property
-    def source(self) -> int: ...
-    def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor: ...
-    def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor: ...
+    def group(self) -> Group:
+        """The workers that share the batch."""
+        return self.layout.group
+
+    @cached_property
+    def views(self) -> tuple[torch.Tensor, ...]:
+        """``projected_XD`` as one ``(B, D)`` per view."""
+        return self.projected_XD.split(len(self.rows))
+
+    def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
+        return self.layout.join(parts)
+
+    def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
+        """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
+        noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None
+
+        def embed(ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> TokenBatch:
+            made = encoder.pooled(ids_BL, mask_BL, Constants(encoder.prefix(len(ids_BL)), noise_TND))
+            return TokenBatch([], None, made.pooled_BD, made.noise_BD)
+
+        found = [(piece, np.flatnonzero(piece.rows.views == 0)) for piece in self.slices]
+        found = [(piece, own) for piece, own in found if len(own)] or found[:1]
+        staged = on_device([own for _, own in found], self.projected_XD.device)
+        parts = [
+            piece.run(embed, piece.ids_BL[own_B], piece.mask_BL[own_B])
+            for (piece, _), own_B in zip(found, staged, strict=True)
+        ]
+        return project_in_order(encoder, self.anchors, parts)
+
+
+def project_in_order(encoder: SentenceEncoder, layout: GroupLayout, parts: Sequence[TokenBatch]) -> torch.Tensor:
+    """Return the embeddings that the loss compares, ``(X, D)`` in float32, in batch order.
+
+    All rows pass through the projector together because it may normalise over them.
+    """
+    noise = [tokens.noise_BD for tokens in parts if tokens.noise_BD is not None]
+    pooled_XD = layout.join([tokens.pooled_BD for tokens in parts])
+    return encoder.project(pooled_XD, layout.join(noise) if noise else None).float()
 
 
 class Loss(nn.Module, ABC, Generic[S]):

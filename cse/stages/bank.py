@@ -1,4 +1,4 @@
-"""Create a bank of prompts, and add trained domains to it."""
+"""What may be served: the promotion gate, and a bank of prompts with the trained domains that pass it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import click
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.choices import Precision
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import PROXY, kind_of
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
-from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_of, measure_in, value_of
+from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_label, dev_of, measure_in, value_of
+from cse.evaluation.score import MEASURES, dev_measure, score_dev
 from cse.export.as_domain import make_domain
 from cse.export.bank import SENTENCES, create_bank
 from cse.export.domains import add_domain
@@ -29,12 +33,92 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
 from cse.stages.export import sentences_for_parity, training_sentences
-from cse.stages.gate import judge_encoders
-from cse.training.encoder import bare_of
+from cse.stages.open_model import bare_of
 
 CENTRES = 8  # per domain, for `auto`
 _TEXTS = 2000  # training sentences that the centres are computed from
 _BATCH = 64
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Result of the gate.
+
+    Attributes:
+        dev: dev score of the candidate's bundle, times 100; None without dev pairs or dev task.
+        difference: largest difference between the candidate's bundle and torch; None if above the tolerance.
+    """
+
+    reasons: tuple[str, ...]
+    dev: float | None
+    promoted_dev: float | None
+    difference: float | None
+
+    @property
+    def passed(self) -> bool:
+        """Whether there is no reason to refuse the model."""
+        return not self.reasons
+
+
+def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path, promoted: Path | None) -> Verdict:
+    """Compare a bundle with its checkpoint and with the promoted bundle, see ``judge_encoders``."""
+    return judge_encoders(
+        settings,
+        onnx=OnnxEncoder(bundle),
+        encoder=load_checkpoint(checkpoint),
+        data=PreparedData(prepared),
+        promoted=None if promoted is None else OnnxEncoder(promoted),
+        measure=measure_in(read_config(checkpoint)["facts"]),
+    )
+
+
+def judge_encoders(
+    settings: Settings,
+    *,
+    onnx: OnnxEncoder,
+    encoder: SentenceEncoder,
+    data: PreparedData,
+    promoted: OnnxEncoder | None,
+    named: str = "the promoted model",
+    measure: str | None = None,
+) -> Verdict:
+    """Compare a candidate with torch and, on its own dev pairs, with the model that it would replace.
+
+    The promoted model is scored again because dev pairs change, and scores on different pairs are not comparable.
+
+    Args:
+        measure: of the dev score; None, or one that the dev task does not have: the task's main measure.
+    """
+    reasons, difference = [], None
+    try:
+        sentences = sentences_for_parity(data)
+        precision, tolerance = cast("Precision", onnx.manifest.precision), settings.export.tolerance
+        found = check_parity(encoder, onnx, sentences, tolerance=tolerance, precision=precision)
+        difference = float(found["largest_difference"])
+    except CseError as error:
+        reasons.append(f"no parity with torch: {error}")
+    dev = before = None
+    task, label = open_dev(data), ""
+    if task is not None:
+        known = (measure or "").removesuffix(PROXY) in MEASURES[kind_of(task)]
+        measure = dev_measure(task, measure if known else None, "train.dev_measure")
+        label = dev_label(measure)
+        dev = round(score_dev(onnx, task, _BATCH, measure).value, 4)
+    if promoted is not None:
+        if task is None or dev is None:
+            reasons.append(f"no dev pairs for comparison with {named}; set data.dev_path")
+        else:
+            before = round(score_dev(promoted, task, _BATCH, measure).value, 4)
+            tolerance = settings.promotion.dev_tolerance
+            if not dev >= before - tolerance:
+                reasons.append(
+                    f"{label} {dev:.2f} is more than {tolerance:g} below {named}'s {before:.2f} on the same pairs "
+                    "(promotion.dev_tolerance)"
+                )
+    return Verdict(tuple(reasons), dev, before, difference)
+
+
+# ---- a bank ---------------------------------------------------------------------------------------------------------
 
 
 def create(model: str, bank: Path, settings: Settings) -> None:
@@ -57,7 +141,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     """
     encoder, onnx = SentenceEncoder.load(model), _open(bank)
     prepared = None if data is None else PreparedData(data)
-    domain = _domain_of(encoder, Path(model), onnx, name, settings, prepared)
+    domain = _domain_of(encoder, Path(model), onnx, name, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
         check_parity(encoder, onnx.of(domain), sentences, tolerance=settings.export.tolerance)
@@ -112,7 +196,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
     if held is not None and held.facts.checkpoint == identity_of(checkpoint):
         return Admission(name, "unchanged", value_of(dev_of(held.facts.metrics)))
     encoder = load_checkpoint(checkpoint)
-    domain = _domain_of(encoder, checkpoint, onnx, name, settings, data)
+    domain = _domain_of(encoder, checkpoint, onnx, name, data)
     check_fit(folder, domain.facts, domain.tensors(), onnx.bank.manifest.shape)
     rival = held or (None if open_dev(data) is None else onnx.bank.bare)
     verdict = judge_encoders(
@@ -136,12 +220,7 @@ def _open(bank: Path) -> OnnxEncoder:
 
 
 def _domain_of(
-    encoder: SentenceEncoder,
-    model: Path,
-    onnx: OnnxEncoder,
-    name: str,
-    settings: Settings,
-    data: PreparedData | None,
+    encoder: SentenceEncoder, model: Path, onnx: OnnxEncoder, name: str, data: PreparedData | None
 ) -> Domain:
     """Return an encoder as a domain, with what its checkpoint records and the centres of its text."""
     checkpoint, metrics, centres = "", {}, None
@@ -153,13 +232,7 @@ def _domain_of(
         click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)
         centres = centres_of(onnx.of(onnx.bank.bare), texts)
     return make_domain(
-        encoder,
-        name,
-        normalize=True,
-        metrics=metrics,
-        checkpoint=checkpoint,
-        centres=centres,
-        bank=onnx.manifest,
+        encoder, name, normalize=True, metrics=metrics, checkpoint=checkpoint, centres=centres, bank=onnx.manifest
     )
 
 
@@ -168,6 +241,6 @@ def centres_of(bare: OnnxEncoder, sentences: Sequence[str]) -> NDArray[np.float3
     from sklearn.cluster import KMeans
 
     vectors = bare.encode(sentences, batch_size=_BATCH, normalize=True, show_progress_bar=sys.stderr.isatty())
-    found = KMeans(min(CENTRES, len(np.unique(vectors, axis=0))), n_init=4, random_state=0).fit(vectors)
-    centres = found.cluster_centers_
+    count = min(CENTRES, len(np.unique(vectors, axis=0)))
+    centres = KMeans(count, n_init=4, random_state=0).fit(vectors).cluster_centers_
     return (centres / np.linalg.norm(centres, axis=1, keepdims=True)).astype(np.float32)

@@ -6,11 +6,11 @@ only records that there is nothing to do.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
 
+from cse.files import write_json
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.stages.common import CORRUPTED, PREPARED, run_stage
@@ -27,7 +27,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
     with publish_folder(corrupted, Kind.CORRUPTED_ROWS) as folder:
         if wanted:
             facts |= _corrupt(prepared, folder, settings)
-        (folder / CORRUPTION_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / CORRUPTION_FILE, facts)
     if wanted:
         click.echo(
             f"{corrupted}: {facts['rows']:,} rows corrupted by {facts['generator']} for {facts['epochs']} epochs"
@@ -41,8 +41,8 @@ def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, obje
     from cse.data.store import PreparedData
     from cse.model.backbone import load_backbone
     from cse.model.backbone_files import find_backbone
+    from cse.model.device import choose_bf16, choose_device
     from cse.training.corruption import corrupt_all, corrupter_of, corruption_facts
-    from cse.training.encoder import choose_bf16, choose_device
     from cse.training.tokens import tokenise
 
     data, replaced, train = PreparedData(prepared), settings.objective.replaced_tokens, settings.train

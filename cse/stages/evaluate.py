@@ -20,6 +20,7 @@ from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint import identity_of, read_config
 from cse.model.declared import check_model, is_checkpoint
+from cse.model.device import choose_device, environment
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, domain_of
 from cse.runtime.bundle import is_bundle, read_manifest
@@ -29,7 +30,6 @@ from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from cse.stages.common import BACKBONE, CHECKPOINT, METRICS, PLOTS, PREPARED, RECORDS, TRAINED, run_stage, shortfall
 from cse.stages.open_model import BackboneOf, open_model
-from cse.training.encoder import choose_device, environment
 
 GROUPS = ("evaluation",)
 
@@ -81,22 +81,18 @@ def evaluate_stage(
             save_record(folder / name, shown, models[name], result, settings.evaluation.device)
     with publish_file(metrics) as target:
         write_rounded_json(target, {name: headline(result) for name, result in results.items()})
-    with publish_file(plots / "sts.csv") as target:
-        rows = [
-            (task, name, f"{value:.4f}")
-            for name, result in results.items()
-            if result.sts is not None
-            for task, value in result.sts.figures.items()
-        ]
-        write_csv(target, ("task", "model", "spearman"), rows)
-    with publish_file(plots / "density.csv") as target:
-        curves = [
-            (name, *row)
-            for name, result in results.items()
-            if result.details is not None
-            for row in density_rows(result.details.densities)
-        ]
-        write_csv(target, ("model", *DENSITY_COLUMNS), curves)
+    scores, curves = [], []
+    for name, result in results.items():
+        if result.sts is not None:
+            scores += [(task, name, f"{value:.4f}") for task, value in result.sts.figures.items()]
+        if result.details is not None:
+            curves += [(name, *row) for row in density_rows(result.details.densities)]
+    for file, head, rows in (
+        ("sts.csv", ("task", "model", "spearman"), scores),
+        ("density.csv", ("model", *DENSITY_COLUMNS), curves),
+    ):
+        with publish_file(plots / file) as target:
+            write_csv(target, head, rows)
 
 
 def headline(result: SuiteResults) -> dict[str, float]:
@@ -129,29 +125,28 @@ _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below t
 def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     """Return the known facts of a model: kind, backbone, prompt and, for a checkpoint, how it was trained."""
     if isinstance(model, BackboneOf):
+        said: dict[str, Any] = {}
         if isinstance(model.model, BackboneSettings):
             said = model.model.model_dump()
             named = {key: said.pop(key) for key in ("name", "revision")}
-            return {"kind": "backbone", "backbone": named, "prompt": None, **said}
-        recorded = read_config(model.model)["backbone"]
-        return {
-            "kind": "backbone",
-            "backbone": {key: recorded[key] for key in ("name", "revision", "sha256")},
-            "prompt": None,
-        }
+        else:
+            recorded = read_config(model.model)["backbone"]
+            named = {key: recorded[key] for key in ("name", "revision", "sha256")}
+        return {"kind": "backbone", "backbone": named, "prompt": None, **said}
     found = domain_of(model)
     if found is not None:
         bank = Bank(found[0])
         if found[1] == AUTO:
             return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
         facts = bank.domain(found[1]).facts
-        known_of = {key: getattr(facts, key) for key in ("prompt", "pooler", "max_length")}
-        return {"kind": "domain", "backbone": bank.manifest.backbone, **known_of}
+        own = {"prompt": facts.prompt, "pooler": facts.pooler, "max_length": facts.max_length}
+        return {"kind": "domain", "backbone": bank.manifest.backbone, **own}
     folder = Path(model)
     if is_checkpoint(folder):
         # without hashes, records of the same system differ only in their seed
-        known_of = {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
-        return {"kind": "checkpoint", **known_of}
+        return {"kind": "checkpoint"} | {
+            key: value for key, value in read_config(folder).items() if key not in ("files", "seal")
+        }
     if is_bundle(folder):
         manifest = read_manifest(folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
@@ -167,11 +162,9 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
     backbones, and bundles that do not record their origin, are skipped.
     """
     folders = [Path(model) for model in models if isinstance(model, str)]
-    named = [folder for folder in folders if is_checkpoint(folder)]
-    lines = []
-    for bundle in (folder for folder in folders if is_bundle(folder)):
-        beside = bundle.resolve().parent / CHECKPOINT.name
-        known = named or ([beside] if is_checkpoint(beside) else [])
+    named, lines = list(filter(is_checkpoint, folders)), []
+    for bundle in filter(is_bundle, folders):
+        known = named or list(filter(is_checkpoint, [bundle.resolve().parent / CHECKPOINT.name]))
         made_from = read_manifest(bundle).checkpoint
         if known and made_from and made_from not in map(identity_of, known):
             lines.append(
@@ -210,8 +203,7 @@ def evaluate_models(
                 open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
     for line in stale_bundles(models.values()):
         click.echo(f"warning: {line}", err=True)
-    results = {}
-    chosen = choose_device(device)
+    results, chosen = {}, choose_device(device)
     for name, model in models.items():
         encoder = open_model(model, device=device, banks=banks)
         click.echo(f"measuring {name}", err=True)
@@ -231,10 +223,8 @@ def evaluate_models(
 
 def save_record(folder: Path, name: str, model: str | BackboneOf, results: SuiteResults, device: str) -> None:
     """Write the record of a model's results into an existing, empty folder; see ``write_record``."""
-    where = environment(choose_device(device).type)
-    write_record(
-        folder, name, results, model=describe_model(model), environment=where, identity=identity_of_model(model)
-    )
+    where, identity = environment(choose_device(device).type), identity_of_model(model)
+    write_record(folder, name, results, model=describe_model(model), environment=where, identity=identity)
 
 
 def identity_of_model(model: str | BackboneOf) -> str:
@@ -254,9 +244,7 @@ def evaluate_on_mteb(
     """Return the main score of each task by model."""
     from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks  # imports datasets: seconds
 
-    found = find_tasks(tasks)
-    scores = {}
-    banks: dict[Path, OnnxEncoder] = {}
+    found, banks, scores = find_tasks(tasks), dict[Path, OnnxEncoder](), {}
     for name, model in models.items():
         encoder = MtebEncoder(open_model(model, device=device, banks=banks), record_folder(name))
         click.echo(f"measuring {name}", err=True)

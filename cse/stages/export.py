@@ -55,11 +55,9 @@ def export_stage(
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
     check_folder(bundle, Kind.BUNDLE)
-    encoder = open_with_torch(model)
+    encoder, data, options = open_with_torch(model), PreparedData(prepared), settings.export
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
-    data = PreparedData(prepared)
     sentences = sentences_for_parity(data)
-    options = settings.export
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     calibration: list[str] = []
     if options.precision == "int8":
@@ -85,7 +83,8 @@ def export_stage(
         if options.precision == "int8":
             draft.parity |= check_mixed(encoder, onnx)
         if options.precision != "fp32":
-            draft.parity |= check_score(encoder, onnx, _scored_tasks(data), options.score_loss)
+            scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
+            draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
         for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
     click.echo(
@@ -189,11 +188,6 @@ def _own_texts(data: PreparedData) -> list[str]:
 
 def _similarity_tasks(data: PreparedData) -> list[ScoredPairs]:
     return of_kind(open_tasks(data, TEST), ScoredPairs)
-
-
-def _scored_tasks(data: PreparedData) -> list[Task]:
-    """Return what tells whether rounding loses anything: the similarity tasks, or else the first task of one's own."""
-    return [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]
 
 
 if __name__ == "__main__":

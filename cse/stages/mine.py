@@ -6,7 +6,6 @@ to do.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,6 +15,7 @@ import click
 
 from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
+from cse.files import write_json
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.stages.common import MINED, PREPARED, run_stage
@@ -44,7 +44,7 @@ def mine_stage(
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:
             facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings, backbone)
-        (folder / MINING_FILE).write_text(json.dumps(facts, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / MINING_FILE, facts)
     click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
 
 
@@ -66,9 +66,10 @@ def _mine(
 ) -> dict[str, object]:
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
+    from cse.model.device import choose_device
     from cse.model.sentence_encoder import SentenceEncoder
     from cse.training import mining
-    from cse.training.encoder import choose_device, open_backbone, texts_before
+    from cse.training.encoder import open_backbone, texts_before
 
     data, mine, train = PreparedData(prepared), settings.mine, settings.train
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")

@@ -12,12 +12,12 @@ import click
 from cse.errors import CseError
 from cse.model.checkpoint import training_notes
 from cse.model.declared import check_model
-from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
+from cse.model.device import choose_device
+from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.opening import open_onnx
 from cse.settings.model import BackboneSettings
-from cse.training.encoder import bare_of, choose_device
 
 if TYPE_CHECKING:
     from cse.evaluation.measures import TextEncoder
@@ -32,6 +32,11 @@ class BackboneOf:
     """
 
     model: Path | BackboneSettings
+
+
+def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
+    """Load what a model of these settings is compared with: its backbone of that revision, length and task texts."""
+    return load_bare(backbone.name, backbone.revision, backbone.max_length, backbone.texts)
 
 
 def open_model(

@@ -53,10 +53,10 @@ def counts(report: dict[str, Any]) -> dict[str, int]:
 
 def summary(report: dict[str, Any]) -> str:
     """Return a report as a few lines of text."""
-    train, dev, evaluation = report["train"], report["dev"], report["evaluation"]
-    lines = _of_source("train", train, report["view"], made=report.get("made_from") == "categories")
-    for name, entry in report.get("more", {}).items():
-        lines += _of_source(name, entry, entry["view"], made=entry.get("made_from") == "categories")
+    dev, evaluation, lines = report["dev"], report["evaluation"], []
+    main = report["train"] | {"view": report["view"], "made_from": report.get("made_from")}
+    for name, entry in [("train", main), *report.get("more", {}).items()]:
+        lines += _of_source(name, entry)
     pairs = dev["task"]["description"] if "task" in dev else f"{dev['pairs']:,} pairs"
     lines.append(f"dev         {pairs} from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
@@ -66,14 +66,14 @@ def summary(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _of_source(title: str, found: dict[str, Any], view: str, *, made: bool) -> list[str]:
+def _of_source(title: str, found: dict[str, Any]) -> list[str]:
     """Return what became of the rows of one source."""
     clean = found["kept"] + found["not_drawn"]
     drawn = f", drawn from {clean:,} by data.seed" if found["not_drawn"] else ""
-    rows = f"{found['kept']:,} rows made of {found['read']:,} texts"
-    kept = rows if made else f"{found['kept']:,} of {found['read']:,} rows kept"
+    made = found.get("made_from") == "categories"
+    kept = f"{found['kept']:,} {'rows made of' if made else 'of'} {found['read']:,} {'texts' if made else 'rows kept'}"
     lines = [
-        f"{title:11} {kept} from {found['source']} (view {view}, {found['distinct_sentences']:,} distinct "
+        f"{title:11} {kept} from {found['source']} (view {found['view']}, {found['distinct_sentences']:,} distinct "
         f"sentences{drawn})"
     ]
     lines += [

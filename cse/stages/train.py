@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import click
 
 from cse.data.store import PreparedData, rows_in_words
-from cse.errors import CseError, counted
+from cse.errors import counted
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
-from cse.files import fingerprint, is_json_with, naming
+from cse.files import fingerprint, is_json_with, naming, write_json
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import count_parameters, save_checkpoint
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.model.device import environment
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from cse.process import only_one
@@ -26,28 +23,18 @@ from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.training import Folders
-from cse.training.encoder import environment
 from cse.training.fit_post import fit_post
 from cse.training.ready import Training, groups_of, open_training
 from cse.training.state import RunState
 
-LAUNCHERS = "cse.launchers"  # entry points: functions that run a Training
 
+def launched(training: Training) -> RunState:
+    """Train in this process or on several workers, as ``train.workers`` says."""
+    if training.settings.train.workers == 1:
+        return training.run(training.watchers())
+    from cse.training.workers import train_on_workers  # imports Ray
 
-def train_here(training: Training) -> RunState:
-    """Train in this process."""
-    return training.run(training.watchers())
-
-
-def _launcher(workers: int) -> Callable[[Training], RunState]:
-    """Return the function that runs a training; the one for several workers is loaded where it is wanted alone."""
-    if workers == 1:
-        return train_here
-    with suppress(ModuleNotFoundError):  # an older installation names another place
-        for found in entry_points(group=LAUNCHERS, name="workers"):
-            launch: Callable[[Training], RunState] = found.load()
-            return launch
-    raise CseError("train.workers: the launcher for several workers is not installed; run `pip install -e .` again")
+    return train_on_workers(training)
 
 
 def train_stage(
@@ -60,7 +47,7 @@ def train_stage(
     metrics: Path = METRICS / "train.json",
     plots: Path = PLOTS / "train",
     scratch: Path = SCRATCH,
-    launch: Callable[[Training], RunState] | None = None,
+    launch: Callable[[Training], RunState] = launched,
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
 ) -> dict[str, Any]:
@@ -69,7 +56,7 @@ def train_stage(
     With ``train.parameters: none`` the checkpoint is just pooling, word vectors or post-processing, without training.
 
     Args:
-        launch: runs the training and leaves the best weights in its encoder; None: chosen by ``train.workers``.
+        launch: runs the training and leaves the best weights in its encoder.
 
     Returns:
         Facts of the run, as stored in the checkpoint; ``metrics`` has those for comparing runs.
@@ -88,15 +75,11 @@ def train_stage(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",
         ):
-            return _train(training, checkpoint, metrics, plots, launch or _launcher(settings.train.workers))
+            return _train(training, checkpoint, metrics, plots, launch)
 
 
 def _train(
-    training: Training,
-    checkpoint: Path,
-    metrics: Path,
-    plots: Path,
-    launch: Callable[[Training], RunState],
+    training: Training, checkpoint: Path, metrics: Path, plots: Path, launch: Callable[[Training], RunState]
 ) -> dict[str, Any]:
     settings, encoder, data, folder = training.settings, training.encoder, training.data, training.folder
     _announce(training)
@@ -105,7 +88,8 @@ def _train(
         if settings.train.parameters == "none":
             state = RunState()
             encoder.to(training.device)
-            encoder.bare = _is_bare(training)
+            added = count_parameters(encoder).trained or encoder.templates or settings.post.kind != "none"
+            encoder.bare = not added and encoder.pooler == encoder.backbone.pooling  # the backbone as it is
         else:
             if training.dev is None:
                 click.echo(
@@ -118,7 +102,11 @@ def _train(
                     "regardless of the dev score",
                     err=True,
                 )
-            start = _start_at_inference(training)
+            start: dict[str, Any] = {}
+            if training.chooses_otherwise and training.dev is not None:
+                encoder.to(training.device)
+                start = facts_of(training.score_at_inference(training.dev), START)
+                encoder.to("cpu")
             state = launch(training)
             results = _training_facts(state, training.objective, training.measure) | start
     if settings.post.kind != "none":
@@ -127,7 +115,9 @@ def _train(
     if settings.post.kind != "none" or settings.train.parameters == "none" or training.chooses_otherwise:
         results = _at_inference(training, results)
     encoder.to("cpu")
-    results |= _counts(encoder)
+    counts = count_parameters(encoder)
+    percent = round(100 * counts.prompts / max(counts.backbone, 1), 3)
+    results["parameters"] = vars(counts) | {"prompt_percent": percent}
     if settings.train.parameters != "none" or settings.post.kind != "none":
         results["trained_on"] = rows_in_words(_rows(training))
     with publish_folder(plots, Kind.PLOTS) as target:
@@ -136,8 +126,14 @@ def _train(
             # without training there are no curves, but the plots in dvc.yaml expect both files
             (target / file).write_bytes(source.read_bytes() if source.is_file() else header.encode())
     with publish_file(metrics) as target:
-        target.write_text(json.dumps(_headline(results), indent=2) + "\n", encoding="utf-8")
-    facts = results | {"settings": groups_of(settings), "data": _rows(training)} | _computed_by(training)
+        write_json(target, _headline(results))
+    bf16 = training.bf16 and settings.train.parameters != "none"
+    facts = results | {
+        "settings": groups_of(settings),
+        "data": _rows(training),
+        "precision": "bf16" if bf16 else "fp32",  # it, the device and the packages affect rounding
+        "environment": environment(training.device.type),
+    }
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
     folder.remove()
@@ -145,30 +141,13 @@ def _train(
     return results
 
 
-def _is_bare(training: Training) -> bool:
-    """Return whether a model that nothing trains is the bare backbone as it is."""
-    encoder = training.encoder
-    added = count_parameters(encoder).trained or encoder.templates or training.settings.post.kind != "none"
-    return not added and encoder.pooler == encoder.backbone.pooling
-
-
-def _start_at_inference(training: Training) -> dict[str, Any]:
-    """Return the reported dev score before training, where the one that chooses checkpoints is read otherwise."""
-    if not training.chooses_otherwise:
-        return {}
-    training.encoder.to(training.device)
-    score = training.score_at_inference()
-    training.encoder.to("cpu")
-    return {} if score is None else facts_of(score, START)
-
-
 def _at_inference(training: Training, results: dict[str, Any]) -> dict[str, Any]:
     """Return the facts with the dev score at inference, and what chose the checkpoint beside it."""
-    chosen, score = dev_of(results), training.score_at_inference()
+    chosen, dev = dev_of(results), training.dev
     if training.settings.post.kind != "none":  # before training there was none: the two do not compare
         results = {name: value for name, value in results.items() if name not in dev_keys(START)[:-1]}
     chosen_as = {} if chosen is None else facts_of(chosen, SELECTION)
-    return results | chosen_as | ({} if score is None else facts_of(score))
+    return results | chosen_as | ({} if dev is None else facts_of(training.score_at_inference(dev)))
 
 
 def _outcome(results: dict[str, Any], *, post: str) -> str:
@@ -206,18 +185,11 @@ def _headline(results: Mapping[str, Any]) -> dict[str, Any]:
     return {**first, **results, "parameters": {"trained": results["parameters"]["trained"]}}
 
 
-def _counts(encoder: SentenceEncoder) -> dict[str, Any]:
-    counts = count_parameters(encoder)
-    percent = round(100 * counts.prompts / max(counts.backbone, 1), 3)
-    return {"parameters": vars(counts) | {"prompt_percent": percent}}
-
-
 def _rows(training: Training) -> dict[str, Any]:
     """Return what a checkpoint records about its training rows."""
     main, *more = training.sources
-    report = main.data.report
-    found = {source.key.rpartition(".")[2]: source for source in more}
-    others = {name: _source(source.data, report["more"][name]) for name, source in found.items()}
+    report, names = main.data.report, [source.name for source in training.settings.data.more]
+    others = {name: _source(source.data, report["more"][name]) for name, source in zip(names, more, strict=False)}
     return _source(main.data, report["train"]) | ({"more": others} if others else {})
 
 
@@ -230,12 +202,6 @@ def _source(data: PreparedData, cleaned: dict[str, Any]) -> dict[str, Any]:
         "dropped": sum(entry["count"] for entry in cleaned.get("dropped", {}).values()),
         "evaluation_overlap": cleaned.get("evaluation_overlap_kept", 0),
     }
-
-
-def _computed_by(training: Training) -> dict[str, Any]:
-    """Return the resolved precision, device and package versions, since they affect rounding."""
-    bf16 = training.bf16 and training.settings.train.parameters != "none"
-    return {"precision": "bf16" if bf16 else "fp32", "environment": environment(training.device.type)}
 
 
 def _announce(training: Training) -> None:

@@ -11,7 +11,9 @@ import torch
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings
-from cse.training.tokens import ChangeIds
+
+# token ids of one row, its view -> token ids for this step
+ChangeIds = Callable[[np.ndarray, int], np.ndarray]
 
 
 def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray) -> np.ndarray:

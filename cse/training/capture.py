@@ -1,7 +1,7 @@
 """A step on a GPU as one captured graph of its kernels: replaying it costs a launch instead of thousands.
 
 A graph computes on the memory and the shapes that it was captured with. So batches are padded to few shapes
-(``stage_batch``), each shape has a graph, and all graphs share one pool of memory. Dropout follows from torch's
+(``Batcher.stage``), each shape has a graph, and all graphs share one pool of memory. Dropout follows from torch's
 generator, whose seed a replay reads: a replayed step draws what the same step would draw without a graph.
 """
 
@@ -12,11 +12,11 @@ from contextlib import contextmanager
 
 import torch
 
+from cse.losses.group import Group
 from cse.model.passes import as_parts, in_one, on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import Staged
-from cse.training.group import Group
 from cse.training.losses import Losses
 
 Terms = dict[str, torch.Tensor]

@@ -42,8 +42,9 @@ class QueryPairs:
     """Queries and the documents that belong to them.
 
     Attributes:
-        place: number of each row's document ``(n,)``, int64.
-        stands_in: whether each row's query was taken from its document ``(n,)``, bool.
+        place: number of each row's document ``(n,)``.
+        stands_in: whether each row's query was taken from its document ``(n,)``.
+        source: number of each row's source ``(n,)``.
     """
 
     queries: list[str]
@@ -107,11 +108,10 @@ def teach(
         row, own = np.arange(len(score_bM)), pairs.place[rows] - first
         taken = row[pairs.stands_in[rows] & (own >= 0) & (own < score_bM.shape[1])]
         score_bM[taken, own[taken]] = -np.inf
+        nearest = np.broadcast_to(np.arange(score_bM.shape[1]), score_bM.shape)
         if score_bM.shape[1] > kept:
             nearest = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
             score_bM = np.take_along_axis(score_bM, nearest, axis=1)
-        else:
-            nearest = np.broadcast_to(np.arange(score_bM.shape[1]), score_bM.shape)
         score_bM = np.hstack([score_nK[rows], score_bM])
         chosen = np.argpartition(-score_bM, kept - 1, axis=1)[:, :kept]
         best[rows] = np.take_along_axis(np.hstack([best[rows], nearest + first]), chosen, axis=1)
@@ -180,17 +180,9 @@ def document_vectors(encoder: SentenceEncoder, documents: Sequence[str]) -> NDAr
     return mapped_unit_vectors(encode, documents, desc="documents", progress=sys.stderr.isatty())
 
 
-# ---- from prepared rows -------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class TaughtCollection:
-    """Queries, the documents they are trained against, and what a teacher thinks of these.
-
-    Attributes:
-        documents: unit vectors of the documents, the bare backbone's, float32 ``(N, D)``.
-        queries: those of the queries ``(n, D)``.
-    """
+    """Queries and their documents, the bare backbone's unit vectors of both, and what a teacher thinks of these."""
 
     pairs: QueryPairs
     documents: NDArray[np.float32]

@@ -19,14 +19,16 @@ from tqdm.auto import tqdm
 from cse.errors import CseError
 from cse.files import write_array, write_json
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
-from cse.losses.shared import Rows, Source
+from cse.losses.shared import PaddedRows, Source
 from cse.model.backbone import Backbone
 from cse.model.mlm_head import Generator, UnigramGenerator, load_generator
 from cse.model.passes import on_device, pinned
+from cse.runtime.tokens import Tokens
 from cse.settings.objective import ReplacedTokensSettings
 from cse.settings.train import TrainSettings
 from cse.training import CORRUPTION_FILE
-from cse.training.tokens import TokenColumn, TokenTable, pad_in_groups
+from cse.training.batch import pad_in_groups
+from cse.training.tokens import TokenTable
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
 _DIGESTS = "rows.json"
@@ -44,7 +46,7 @@ class Corrupter:
     vocabulary: Vocabulary
     generator: Generator
 
-    def __call__(self, rows: Rows, device: torch.device, epoch: int) -> torch.Tensor:
+    def __call__(self, rows: PaddedRows, device: torch.device, epoch: int) -> torch.Tensor:
         """Return corrupted ids ``(B, L)``, int64; the first token and padding stay."""
         how, ids_BL, mask_BL, place = self.how, rows.ids_BL, rows.mask_BL, (rows.index_BL, rows.views)
         masked_BL, chosen_BL = mask_tokens(
@@ -105,7 +107,7 @@ def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs
             for view, column in enumerate(table.columns):
                 path = _file(folder, epoch, view)
                 flat = np.zeros(column.ids.shape, np.int32)  # not a writable memory map: a full disk would kill us
-                order = np.argsort(np.diff(column.offsets), kind="stable")
+                order = np.argsort(column.lengths, kind="stable")
                 for first in range(0, len(order), _CHUNK):
                     rows = order[first : first + _CHUNK]
                     (part,) = pad_in_groups(TokenTable((column,), table.pad_id), rows, 1)
@@ -145,7 +147,7 @@ def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
             if flat[epoch, view].shape != column.ids.shape or digests.get(path.name) != _digest(column):
                 raise CseError(f"{path}: was made for other rows; {_AGAIN}")
 
-    def source(rows: Rows, device: torch.device, epoch: int) -> torch.Tensor:
+    def source(rows: PaddedRows, device: torch.device, epoch: int) -> torch.Tensor:
         result = rows.ids_BL.copy()
         lengths = rows.mask_BL.sum(axis=1)
         for line, (start, length, view) in enumerate(zip(rows.starts, lengths, rows.views, strict=True)):
@@ -169,5 +171,5 @@ def _file(folder: Path, epoch: int, view: int) -> Path:
     return folder / f"epoch-{epoch}-view-{view}.npy"
 
 
-def _digest(column: TokenColumn) -> str:
-    return hashlib.sha256(column.offsets.tobytes() + column.ids.tobytes()).hexdigest()
+def _digest(column: Tokens) -> str:
+    return hashlib.sha256(column.starts.tobytes() + column.ids.tobytes()).hexdigest()

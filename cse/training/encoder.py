@@ -1,17 +1,11 @@
-"""The backbone that settings name, the encoder to train on it with the texts of its roles, and the device of a run."""
+"""The backbone that settings name, and the encoder to train on it with the texts of its roles."""
 
 from __future__ import annotations
 
-import os
-import platform
-import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from functools import partial
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -25,7 +19,7 @@ from cse.model.backbone_files import BackboneFiles, find_backbone
 from cse.model.checkpoint import read_config, read_weights
 from cse.model.declared import is_word_file
 from cse.model.prompts import INPUT, Prompt
-from cse.model.sentence_encoder import SentenceEncoder, load_bare
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
 from cse.runtime.seal import short
@@ -70,9 +64,7 @@ def encoder_from(backbone: Backbone | StaticWords, settings: Settings) -> Senten
     )
     if train.parameters == "biases" and not any(weight.requires_grad for weight in backbone.parameters()):
         raise CseError(f"train.parameters: {backbone.files.name} has no biases; set it to prompts or full")
-    _check_length(encoder, train.max_length)
-    if augment.repeat_words > 0.0:
-        _check_repeats(encoder, train.max_length, augment)
+    _check_length(encoder, train.max_length, augment)
     return encoder
 
 
@@ -124,31 +116,24 @@ def _templates_from(template: TemplateSettings, backbone: Backbone, max_length: 
     return made
 
 
-def _check_length(encoder: SentenceEncoder, max_length: int) -> None:
-    backbone, room = encoder.backbone, encoder.max_length
-    if max_length <= room:
-        return
-    positions, longer = f"{backbone.max_positions} positions", f"train.max_length: {max_length} tokens, but"
-    if max_length <= backbone.usable_length(encoder.shift):
-        words = f"{longer} {backbone.files.name} is declared for {room}; lower it or raise backbone.max_length"
-    elif encoder.shift == 0:
-        words = f"{longer} {backbone.files.name} has room for {room} in its {positions}; lower it"
+def _check_length(encoder: SentenceEncoder, max_length: int, augment: AugmentSettings) -> None:
+    backbone, room, usable = encoder.backbone, encoder.max_length, encoder.backbone.usable_length(encoder.shift)
+    name, positions = backbone.files.name, f"{backbone.max_positions} positions"
+    repeated = most_repeated(augment.repeat_rule, augment.repeat_words, max_length) if augment.repeat_words else 0
+    if room < max_length <= usable:
+        words = f"train.max_length: {max_length} tokens, but {name} is declared for {room}; lower it or raise "
+        words += "backbone.max_length"
+    elif max_length > room and encoder.shift == 0:
+        words = f"train.max_length: {max_length} tokens, but {name} has room for {room} in its {positions}; lower it"
+    elif max_length > room:
+        words = f"prompt.length: {encoder.shift} leaves {room} of the {positions} of {name}, fewer than "
+        words += f"train.max_length {max_length}; lower one of the two"
+    elif max_length + repeated > usable:
+        words = f"augment.repeat_words: {augment.repeat_words} makes rows of {max_length + repeated} tokens out of "
+        words += f"{max_length}, but {name} has room for {usable}; lower it or train.max_length"
     else:
-        words = (
-            f"prompt.length: {encoder.shift} leaves {room} of the {positions} of {backbone.files.name}, fewer than "
-            f"train.max_length {max_length}; lower one of the two"
-        )
+        return
     raise CseError(words)
-
-
-def _check_repeats(encoder: SentenceEncoder, max_length: int, augment: AugmentSettings) -> None:
-    room = encoder.backbone.usable_length(encoder.shift)
-    longest = max_length + most_repeated(augment.repeat_rule, augment.repeat_words, max_length)
-    if longest > room:
-        raise CseError(
-            f"augment.repeat_words: {augment.repeat_words} makes rows of {longest} tokens out of {max_length}, but "
-            f"{encoder.backbone.files.name} has room for {room}; lower it or train.max_length"
-        )
 
 
 def files_of_backbone(backbone: BackboneSettings) -> BackboneFiles:
@@ -170,11 +155,6 @@ def open_language_model(files: BackboneFiles, backbone: BackboneSettings, pooler
     return load_backbone(files, pooler.kind).use_as(max_length=backbone.max_length, texts=backbone.texts)
 
 
-def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
-    """Load what a model of these settings is compared with: its backbone of that revision, length and task texts."""
-    return load_bare(backbone.name, backbone.revision, backbone.max_length, backbone.texts)
-
-
 def _every_text(data: PreparedData) -> Iterator[str]:
     """Yield every text of prepared data: all sources, dev and evaluation."""
     for rows in (data, *map(data.of, data.sources)):
@@ -191,7 +171,7 @@ def texts_before(encoder: SentenceEncoder, roles: Sequence[str] | None, view: st
     """Return the task text that goes before each column of text, or an empty list."""
     if roles is None:
         return []
-    columns = _columns(view)
+    columns = columns_of(view)
     if len(roles) < len(columns):
         raise _wrong_number(roles, columns)
     with in_terms_of("train.roles: ", hint="; set backbone.texts"):
@@ -202,7 +182,7 @@ def check_roles(
     encoder: SentenceEncoder, roles: Sequence[str] | None, views: Sequence[str], *, max_length: int
 ) -> None:
     """Refuse roles that do not fit the source with the most columns, or texts that leave sentences less than half."""
-    widest = max(views, key=lambda view: len(_columns(view)))
+    widest = max(views, key=lambda view: len(columns_of(view)))
     for text in texts_before(encoder, roles, widest):
         taken = len(encoder.text_tokenizers.truncating_at(encoder.max_length).encode(text).ids) if text else 0
         if 2 * taken > max_length:
@@ -211,11 +191,12 @@ def check_roles(
                 f"tokens included, and the sentence needs at least half; raise it to {2 * taken} or shorten "
                 "backbone.texts"
             )
-    if roles is not None and len(roles) > len(_columns(widest)):
-        raise _wrong_number(roles, _columns(widest))
+    if roles is not None and len(roles) > len(columns_of(widest)):
+        raise _wrong_number(roles, columns_of(widest))
 
 
-def _columns(view: str) -> list[str]:
+def columns_of(view: str) -> list[str]:
+    """Return the columns of text of a view."""
     return [name for name in VIEW_COLUMNS[view] if name != "label"]
 
 
@@ -238,7 +219,6 @@ def set_widths(encoder: SentenceEncoder, objective: ObjectiveSettings, train: Tr
 
 # ---- prompts that start from something ----------------------------------------------------------------------------
 
-_KEY = "prompt.init_checkpoint"
 TEXT = "This sentence can be summarised in one word that carries its whole meaning:"
 _AT_RANDOM = "prompt.init: a prompt that trains through a network starts at random"
 
@@ -282,99 +262,33 @@ def start_from_checkpoint(prompt: Prompt, backbone: Backbone, folder: Path) -> N
     """Initialise a prompt from a checkpoint's, for instance one trained by masked language modelling."""
     if prompt.table is None:
         raise CseError(_AT_RANDOM)
-    with in_terms_of(f"{_KEY}: "):
+    with in_terms_of("prompt.init_checkpoint: "):
         config = read_config(folder)
-        _check_start(config, prompt, backbone, folder)
-        weights = read_weights(folder, config)
-    if "prompt.table" not in weights:
-        raise CseError(f"{_KEY}: the checkpoint in {folder} holds no prompt")
-    if weights["prompt.table"].shape != prompt.table.shape:
-        raise CseError(
-            f"{_KEY}: the prompt in {folder} has shape {tuple(weights['prompt.table'].shape)}, but this one has "
-            f"{tuple(prompt.table.shape)}; use the same prompt.kind, prompt.length and prompt.layers"
-        )
+        made_for, other = config["backbone"], config["prompt"]
+        weights = {} if other is None else read_weights(folder, config)
+        table = weights.get("prompt.table")
+        if other is None or table is None:
+            raise CseError(f"the checkpoint in {folder} holds no prompt")
+        if config["parameters"] != "prompts":
+            raise CseError(
+                f"the prompt in {folder} was trained with weights of its backbone; use one trained on a frozen backbone"
+            )
+        if made_for["sha256"] != backbone.files.sha256:
+            own = f"{backbone.files.name} ({backbone.files.sha256[:12]}...)"
+            raise CseError(
+                f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but "
+                f"the backbone is {own}; use the backbone it was trained on"
+            )
+        if (other["kind"], other["shared"]) != (prompt.kind, prompt.shared):
+            layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
+            raise CseError(
+                f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; "
+                "use the same prompt.kind and prompt.layers"
+            )
+        if table.shape != prompt.table.shape:
+            raise CseError(
+                f"the prompt in {folder} has shape {tuple(table.shape)}, but this one has "
+                f"{tuple(prompt.table.shape)}; use the same prompt.kind, prompt.length and prompt.layers"
+            )
     with torch.no_grad():
-        prompt.table.copy_(weights["prompt.table"])
-
-
-def _check_start(config: dict[str, Any], prompt: Prompt, backbone: Backbone, folder: Path) -> None:
-    made_for, other = config["backbone"], config["prompt"]
-    if other is None:
-        raise CseError(f"the checkpoint in {folder} holds no prompt")
-    if config["parameters"] != "prompts":
-        raise CseError(
-            f"the prompt in {folder} was trained with weights of its backbone; use one trained on a frozen backbone"
-        )
-    if made_for["sha256"] != backbone.files.sha256:
-        raise CseError(
-            f"the prompt in {folder} was trained on {made_for['name']} (SHA-256 {made_for['sha256'][:12]}...), but the "
-            f"backbone is {backbone.files.name} ({backbone.files.sha256[:12]}...); use the backbone it was trained on"
-        )
-    if (other["kind"], other["shared"]) != (prompt.kind, prompt.shared):
-        layers, own_layers = ("shared" if shared else "separate" for shared in (other["shared"], prompt.shared))
-        raise CseError(
-            f"the prompt in {folder} is {other['kind']}, {layers}, but this one is {prompt.kind}, {own_layers}; use "
-            "the same prompt.kind and prompt.layers"
-        )
-
-
-# ---- device -------------------------------------------------------------------------------------------------------
-
-
-def choose_device(wish: str) -> torch.device:
-    """Return the device of torch for a ``Provider``, the CPU beside OpenVINO."""
-    if wish == "cuda" and not torch.cuda.is_available():
-        raise CseError("device: cuda was requested, but torch sees no GPU; install a CUDA build or choose auto or cpu")
-    if wish == "auto":
-        wish = "cuda" if torch.cuda.is_available() else "cpu"
-    return torch.device("cpu" if wish == "openvino" else wish)
-
-
-def choose_bf16(wish: str, device: torch.device) -> bool:
-    """Return whether matrix products run in bfloat16; ``auto`` requires native hardware support."""
-    if wish == "fp32":
-        return False
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    if wish == "bf16" and not native and device.type == "cuda":
-        raise CseError("train.precision: this GPU has no bf16 matrix products; choose auto or fp32")
-    return native or wish == "bf16"
-
-
-# from CUDA, cuBLAS, torch's allocator, the C++ library and the matrix product library
-_SAID = re.compile(
-    "out[ _]of[ _]memory|CUBLAS_STATUS_ALLOC_FAILED|can't allocate memory|bad_alloc|could not create a primitive"
-)
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error means that memory ran out."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    return isinstance(error, RuntimeError) and _SAID.search(str(error)) is not None
-
-
-PACKAGES = (
-    "cse", "torch", "transformers", "tokenizers", "onnxruntime", "onnxruntime-gpu", "numpy", "scipy", "scikit-learn",
-)  # fmt: skip
-
-
-def environment(device: str) -> dict[str, str]:
-    """Return package versions, processor and device as text by name."""
-    found = {"python": platform.python_version(), "system": f"{platform.system()} {platform.machine()}"}
-    for package in PACKAGES:
-        with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    found["processor"] = f"{_processor()}, {os.cpu_count()} cores"
-    found["device"] = torch.cuda.get_device_name() if device == "cuda" else "cpu"
-    return found
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or "unknown"
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "unknown")
+        prompt.table.copy_(table)

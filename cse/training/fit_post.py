@@ -76,8 +76,14 @@ def fit_post(
 
     A query map is fitted on the rows of all sources, ``weights`` of them (1 by default) for each of the main one.
     """
+    device = next(encoder.parameters()).device
     if post.kind == QUERY_MAP:
-        _fit_query_map(encoder, post, data, weights or {})
+        made = collection_from(encoder, [data, *map(data.of, data.sources)], post.sentences)
+        bare = encoder.prompt is None and encoder.cls is None and encoder.mlp is None
+        vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY)
+        times = made.pairs.times([(weights or {}).get(name, 1.0) for name in data.sources])
+        encoder.post = fit_query_map(vectors, made.documents, made.targets, seed=SEED, times=times).to(device)
+        encoder.check_side()
         return
     label_of = labelled_texts(data) if post.kind in LABELLED_KINDS else None
     found = list(dict.fromkeys(data.sentences()) if label_of is None else label_of)
@@ -97,23 +103,7 @@ def fit_post(
         fitted = fit_whitening(vectors, post.dimension)
     else:
         fitted = fit_flow(vectors, seed=SEED, progress=bar)
-    encoder.post = fitted.to(next(encoder.parameters()).device)
-
-
-def _fit_query_map(
-    encoder: SentenceEncoder, post: PostSettings, data: PreparedData, weights: Mapping[str, float]
-) -> None:
-    made = collection_from(encoder, [data, *map(data.of, data.sources)], post.sentences)
-    bare = encoder.prompt is None and encoder.cls is None and encoder.mlp is None
-    vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY)
-    encoder.post = fit_query_map(
-        vectors,
-        made.documents,
-        made.targets,
-        seed=SEED,
-        times=made.pairs.times([weights.get(name, 1.0) for name in data.sources]),
-    ).to(next(encoder.parameters()).device)
-    encoder.check_side()
+    encoder.post = fitted.to(device)
 
 
 def put_behind(
@@ -131,25 +121,20 @@ def put_behind(
     if post.kind == QUERY_MAP and not is_checkpoint(Path(model)):
         encoder = SentenceEncoder(encoder.backbone, side="query")
     check_post(encoder, post, data)
-    dev = open_dev(data)
+    dev, scores, change = open_dev(data), {}, ""
     before = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
     fit_post(encoder, post, data)
-    after = None if dev is None else score_dev(encoder, dev, FIT_BATCH, measure)
-    scores = {} if after is None else facts_of(after)
-    with publish_folder(out, Kind.CHECKPOINT) as target:
-        save_checkpoint(encoder, target, _facts_behind(Path(model), post) | scores)
-    change = "" if before is None or after is None else f", {before} -> {after.value:.2f}"
-    click.echo(f"{out}: {model} with {post.kind}{change}")
-    return scores
-
-
-def _facts_behind(model: Path, post: PostSettings) -> dict[str, Any]:
-    """Return a checkpoint's facts with this post-processing, and without dev scores of the encoder alone."""
-    facts = (read_config(model)["facts"] if is_checkpoint(model) else None) or {}
-    kept = {key: value for key, value in facts.items() if key not in dev_keys()}
+    if dev is not None:
+        after = score_dev(encoder, dev, FIT_BATCH, measure)
+        scores, change = facts_of(after), f", {before} -> {after.value:.2f}"
+    facts = (read_config(Path(model))["facts"] if is_checkpoint(Path(model)) else None) or {}
+    kept = {key: value for key, value in facts.items() if key not in dev_keys()}  # they were of the encoder alone
     if "settings" in kept:
         kept["settings"] = kept["settings"] | {"post": post.model_dump(mode="json")}
-    return kept
+    with publish_folder(out, Kind.CHECKPOINT) as target:
+        save_checkpoint(encoder, target, kept | scores)
+    click.echo(f"{out}: {model} with {post.kind}{change}")
+    return scores
 
 
 # ---- on labelled texts --------------------------------------------------------------------------------------------
@@ -241,11 +226,7 @@ _LEAST_STEPS = 5  # of a pass: few texts need no fewer
 
 
 def fit_linear(
-    vectors: NDArray[np.float32],
-    labels: Sequence[str],
-    shrinkage: float,
-    dimension: int | None,
-    seed: int = SEED,
+    vectors: NDArray[np.float32], labels: Sequence[str], shrinkage: float, dimension: int | None, seed: int = SEED
 ) -> LinearMap:
     """Train a linear map of vectors ``(n, D)`` of labelled texts by the supervised contrastive loss.
 
@@ -260,11 +241,7 @@ def fit_linear(
 
 
 def choose_passes(
-    vectors: NDArray[np.float32],
-    labels: Sequence[str],
-    shrinkage: float,
-    dimension: int | None,
-    seed: int,
+    vectors: NDArray[np.float32], labels: Sequence[str], shrinkage: float, dimension: int | None, seed: int
 ) -> dict[int, float]:
     """Return the MAP that each of ``PASSES`` gives to texts not trained on; nothing where too few share a label."""
     label = numbered(labels)
@@ -277,11 +254,8 @@ def choose_passes(
         start = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage, dimension)
     except CseError:  # what is left has one label, or one text of each
         return {}
-    scores = {}
-    for count in PASSES:
-        fitted = _train(start, vectors[rest], label[rest], count, seed)
-        scores[count] = float(_precisions(fitted, vectors, label, ranked).mean())
-    return scores
+    fitted = {count: _train(start, vectors[rest], label[rest], count, seed) for count in PASSES}
+    return {count: float(_precisions(one, vectors, label, ranked).mean()) for count, one in fitted.items()}
 
 
 def _train(
@@ -292,8 +266,7 @@ def _train(
     matrix = torch.nn.Parameter(start.matrix / (centred @ start.matrix).norm(dim=1).mean())
     steps = passes * max(len(vectors) // _BATCH, _LEAST_STEPS)
     random = np.random.default_rng(seed)
-    rows_of = [np.flatnonzero(label == one) for one in range(label.max() + 1)]
-    rows_of = [rows for rows in rows_of if len(rows)]
+    rows_of = [np.flatnonzero(label == one) for one in np.unique(label)]
 
     def loss() -> torch.Tensor:
         chosen = random.permutation(len(rows_of))[: _BATCH // _OF_EACH]
@@ -306,13 +279,7 @@ def _train(
 
 
 def _optimise(
-    matrix: torch.nn.Parameter,
-    loss: Callable[[], torch.Tensor],
-    *,
-    rate: float,
-    last: float,
-    steps: int,
-    desc: str,
+    matrix: torch.nn.Parameter, loss: Callable[[], torch.Tensor], *, rate: float, last: float, steps: int, desc: str
 ) -> None:
     """Minimise by Adam, whose rate falls to the share ``last`` of itself."""
     adam = torch.optim.Adam([matrix], lr=rate)
@@ -346,9 +313,9 @@ def fit_query_map(
         times: how often each query comes in a pass ``(n,)``; None: once.
     """
     queries, documents = torch.from_numpy(vectors), torch.from_numpy(collection)
-    place, share, own, sample = (torch.from_numpy(each) for each in vars(targets).values())
+    place, share, own, sample = map(torch.from_numpy, (targets.place, targets.share, targets.own, targets.sample))
     matrix = torch.nn.Parameter(torch.eye(vectors.shape[1]))
-    once = np.arange(len(queries)) if times is None else np.repeat(np.arange(len(queries)), times)
+    once = np.repeat(np.arange(len(queries)), 1 if times is None else times)
     steps = min(max(_PASSES * len(once) // _QUERIES, _LEAST), _MOST)
     random = np.random.default_rng(seed)
     order: list[int] = []

@@ -14,14 +14,15 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
+from cse.losses.group import ALONE, Group
+from cse.losses.shared import Batch
 from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import Batch, Staged, encode_staged, stage_batch
+from cse.training.batch import Batcher, Staged
 from cse.training.batches import Mixture
 from cse.training.capture import Captured, Terms, Update, why_not
-from cse.training.group import ALONE, Group
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import InitialShare, RunFolder, RunState, copy_into
@@ -92,14 +93,18 @@ def train(
     state = _start(folder, weights, mixed, losses, optimizer, group)
     observer.start(state.step, steps)
 
+    reason = why_not(encoder, losses, settings, augment, device, group)
+    batcher = Batcher(
+        encoder=encoder, settings=settings, augment=augment, device=device, bf16=bf16, group=group, alike=not reason
+    )
+
     def evaluate() -> None:
         if dev is not None:
             with mixed.in_place():
                 _evaluate(encoder, _score(dev, state, settings, group), state, observer, choose=choose)
 
     def update(staged: Staged, tensors: Sequence[torch.Tensor]) -> Terms:
-        twice = settings.mini_batch_size is not None
-        batch = encode_staged(encoder, staged, tensors, augment=augment, bf16=bf16, twice=twice)
+        batch = batcher.encode(staged, tensors)
         with torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16):
             terms = losses(batch)
         optimizer.zero_grad()
@@ -111,7 +116,6 @@ def train(
         losses.after_update(batch)
         return terms
 
-    reason = why_not(encoder, losses, settings, augment, device, group)
     run = _runner(update, optimizer, device, reason)
 
     received: list[int] = []
@@ -128,21 +132,7 @@ def train(
                 for weighted in optimizer.param_groups:
                     weighted["lr"] = weighted["peak"] * rate_factor(settings, step, steps)
 
-                staged = stage_batch(
-                    encoder,
-                    tables[source],
-                    rows,
-                    settings=settings,
-                    augment=augment,
-                    step=step,
-                    epoch=epoch,
-                    device=device,
-                    group=group,
-                    source=source,
-                    bf16=bf16,
-                    alike=not reason,
-                )
-                terms = run(staged)
+                terms = run(staged := batcher.stage(tables[source], rows, step=step, epoch=epoch, source=source))
 
                 state.step = step + 1
                 sentences += len(rows) * len(tables[source].columns)
@@ -171,8 +161,7 @@ def train(
                         # an ended run goes on no more: it keeps what is to be saved
                         state.mixed = _on_host(mixed.result()) if last else {}
                         state.optimizer = _on_host(optimizer.state_dict())
-                    save = folder.save if last or stop else folder.save_behind
-                    save(state if group.rank == 0 else None)
+                    folder.save(state if group.rank == 0 else None, behind=not (last or stop))
                     saved = time.monotonic()
                 if stop and not last:
                     raise Interrupted((received or [signal.SIGTERM])[0], f"after step {state.step} of {steps}")

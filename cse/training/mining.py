@@ -114,10 +114,9 @@ def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margi
 
 def triplets(pairs: PairNumbers, chosen_R: np.ndarray, groups: Sequence[str] | None) -> Iterator[tuple[str, ...]]:
     """Yield anchor, positive, hard negative and the group, if there are groups, of each row that has a negative."""
-    for row, chosen in enumerate(chosen_R.tolist()):
-        if chosen != NONE:
-            texts = (pairs.texts[number] for number in (pairs.anchor_R[row], pairs.positive_R[row], chosen))
-            yield (*texts, *(() if groups is None else (groups[row],)))
+    for row in np.flatnonzero(chosen_R != NONE).tolist():
+        texts = [pairs.texts[numbers[row]] for numbers in (pairs.anchor_R, pairs.positive_R, chosen_R)]
+        yield (*texts, *(() if groups is None else (groups[row],)))
 
 
 def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
@@ -209,6 +208,20 @@ _AGAIN = "run `cse mine` (or `dvc repro`) again"
 CONTENT = "content"  # hash of the backbone's files: a folder of the same name may hold another one
 
 
+def rows_to_train(settings: Settings, folders: Folders) -> PreparedData:
+    """Open the prepared data, with the mined rows for training if mining is on."""
+    prepared, mined = folders.prepared, folders.mined
+    if not settings.mine.wanted:
+        return PreparedData(prepared)
+    made = _read(mined)
+    data = PreparedData(prepared, rows=mined / TRAIN_FILE)
+    for name, value in mining_facts(settings, prepared).items():
+        if made.get(name) != value:
+            what = "from other rows" if name == "source" else f"with other settings ({name})"
+            raise CseError(f"{mined}: mined {what} than this training's; {_AGAIN}")
+    return data
+
+
 def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> None:
     """Refuse rows that were mined with another content of the backbone, once it is open."""
     if mine.wanted and _read(mined).get(CONTENT) != files.content():
@@ -221,18 +234,3 @@ def _read(mined: Path) -> dict[str, Any]:
     if "mine" not in made:
         raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")
     return made
-
-
-def rows_to_train(settings: Settings, folders: Folders) -> PreparedData:
-    """Open the prepared data, with the mined rows for training if mining is on."""
-    prepared, mined = folders.prepared, folders.mined
-    if not settings.mine.wanted:
-        return PreparedData(prepared)
-    made = _read(mined)
-    data = PreparedData(prepared, rows=mined / TRAIN_FILE)
-    wanted = mining_facts(settings, prepared)
-    other = next((name for name, value in wanted.items() if made.get(name) != value), None)
-    if other is not None:
-        what = "from other rows" if other == "source" else f"with other settings ({other})"
-        raise CseError(f"{mined}: mined {what} than this training's; {_AGAIN}")
-    return data

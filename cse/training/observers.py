@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -76,11 +77,10 @@ class Observer:
 class ProgressBar(Observer):
     """A bar on a terminal, a plain line every few seconds in a log file."""
 
-    def __init__(
-        self, stream: TextIO | None = None, seconds_between_lines: float = 10.0, measure: str = SPEARMAN
-    ) -> None:
+    seconds = 10.0  # between lines
+
+    def __init__(self, stream: TextIO | None = None, measure: str = SPEARMAN) -> None:
         self.stream, self.measure = stream or sys.stderr, measure
-        self.seconds = seconds_between_lines
         self.bar: Any = None
         self.started = self.last_line = 0.0
         self.done_before = 0
@@ -175,11 +175,7 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard import SummaryWriter
 
         threading.excepthook = self._told_already
-        try:
-            self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
-        except BaseException:
-            self.close()
-            raise
+        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
 
     def step(self, record: StepRecord) -> None:
         for name, value in record.scalars.items():
@@ -270,9 +266,15 @@ class MlflowRun(Observer):
             from mlflow.exceptions import MlflowException
         except ModuleNotFoundError:
             raise CseError("CSE_OBSERVERS: mlflow is not installed; run `pip install 'cse[mlflow]'`") from None
+        place = self.folder / RUN_FILE
+        begun = place.read_text(encoding="utf-8") if place.is_file() else ""
         try:
             self.client = MlflowClient()
-            self.run = self._begun() or self._new()
+            if begun:
+                with suppress(MlflowException):  # the run is there no more
+                    self.client.update_run(begun, status="RUNNING")
+                    self.run = begun
+            self.run = self.run or self._new(place)
         except MlflowException as error:
             raise CseError(f"CSE_OBSERVERS: mlflow: {_first_line(error)}; check MLFLOW_TRACKING_URI") from None
 
@@ -290,21 +292,7 @@ class MlflowRun(Observer):
         status = "FINISHED" if error is None else "KILLED" if isinstance(error, Interrupted) else "FAILED"
         self._unless_lost(lambda: self.client.set_terminated(self.run, status))
 
-    def _begun(self) -> str:
-        """Return the run that a killed training began, or an empty string if there is none, or none any more."""
-        from mlflow.exceptions import MlflowException
-
-        place = self.folder / RUN_FILE
-        if not place.is_file():
-            return ""
-        run = place.read_text(encoding="utf-8")
-        try:
-            self.client.update_run(run, status="RUNNING")
-        except MlflowException:
-            return ""
-        return run
-
-    def _new(self) -> str:
+    def _new(self, place: Path) -> str:
         from mlflow.entities import Param
 
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "cse")
@@ -314,8 +302,8 @@ class MlflowRun(Observer):
         params = [Param(key, str(value)) for key, value in flatten(self.settings).items()]
         for first in range(0, len(params), _AT_ONCE):
             self.client.log_batch(run, params=params[first : first + _AT_ONCE])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / RUN_FILE).write_text(run, encoding="utf-8")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(run, encoding="utf-8")
         return run
 
     def _log(self, values: Mapping[str, float], step: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -21,9 +20,11 @@ from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.score import dev_measure, score_dev
 from cse.files import fingerprint
+from cse.losses.group import ALONE, Group
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles
 from cse.model.checkpoint import WEIGHTS_FILE
+from cse.model.device import choose_bf16, choose_device, is_out_of_memory
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
@@ -37,17 +38,13 @@ from cse.training.corruption import check_generator
 from cse.training.encoder import (
     check_copies,
     check_roles,
-    choose_bf16,
-    choose_device,
     encoder_from,
     files_of_backbone,
-    is_out_of_memory,
     open_backbone,
     set_widths,
     texts_before,
 )
 from cse.training.fit_post import check_post
-from cse.training.group import ALONE, Group
 from cse.training.loop import train
 from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
@@ -65,12 +62,14 @@ class Training:
 
     Attributes:
         data: the rows and dev pairs; nothing else in it is read.
+        sources: of training rows, the main one first.
         folder: saved state for resuming a killed run, named by a fingerprint of settings, data, models and code.
     """
 
     settings: Settings
     folders: Folders
     data: PreparedData
+    sources: list[TrainingSource]
     encoder: SentenceEncoder
     head: MlmHead | None
     device: torch.device
@@ -92,11 +91,6 @@ class Training:
             raise CseError(f"train.dev_measure: {wanted!r}, but there is no dev task; set data.dev_path, or null here")
         return SPEARMAN
 
-    @cached_property
-    def sources(self) -> list[TrainingSource]:
-        """See ``sources_of``."""
-        return sources_of(self.settings, self.data)
-
     @property
     def objective(self) -> ObjectiveSettings:
         """The loss with every term that some source trains."""
@@ -109,16 +103,16 @@ class Training:
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder; see ``train``."""
         settings, dev, tables = self.settings, self.dev, self.tables()
-        for number, each in enumerate(tables if group.rank == 0 else ()):
-            what = f"a pass over {self.sources[number].key}" if number else "an epoch"
-            say_small(each, settings.train.batch_size, what)
+        if group.rank == 0:
+            for source, each in zip(self.sources, tables, strict=True):
+                say_small(each, settings.train.batch_size, source)
         try:
             losses = losses_from(
                 self.objective,
                 self.encoder,
                 settings.train,
                 tables[0],
-                own=own_weights(settings),
+                own=[{name: term.weight for name, term in source.objective} for source in self.sources],
                 head=self.head,
                 sources=[source.data for source in self.sources],
                 corrupted=self.folders.corrupted,
@@ -153,7 +147,7 @@ class Training:
         """Return the score that selects checkpoints, times 100, encoded as ``train.selection`` says."""
         as_in_training = self.settings.train.selection == "training"
         with self.encoder.read_as_in_training() if as_in_training else nullcontext():
-            return self._score(self._in_roles(dev)).value
+            return self.score_at_inference(self._in_roles(dev)).value
 
     @property
     def chooses_otherwise(self) -> bool:
@@ -168,11 +162,8 @@ class Training:
         # in a row of one text, both are alike
         return put_before(dev, before[0], before[min(1, len(before) - 1)]) if any(before) else dev
 
-    def score_at_inference(self) -> DevScore | None:
-        """Return the reported dev score, read as by ``cse evaluate`` and the gate; None without a dev task."""
-        return None if self.dev is None else self._score(self.dev)
-
-    def _score(self, dev: Task) -> DevScore:
+    def score_at_inference(self, dev: Task) -> DevScore:
+        """Return the reported dev score, read as by ``cse evaluate`` and the gate."""
         return score_dev(self.encoder, dev, DEV_BATCH, self.measure, progress=sys.stderr.isatty())
 
     def watchers(self) -> Observer:
@@ -191,7 +182,6 @@ def open_training(
     """Build everything a training needs, in the run's ``folder`` if a launcher has chosen one."""
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
-    check_sources(settings, sources)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
     check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
@@ -203,13 +193,12 @@ def open_training(
     views = [source.data.view for source in sources]
     check_roles(encoder, settings.train.roles, views, max_length=settings.train.max_length)
     check_post(encoder, settings.post, data)
-    compares = objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0
-    if compares and settings.train.parameters != "none":
-        check_copies(encoder, settings, views)
-    wanted = [] if settings.train.parameters == "none" else objective.needing_head
     head = None
-    if wanted and isinstance(backbone, Backbone):
-        head = load_mlm_head(backbone, wanted_by=f"objective.{wanted[0]}.weight")
+    if settings.train.parameters != "none":
+        if objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0:
+            check_copies(encoder, settings, views)
+        if (wanted := objective.needing_head) and isinstance(backbone, Backbone):
+            head = load_mlm_head(backbone, wanted_by=f"objective.{wanted[0]}.weight")
     if folder is None:
         facts = {
             "settings": groups_of(settings),
@@ -217,14 +206,14 @@ def open_training(
             **depends_on(settings, opened=backbone.files),
         }
         rows = [*sorted({*folders.prepared.glob("*.arrow"), data.rows_file}), *sorted(folders.corrupted.glob("*.npy"))]
-        run = fingerprint(facts, rows)
-        folder = scratch / "resume" / run
+        folder = scratch / "resume" / fingerprint(facts, rows)
     if settings.train.workers > 1 and folders.tokens is None:
-        folders = replace(folders, tokens=scratch / "tokens")
+        folders = replace(folders, tokens=folder / "tokens")  # made here once, for all workers
     training = Training(
         settings=settings,
         folders=folders,
         data=data,
+        sources=sources,
         encoder=encoder,
         head=head,
         device=device,
@@ -240,7 +229,11 @@ def open_training(
 
 @dataclass(frozen=True)
 class TrainingSource:
-    """A source of training rows, with ``weight`` batches for each batch of the main one."""
+    """A source of training rows, with ``weight`` batches for each batch of the main one.
+
+    Attributes:
+        objective: the loss of its batches.
+    """
 
     key: str
     data: PreparedData
@@ -249,21 +242,35 @@ class TrainingSource:
 
 
 def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
-    """Return the sources that a training reads, the main one first; alone if nothing is trained."""
-    objective, more = settings.objective, settings.data.more if settings.train.parameters != "none" else []
-    further = [
-        TrainingSource(f"data.more.{one.name}", data.of(one.name), objective.of_further(one.terms), one.weight)
-        for one in more
-    ]
-    return [TrainingSource("data.train_path", data, objective, 1.0), *further]
+    """Return the sources that a training reads, the main one first; alone if nothing is trained.
 
-
-def own_weights(settings: Settings) -> list[dict[str, float]]:
-    """Return, for each source, the weights that replace those of terms on its batches."""
-    everything = settings.objective.over(settings.data.more_terms).terms()
-    main = dict.fromkeys(everything.keys() - settings.objective.terms().keys(), 0.0)
-    unread = {name: 0.0 for name, term in everything.items() if term.labels}
-    return [main, *(main | terms | unread for terms in settings.data.more_terms)]
+    Rows that were prepared for another objective, or too few, are refused: ``-s`` may override what they were made for.
+    """
+    main = TrainingSource("data.train_path", data, settings.objective, 1.0)
+    if settings.train.parameters == "none":
+        return [main]
+    for name, term in main.objective.terms().items():
+        if data.view not in term.views or (term.labels and GROUP not in data.train.column_names):
+            views = "categories" if term.labels else " or ".join(term.views)
+            raise CseError(
+                f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
+                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
+            )
+    found = [main]
+    for wanted in settings.data.more:
+        key, rows, view = f"data.more.{wanted.name}", data.of(wanted.name), settings.data.of(wanted).rows
+        if rows.view != view:
+            raise CseError(f"{key}: {rows.rows_file} contains {rows.view}, not {view}; run `cse prepare`")
+        found.append(TrainingSource(key, rows, settings.objective.of_further(wanted.terms), wanted.weight))
+    for source in found:
+        count, objective = len(source.data.train), source.objective
+        if count < objective.least_rows:  # the loss would always be 0
+            raise CseError(
+                f"{data.folder if source is main else source.key}: contains {counted(count, 'row')}, but "
+                f"objective.{objective.comparing[0]} uses other rows as negatives; prepare at least "
+                f"{objective.least_rows}"
+            )
+    return found
 
 
 def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
@@ -297,45 +304,18 @@ def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSourc
         "distinct_batches": settings.train.distinct_batches,
         "labels": labels,
     }
-    made = make() if folder is None else shared_table(folder / fingerprint(facts, [source.data.rows_file]), make)
+    place = folder and folder / f"{fingerprint(facts, [source.data.rows_file])}.pt"
+    made = make() if place is None else shared_table(place, make)
     return replace(made, weight=source.weight)
 
 
-def check_sources(settings: Settings, sources: Sequence[TrainingSource]) -> None:
-    """Refuse rows that were prepared for another objective, or too few: ``-s`` may override what they were made for."""
-    if settings.train.parameters == "none":
-        return
-    main, *more = sources
-    data = main.data
-    for name, term in main.objective.terms().items():
-        if data.view not in term.views or (term.labels and GROUP not in data.train.column_names):
-            views = "categories" if term.labels else " or ".join(term.views)
-            raise CseError(
-                f"{data.folder}: contains {data.view}, but objective.{name} needs {term.rows}: set its weight to 0 "
-                f"(-s objective.{name}.weight=0), or run `cse prepare` with data.view: {views}"
-            )
-    for source, wanted in zip(more, settings.data.more, strict=True):
-        view = settings.data.of(wanted).rows
-        if source.data.view != view:
-            raise CseError(
-                f"{source.key}: {source.data.rows_file} contains {source.data.view}, not {view}; run `cse prepare`"
-            )
-    for source in sources:
-        rows, objective = len(source.data.train), source.objective
-        if rows < objective.least_rows:  # the loss would always be 0
-            where = data.folder if source is main else source.key
-            raise CseError(
-                f"{where}: contains {counted(rows, 'row')}, but objective.{objective.comparing[0]} uses other rows as "
-                f"negatives; prepare at least {objective.least_rows}"
-            )
-
-
-def say_small(table: TokenTable, batch_size: int, what: str = "an epoch") -> None:
-    """Say so if rows that may not meet make batches of ``what`` much smaller than asked for."""
+def say_small(table: TokenTable, batch_size: int, source: TrainingSource) -> None:
+    """Say so if rows that may not meet make batches much smaller than asked for."""
     if table.keys is None:
         return
     most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
     if most > usual:
+        what = f"a pass over {source.key}" if source.key.startswith("data.more") else "an epoch"
         click.echo(
             f"train.distinct_batches: {most:,} rows have the same label, document or text, so {what} has at least "
             f"{most:,} batches of about {len(table) / most:.0f} rows, not {usual:,} of {batch_size}",
@@ -368,22 +348,17 @@ def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> di
     }
     prompt, objective = settings.prompt, settings.objective.over(settings.data.more_terms)
     if prompt.kind != "none" and prompt.init == "checkpoint":
-        facts["the initial prompt"] = _hash_of_start(Path(prompt.init_checkpoint))
-    trains, replaced = settings.train.parameters != "none", objective.replaced_tokens
-    distillation = objective.distillation
-    if trains and replaced.reads_generator:
-        check_generator(replaced)
-        facts["the generator"] = find_generator(replaced.generator_model).content()
-    if trains and distillation.reads_folder:
-        facts["the teachers of its distillation"] = teachers_content(Path(distillation.teacher_folder))
+        start = Path(prompt.init_checkpoint) / WEIGHTS_FILE
+        try:
+            facts["the initial prompt"] = sha256(start)
+        except OSError as error:
+            raise CseError(
+                f"prompt.init_checkpoint: {start}: {error.strerror}; train a prompt there first, or name the folder of "
+                "a checkpoint"
+            ) from None
+    if settings.train.parameters != "none" and objective.replaced_tokens.reads_generator:
+        check_generator(objective.replaced_tokens)
+        facts["the generator"] = find_generator(objective.replaced_tokens.generator_model).content()
+    if settings.train.parameters != "none" and objective.distillation.reads_folder:
+        facts["the teachers of its distillation"] = teachers_content(Path(objective.distillation.teacher_folder))
     return facts
-
-
-def _hash_of_start(folder: Path) -> str:
-    try:
-        return sha256(folder / WEIGHTS_FILE)
-    except OSError as error:
-        raise CseError(
-            f"prompt.init_checkpoint: {folder / WEIGHTS_FILE}: {error.strerror}; train a prompt there first, or name "
-            "the folder of a checkpoint"
-        ) from None

@@ -63,19 +63,20 @@ class RunFolder:
         self._keep_best(fields["best_step"])  # later ones belong to updates that will run again
         return RunState(**fields, best_weights=best)
 
-    def save(self, state: RunState | None) -> None:
-        """Replace the saved state, None on all workers but the first; a kill leaves the old or the new one whole."""
-        self.wait()
-        self._write_all(state)
+    def save(self, state: RunState | None, *, behind: bool = False) -> None:
+        """Replace the saved state, None on all workers but the first; a kill leaves the old or the new one whole.
 
-    def save_behind(self, state: RunState | None) -> None:
-        """Save a state whose tensors nobody changes any more on a thread; waits for the one before."""
+        Args:
+            behind: return while a thread writes the state, whose tensors nobody changes any more.
+        """
         self.wait()
         state = state and replace(state, evaluations=[*state.evaluations])
         self._writing = self._writer.submit(self._write_all, state)
+        if not behind:
+            self.wait()
 
     def wait(self) -> None:
-        """Wait until what ``save_behind`` was given is on the disk; raise its error."""
+        """Wait until what is written behind is on the disk; raise its error."""
         if self._writing is not None:
             writing, self._writing = self._writing, None
             writing.result()

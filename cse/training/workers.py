@@ -1,7 +1,7 @@
 """A training on several workers: Ray Train runs the loop in each, with a share of every batch.
 
 All workers open the same training. The first one's state goes into Ray Train's storage: a folder of the run or, where
-machines share no disk, what ``CSE_STORAGE`` names; then the rows go there too, and each machine copies them. If a
+machines share no disk, what ``CSE_STORAGE`` names; then the rows reach the workers through Ray's object store. If a
 worker is lost, Ray Train starts again with as many workers as are available, and they resume from the saved state.
 What the first worker sees, and the first error of any, reaches the command through an actor beside it (``Relay``).
 """
@@ -9,21 +9,20 @@ What the first worker sees, and the first error of any, reaches the command thro
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
-from filelock import FileLock
 
 from cse.errors import CseError, error_line
 from cse.files import naming
+from cse.losses.group import Group, PeerLost
 from cse.process import throwaway_folder, watching
 from cse.ray_session import (
     WAIT_SECONDS,
@@ -37,9 +36,8 @@ from cse.ray_session import (
     with_more,
 )
 from cse.settings import Settings
-from cse.storage import Folder, filesystem, is_local, reading, sending
+from cse.storage import filesystem, is_local, sending
 from cse.training import Folders
-from cse.training.group import Group, PeerLost
 from cse.training.loop import take_best
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import Training, open_training
@@ -54,19 +52,14 @@ GROUP, LOST = "group", "lost"  # events beside the methods of an observer
 _LOST = "a worker was lost; the others start again from the saved state"
 _TRACE = "trace.txt"  # of a bug in a worker
 _DRAFTS = "cse-train-"  # folders of what is on its way to the storage
-_WHOLE = "whole"  # a file that says that all rows are in the bucket
 
 
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
     folders = Folders(**{name: path and path.resolve() for name, path in vars(training.folders).items()})
-    url, rows = os.environ.get(STORAGE_VARIABLE, "").rstrip("/"), None
-    if url:
-        rows = SharedRows(f"{url}/{folder.name}", folder.name)
-        rows.put({name: path for name, path in vars(folders).items() if name != "tokens" and path.is_dir()})
-    else:
-        training.tables()  # workers memory-map it
+    url = os.environ.get(STORAGE_VARIABLE, "").rstrip("/")
+    training.tables()  # workers memory-map them
     with ray_session() as ray:
         from pyarrow.fs import FSSpecHandler, PyFileSystem
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -79,7 +72,7 @@ def train_on_workers(training: Training) -> RunState:
         store, path = filesystem(url or str((folder / "ray").resolve()))  # by fsspec, as everywhere here
         trainer = TorchTrainer(
             work,
-            train_loop_config={"task": WorkerTask(settings, folders, rows, relay)},
+            train_loop_config={"task": WorkerTask(settings, ray.put(files_in(folders)) if url else folders, relay)},
             scaling_config=ScalingConfig(
                 num_workers=(1, wanted),  # at least 1
                 use_gpu=gpus,
@@ -99,7 +92,7 @@ def train_on_workers(training: Training) -> RunState:
             taken = in_words(each["CPU"], each.get("GPU", 0))
             return f"train.workers: no worker runs; each waits for {taken} of one machine; {free_in_words(ray)}"
 
-        with followed(lambda: ray.get(relay.take.remote()), relay.refuse.remote, training.watchers, waits):
+        with followed(lambda: ray.get(relay.take.remote()), relay.fail.remote, training.watchers, waits):
             try:
                 saved = trainer.fit().checkpoint
             except Exception as error:
@@ -109,10 +102,18 @@ def train_on_workers(training: Training) -> RunState:
         if state is None:
             raise CseError("train.workers: no whole state is in the storage; delete what is there and run again")
         take_best(training.encoder, state)
-    shutil.rmtree(folder / "ray", ignore_errors=True)
-    if rows:
-        rows.remove()
+    if url:
+        remove_run(store, f"{path}/{folder.name}", f"{url}/{folder.name}")
     return state
+
+
+def remove_run(store: Any, path: str, shown: str) -> None:
+    """Delete a run's folder; a storage that refuses is told of, since the run has ended."""
+    try:
+        with sending(shown):
+            store.rm(path, recursive=True)
+    except CseError as error:
+        click.echo(f"left behind, delete it yourself: {error}", err=True)
 
 
 def _share(there: Sequence[Machine], wanted: int, *, gpus: bool) -> dict[str, float]:
@@ -156,12 +157,30 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What every worker is given; if there are ``rows``, each machine's copy of them is in place of the folders."""
+    """What every worker is given; ``folders`` are ``files_in`` them, in Ray's object store, where no disk is shared."""
 
     settings: dict[str, Any]
-    folders: Folders
-    rows: SharedRows | None
+    folders: Any
     relay: Any
+
+
+def files_in(folders: Folders) -> dict[str, bytes]:
+    """Return the files of a training's folders by their names."""
+    below = [(name, path, path.rglob("*")) for name, path in vars(folders).items() if path is not None]
+    return {
+        f"{name}/{file.relative_to(path)}": file.read_bytes()
+        for name, path, files in below
+        for file in files
+        if file.is_file()
+    }
+
+
+def unpacked(files: Mapping[str, bytes], folder: Path) -> Folders:
+    """Write what ``files_in`` returned into a folder."""
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+    return Folders(*(folder / field.name for field in fields(Folders)))
 
 
 def work(config: dict[str, WorkerTask]) -> None:
@@ -175,24 +194,21 @@ def work(config: dict[str, WorkerTask]) -> None:
     gone = throwaway_folder(own, f"{_DRAFTS}*", f"{own}: in use by another process; run again")
     with told(lambda failure: ray.get(task.relay.fail.remote(failure)), context.get_world_rank()), gone:
         folders = task.folders
-        if task.rows is not None:
-            here = task.rows.here()
-            folders = Folders(**{name: here / name for name in vars(folders)})
+        if not isinstance(folders, Folders):
+            folders = unpacked(ray.get(folders), own / "rows")
         training = open_training(Settings.model_validate(task.settings), folders, scratch=own, folder=own)
         group, observer = Group.joined(get_device()), Observer()
         if group.rank == 0:
             task.relay.tell.remote(GROUP, f"workers that share each batch: {group.size}")
             observer = Teller(task.relay)
         replace(training, device=get_device(), folder=ReportedState(own)).run(observer, group)
-        if task.rows is not None and context.get_local_rank() == 0:
-            task.rows.remove_here()
 
 
 class ReportedState(RunFolder):
     """The state of a run as a checkpoint in Ray Train's storage, from which a worker on any machine goes on.
 
-    All workers save at the same step. Ray Train takes a state every two seconds; ``save`` and ``save_behind`` wait
-    until it has taken the one before.
+    All workers save at the same step. Ray Train takes a state every two seconds; ``save`` waits until it has taken the
+    one before.
     """
 
     def load(self) -> RunState | None:
@@ -237,24 +253,19 @@ class Relay:
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.failure: Failure | None = None
-        self.refusal: str | None = None
 
-    def tell(self, *event: Any) -> str | None:
-        """Take an event, and return why the command wants no more of them, if so."""
+    def tell(self, *event: Any) -> Failure | None:
+        """Take an event; return what has failed elsewhere, so that this worker stops too."""
         self.events.append(event)
-        return self.refusal
+        return self.failure
 
     def take(self) -> list[tuple[Any, ...]]:
         """Return the events since the last time."""
         events, self.events = self.events, []
         return events
 
-    def refuse(self, words: str) -> None:
-        """Make the workers stop at the next event: the command cannot note them."""
-        self.refusal = words
-
     def fail(self, failure: Failure) -> None:
-        """Take an error; the first counts, since the others follow from it."""
+        """Take an error, of a worker or of the command's observers; the first counts: the others follow from it."""
         self.failure = self.failure or failure
 
     def failed(self) -> Failure | None:
@@ -288,8 +299,8 @@ class Teller(Observer):
     def _tell(self, *event: Any) -> None:
         import ray
 
-        if refusal := ray.get(self.relay.tell.remote(*event)):
-            raise CseError(refusal)
+        if failure := ray.get(self.relay.tell.remote(*event)):
+            raise CseError(failure.words)
 
 
 @contextmanager
@@ -323,14 +334,14 @@ def in_line(failure: Failure, folder: Path) -> str:
 @contextmanager
 def followed(
     take: Callable[[], list[tuple[Any, ...]]],
-    refuse: Callable[[str], object],
+    fail: Callable[[Failure], object],
     observers: Callable[[], Observer],
     waits: Callable[[], str],
 ) -> Iterator[None]:
     """Pass on what workers tell to observers here; while no worker runs, say every so often what for.
 
     Args:
-        refuse: the relay's; called with an error of an observer.
+        fail: the relay's; takes an error of an observer.
         observers: makes those of one attempt; workers that start again have new ones.
     """
     since: float | None = time.monotonic()  # when the workers began to wait, or the last line about it
@@ -352,7 +363,7 @@ def followed(
                 getattr(watch, name)(*values)
             except (CseError, OSError) as error:
                 refused = True
-                refuse(error_line(error))
+                fail(Failure(error_line(error)))
         if since is not None and time.monotonic() - since >= WAIT_SECONDS:
             since = time.monotonic()
             click.echo(waits(), err=True)
@@ -363,63 +374,3 @@ def followed(
     finally:
         show()
         watch.close()
-
-
-# ---- rows, where machines share no disk ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class SharedRows:
-    """The rows of a run in a bucket, or wherever every machine reaches, and the copy of them that each machine reads.
-
-    Attributes:
-        url: of the run's folder.
-    """
-
-    url: str
-    name: str
-
-    @property
-    def place(self) -> Path:
-        """This machine's copy."""
-        return Path(tempfile.gettempdir()) / f"cse-rows-{self.name}"
-
-    @property
-    def _lock(self) -> Path:
-        return self.place.with_suffix(".lock")
-
-    def put(self, folders: Mapping[str, Path]) -> None:
-        """Copy folders there by name, unless they are there."""
-        there = Folder(f"{self.url}/rows")
-        if _WHOLE in there.names():
-            return
-        with sending(there.url):
-            for name, folder in folders.items():
-                there.fs.makedirs(f"{there.path}/{name}", exist_ok=True)
-                there.fs.put(f"{folder}/", f"{there.path}/{name}/", recursive=True)
-        there.write(_WHOLE, b"")
-
-    def here(self) -> Path:
-        """Return this machine's copy, made by the first process that asks while the others wait."""
-        with FileLock(self._lock):
-            if not self.place.is_dir():
-                draft, there = self.place.with_suffix(".draft"), Folder(f"{self.url}/rows")
-                shutil.rmtree(draft, ignore_errors=True)
-                with reading(there.url):
-                    there.fs.get(f"{there.path}/", f"{draft}/", recursive=True)
-                draft.rename(self.place)
-        return self.place
-
-    def remove(self) -> None:
-        """Delete the run's folder; a bucket that refuses is told of, since the run has ended."""
-        there = Folder(self.url)
-        try:
-            with sending(self.url):
-                there.fs.rm(there.path, recursive=True)
-        except CseError as error:
-            click.echo(f"left behind, delete it yourself: {error}", err=True)
-
-    def remove_here(self) -> None:
-        """Delete this machine's copy; who has a file of it open keeps that."""
-        shutil.rmtree(self.place, ignore_errors=True)
-        self._lock.unlink(missing_ok=True)

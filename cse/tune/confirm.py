@@ -22,14 +22,14 @@ from cse.evaluation.comparison import compared_rows
 from cse.evaluation.record import Record, read_record
 from cse.evaluation.suite import content_of_suite, evaluate_suite
 from cse.evaluation.table import format_rows
+from cse.model.device import choose_bf16, choose_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.settings import Settings
 from cse.stages.evaluate import describe_model, identity_of_model, save_record
-from cse.stages.open_model import BackboneOf
-from cse.training.encoder import bare_of, choose_bf16, choose_device
+from cse.stages.open_model import BackboneOf, bare_of
 from cse.tune.driver import alone, runs_of, train_runs
 from cse.tune.job import Job
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread

@@ -13,12 +13,12 @@ from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
+from cse.model.device import choose_device
 from cse.runtime import openvino_graph
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.openvino_graph import OpenvinoGraph
 from cse.runtime.providers import open_graph
-from cse.training.encoder import choose_device
 from tests.export.banks import make_bank, make_encoders
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder

@@ -13,7 +13,7 @@ import torch
 
 from cse.model.mlm_head import UnigramGenerator
 from cse.settings.objective import ReplacedTokensSettings
-from cse.training import loop
+from cse.training.batch import Batcher
 from cse.training.corruption import Corrupter
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import fit, needs_gpu
@@ -37,7 +37,7 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
     """
     found: list[tuple[int, str]] = []
     step = [0]
-    stage = loop.stage_batch
+    stage = Batcher.stage
 
     def note(message, *_, **__):
         if SAID in str(message):
@@ -53,7 +53,7 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
 
     usual = {"learning_rate": 1e-3, "batch_size": 8, "epochs": EPOCHS, "cut": Cut(3, None), "save_seconds": 3600}
     plan = new_plan(**usual | changes)
-    with warnings.catch_warnings(), mock.patch.object(loop, "stage_batch", next_step):
+    with warnings.catch_warnings(), mock.patch.object(Batcher, "stage", next_step):
         warnings.simplefilter("always")
         warnings.showwarning = note
         if device.type == "cuda":

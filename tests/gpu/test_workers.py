@@ -20,7 +20,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from cse.training.group import Group
+from cse.losses.group import Group
 from tests.gpu.test_workers import NAMES, step
 rank, backend, folder, meeting, out = int(sys.argv[1]), sys.argv[2], *map(Path, sys.argv[3:])
 torch.set_num_threads(1)

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from cse.losses.energy_hinge import energy_hinge
+from cse.losses.group import Group
 from cse.losses.matryoshka import matryoshka
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.shared import UNLABELLED, cosines
 from cse.losses.supervised_contrastive import supervised_contrastive
-from cse.training.group import Group
 
 
 def simcse(z1, z2, z3, queue, label, own):

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from cse.losses.energy_hinge import energy_hinge
+from cse.losses.group import ALONE
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.shared import Loss, cosines
 from cse.settings.objective import ObjectiveSettings
-from cse.training.group import ALONE
 from tests.training.helpers import contrast, losses_of
 
 ROWS, WIDTH, QUEUE = 6, 5, 3

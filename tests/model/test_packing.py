@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from cse.model.encoder import Encoder
 from cse.model.passes import Packed, pack_rows
 from cse.settings.train import TrainSettings
-from cse.training.batch import encode_staged, stage_batch
+from cse.training.batch import Batcher
 from tests.parts import PLAIN
 from tests.training.helpers import make_problem
 from tests.training.systems import make_system
@@ -55,13 +56,15 @@ def test_packing_and_padding_again(multiple):
     assert [x.shape for x in other] == [places.shape, starts.shape]
 
 
+def batcher_of(encoder, settings, *, alike: bool) -> Batcher:
+    return Batcher(encoder=encoder, settings=settings, augment=PLAIN, device=CPU, bf16=True, alike=alike)
+
+
 def step(encoder, losses, table, *, alike: bool):
-    staged = stage_batch(
-        encoder, table, ROWS, settings=TrainSettings(row_groups=None if alike else 3), augment=PLAIN,
-        step=1, epoch=0, device=CPU, bf16=True, alike=alike,
-    )  # fmt: skip
+    batcher = batcher_of(encoder, TrainSettings(row_groups=None if alike else 3), alike=alike)
+    staged = batcher.stage(table, ROWS, step=1, epoch=0)
     tensors = [torch.from_numpy(array) for array in staged.arrays]
-    losses(encode_staged(encoder, staged, tensors, augment=PLAIN, bf16=False))["loss"].backward()
+    losses(replace(batcher, bf16=False).encode(staged, tensors))["loss"].backward()
     gradients = {name: weight.grad.clone() for name, weight in encoder.trainable().items()}
     encoder.zero_grad()
     return staged, gradients
@@ -81,12 +84,9 @@ def test_batches_alike_are_of_few_shapes(bert):
     encoder, _, table = make_problem(bert, rows=400)
     shapes = {
         alike: {
-            stage_batch(
-                encoder, table, rows, settings=TrainSettings(), augment=PLAIN,
-                step=0, epoch=0, device=CPU, bf16=True, alike=alike,
-            ).shape
+            batcher_of(encoder, TrainSettings(), alike=alike).stage(table, rows, step=0, epoch=0).shape
             for rows in np.random.default_rng(1).permutation(400).reshape(20, 20)
         }
         for alike in (False, True)
-    }  # fmt: skip
+    }
     assert len(shapes[True]) == 1 < len(shapes[False])

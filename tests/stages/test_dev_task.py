@@ -21,9 +21,9 @@ from cse.evaluation.record import ITEMS_FILE, read_items, read_record
 from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
+from cse.stages.bank import judge
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
-from cse.stages.gate import judge
 from cse.tune.job import read_curve, share_data
 from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev

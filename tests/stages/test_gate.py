@@ -10,9 +10,9 @@ from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.evaluation.score import score_dev
 from cse.model.sentence_encoder import load_checkpoint
+from cse.stages.bank import judge
 from cse.stages.evaluate import stale_bundles
 from cse.stages.export import export_stage
-from cse.stages.gate import judge
 from tests.stages.training import train_in
 from tests.tiny import write_dev
 

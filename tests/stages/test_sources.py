@@ -159,9 +159,9 @@ def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
     tokenizer = training.encoder.tokenizer
     row = training.data.of("the-pairs").train.to_pylist()[0]
     expected = [tokenizer.encode(text).ids[:12] for text in ("q: " + row["sent0"], "p: " + row["sent1"])]
-    assert [column.ids[: column.offsets[1]].tolist() for column in pairs.columns] == expected
+    assert [column.ids[: column.starts[1]].tolist() for column in pairs.columns] == expected
     first = tokenizer.encode("q: " + training.data.train["sent0"][0].as_py()).ids[:12]
-    assert sentences.columns[0].ids[: sentences.columns[0].offsets[1]].tolist() == first
+    assert sentences.columns[0].ids[: sentences.columns[0].starts[1]].tolist() == first
     with pytest.raises(CseError, match=r"^train.roles: 1 roles for 2 columns of text \(sent0, sent1\)$"):
         opened(several(source(files, "pairs"), **texts, **{"train.roles": ["query"]}), tmp_path)
 

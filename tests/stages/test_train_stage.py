@@ -262,7 +262,7 @@ def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(
 # ---- two at once, and too little memory ---------------------------------------------------------------------------
 
 
-def stage_in(settings, data, folder, name, launch=None):
+def stage_in(settings, data, folder, name, launch=stage.launched):
     places = {"checkpoint": folder / name, "metrics": folder / f"{name}.json", "plots": folder / f"{name}.plots"}
     return train_in(folder, settings, data["sentences"], launch=launch, **places)
 
@@ -277,7 +277,7 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
             with pytest.raises(CseError) as refusal:
                 stage_in(chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained"))
             refusals.append(str(refusal.value))
-        return stage.train_here(training)
+        return stage.launched(training)
 
     (tmp_path / "scratch/locks").mkdir(parents=True)
     stage_in(first, data, tmp_path, "out", launch=second)
@@ -301,7 +301,7 @@ def test_out_of_memory_is_one_line_that_names_what_to_lower(run, settings, monke
     def full(*_, **__):
         raise error
 
-    monkeypatch.setattr("cse.training.loop.encode_staged", full)
+    monkeypatch.setattr("cse.training.batch.Batcher.encode", full)
     message = (
         r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
     )
@@ -313,7 +313,7 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
     def broken(*_, **__):
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
-    monkeypatch.setattr("cse.training.loop.encode_staged", broken)
+    monkeypatch.setattr("cse.training.batch.Batcher.encode", broken)
     with pytest.raises(RuntimeError, match="shapes"):
         run(settings())
 
@@ -381,7 +381,7 @@ def refused(run, settings, message, view="sentences"):
         raise AssertionError("a training step was taken")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cse.training.loop.encode_staged", no_step)
+        patch.setattr("cse.training.batch.Batcher.encode", no_step)
         with pytest.raises(CseError, match=message) as error:
             run(settings, view=view)
     assert "\n" not in str(error.value)

@@ -39,7 +39,7 @@ def test_each_column_gets_the_text_of_its_role(opened):
     for column, name, text in zip(table.columns, rows.column_names, ("the old ", "a red ", "a red "), strict=True):
         for row in (0, 11, 23):
             expected = tokenizer.encode(text + rows[name][row].as_py()).ids[:12]
-            found = column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
+            found = column.ids[column.starts[row] : column.starts[row + 1]].tolist()
             assert found[:-1] == expected[: len(found) - 1]  # a cut text still ends in [SEP]
     plain = opened(TRIPLETS).tables()[0]
     assert len(plain.columns[0].ids) < len(table.columns[0].ids)
@@ -49,7 +49,7 @@ def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened):
     column = (
         opened(ROLES | TRIPLETS | {"backbone.texts": {"query": "red " * 4, "passage": "a "}}).tables()[0].columns[0]
     )
-    rows = {tuple(column.ids[a:b].tolist()) for a, b in zip(column.offsets, column.offsets[1:], strict=False)}
+    rows = {tuple(column.ids[a:b].tolist()) for a, b in zip(column.starts, column.starts[1:], strict=False)}
     assert len(rows) > 20, "texts behind the longest task text differ"
 
 

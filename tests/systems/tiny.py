@@ -13,7 +13,7 @@ from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
-from cse.stages.train import train_stage
+from cse.stages.train import launched, train_stage
 from cse.training.ready import Training
 from cse.training.state import RunState
 from tests.tiny import WORDS, make_backbone_folder, write_report
@@ -131,7 +131,7 @@ def family_of(name: str) -> str:
     return next((kind for kind in ("roberta", "glove", "MiniLM") if kind in name), "bert")
 
 
-def run_training(settings, data: dict[str, Path], out: Path, launch=None) -> Path:
+def run_training(settings, data: dict[str, Path], out: Path, launch=launched) -> Path:
     prepared = data[settings.data.view]
     corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
     train_stage(

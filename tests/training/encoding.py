@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
+from cse.losses.group import ALONE, Group
+from cse.losses.shared import Batch
 from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import Batch, encode_staged, stage_batch
+from cse.training.batch import Batcher
 from cse.training.tokens import TokenTable
 from tests.parts import PLAIN, Cut
 
@@ -24,12 +24,11 @@ def encode_batch(
     augment: AugmentSettings = PLAIN,
     device: torch.device,
     bf16: bool,
-    **options: Any,
+    group: Group = ALONE,
+    **place: int,
 ) -> Batch:
-    """Encode all views of a batch; the options are those of ``stage_batch``."""
+    """Encode all views of a batch, with its place in the run: step and epoch."""
     settings = TrainSettings(**cut._asdict())
-    staged = stage_batch(
-        encoder, table, rows, settings=settings, augment=augment, device=device, bf16=bf16, **options
-    )  # fmt: skip
-    tensors, twice = on_device(staged.arrays, device), cut.mini_batch_size is not None
-    return encode_staged(encoder, staged, tensors, augment=augment, bf16=bf16, twice=twice)
+    batcher = Batcher(encoder=encoder, settings=settings, augment=augment, device=device, bf16=bf16, group=group)
+    staged = batcher.stage(table, rows, **place)
+    return batcher.encode(staged, on_device(staged.arrays, device))

@@ -9,6 +9,7 @@ import torch
 from cse.losses.nt_xent import MomentumQueue, NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
 from cse.losses.self_guided import SelfGuided
+from cse.losses.shared import Batch
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import (
     ContrastiveTensionSettings,
@@ -18,7 +19,6 @@ from cse.settings.objective import (
     SelfGuidedSettings,
 )
 from cse.settings.train import TrainSettings
-from cse.training.batch import Batch
 from cse.training.losses import Losses, losses_from
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import Cut, new_prompt, sentence_encoder

@@ -16,6 +16,7 @@ from cse.losses.collection import NO_DOCUMENT, Collection, Targets
 from cse.losses.contrastive_tension import ContrastiveTension
 from cse.losses.distillation import Distillation
 from cse.losses.energy_hinge import EnergyHinge
+from cse.losses.group import ALONE, Group
 from cse.losses.label_proxies import LabelProxies
 from cse.losses.masked_lm import MaskedLm, Vocabulary
 from cse.losses.mutual_information import MutualInformation
@@ -28,7 +29,6 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
-from cse.training.group import ALONE, Group
 from cse.training.losses import Losses, bare_teacher
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import Cut, new_prompt, new_template, sentence_encoder

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from cse.losses.group import ALONE
 from cse.model.encoder import Encoder
 from cse.model.passes import on_device
 from cse.training.capture import why_not
-from cse.training.group import ALONE
 from tests.gpu.base import fit
 from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder

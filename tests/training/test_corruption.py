@@ -13,12 +13,13 @@ from transformers import AutoModelForMaskedLM
 
 from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
+from cse.losses.shared import PaddedRows
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
+from cse.training.batch import pad_in_groups
 from cse.training.corruption import Corrupter, corrupt_all, prepared
-from cse.training.tokens import PaddedRows, pad_in_groups
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import make_table
 
@@ -277,6 +278,6 @@ def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):
     with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
         prepared(folder, make_table(bert, 30), epochs=1)
     column = table.columns[0]
-    other = replace(table, columns=(replace(column, ids=np.roll(column.ids, 1)), *table.columns[1:]))
+    other = replace(table, columns=(column._replace(ids=np.roll(column.ids, 1)), *table.columns[1:]))
     with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
         prepared(folder, other, epochs=1)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from cse.settings.train import TrainSettings
-from cse.training.tokens import cheapest_cuts, pad_in_groups, slice_cost, slices_of
+from cse.training.batch import cheapest_cuts, pad_in_groups, slice_cost, slices_of
 from tests.parts import Cut
 from tests.training.helpers import make_table
 
@@ -63,5 +63,5 @@ def test_every_row_is_in_one_slice_with_its_own_tokens(bert):
     for part in slices:
         for place, ids, mask, view in zip(part.places, part.ids_BL, part.mask_BL, part.views, strict=True):
             column, row = table.columns[view], rows[place % len(rows)]
-            assert ids[mask == 1].tolist() == column.ids[column.offsets[row] : column.offsets[row + 1]].tolist()
+            assert ids[mask == 1].tolist() == column.ids[column.starts[row] : column.starts[row + 1]].tolist()
             assert (ids[mask == 0] == table.pad_id).all()

@@ -109,8 +109,8 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, bucket, tiny_folders, tm
     wait_for(lambda: training.poll() is not None or any(name.endswith("snapshot.json") for name in stored()))
     assert training.poll() is None, screen.read_text()
     assert "workers that share each batch: 2" in screen.read_text()
-    (run,) = {name.split("/")[1] for name in stored()}
-    assert all((tmp_path / disk / f"cse-rows-{run}/prepared/train.arrow").is_file() for disk in ("first", "second"))
+    for disk in ("first", "second"):
+        assert list((tmp_path / disk).glob("cse-train-*/rows/prepared/train.arrow")), "each has rows of its own"
     lost = [*second[0].children(recursive=True), *second]
     for process in lost:
         os.kill(process.pid, signal.SIGKILL)

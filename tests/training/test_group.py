@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.training.group import ALONE, Group
+from cse.losses.group import ALONE, Group
 from cse.training.state import RunFolder
 from tests.parts import Cut, new_plan, train
 from tests.tiny import make_backbone_folder
@@ -68,7 +68,7 @@ SCRIPT = """
 import sys
 from pathlib import Path
 import torch, torch.distributed as dist
-from cse.training.group import Group
+from cse.losses.group import Group
 from tests.training.test_group import everything
 rank, size, folder, meeting, out = int(sys.argv[1]), int(sys.argv[2]), *map(Path, sys.argv[3:])
 torch.set_num_threads(1)
@@ -150,7 +150,7 @@ def test_a_worker_alone_divides_by_its_own_tokens():
 NUMBERS = """
 import json, sys
 import torch, torch.distributed as dist
-from cse.training.group import Group
+from cse.losses.group import Group
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 group = Group.joined(torch.device("cpu"))
@@ -197,7 +197,7 @@ TALK = """
 import json, sys
 import torch, torch.distributed as dist
 from cse.errors import CseError
-from cse.training.group import Group
+from cse.losses.group import Group
 rank, meeting = int(sys.argv[1]), sys.argv[2]
 dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
 group = Group.joined(torch.device("cpu"))

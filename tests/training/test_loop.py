@@ -16,7 +16,7 @@ import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.training.group import Group
+from cse.losses.group import Group
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from tests.parts import Cut, Plan, embed, new_plan, new_prompt, replan, sentence_encoder, train
@@ -79,11 +79,13 @@ def test_merged_forward_equals_one_forward_per_view(bert):
         for view, found in enumerate(batch.views):
             column = table.columns[view]
             for line, row in enumerate(rows):
-                ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
+                ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))[None]
                 alone = embed(encoder, ids, torch.ones_like(ids))[0]
                 torch.testing.assert_close(found[line], alone, atol=1e-6, rtol=0)
     assert len(batch.views) == 3
-    assert batch.real_tokens == sum(column.lengths(rows).sum() for column in table.columns)
+    assert sum(int(piece.mask_BL.sum()) for piece in batch.slices) == sum(
+        column.lengths[rows].sum() for column in table.columns
+    )
 
 
 def test_the_two_copies_of_a_sentence_differ_by_dropout_alone(bert):
@@ -192,10 +194,12 @@ def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(ber
 def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeypatch, seconds, saves):
     steps = []
     save = RunFolder.save
-    for name, way in (("save", save), ("save_behind", RunFolder.save_behind)):
-        monkeypatch.setattr(
-            RunFolder, name, lambda folder, state, way=way: steps.append(state.step) or way(folder, state)
-        )
+
+    def noted(folder, state, **how):
+        steps.append(state.step)
+        save(folder, state, **how)
+
+    monkeypatch.setattr(RunFolder, "save", noted)
     run(bert, tmp_path, replan(PLAN, save_seconds=seconds), dev=lambda: 1.0)
     assert len(steps) == saves and steps[-1] == 10
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from cse.errors import CseError
+from cse.losses.shared import Batch
 from cse.training import loop
-from cse.training.batch import Batch
 from cse.training.batches import Batches, RowOrder
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
@@ -98,7 +98,7 @@ def test_records_tell_learning_rate_and_speed(bert, tmp_path):
     taken = 0.0
     for record, batches in zip(recorder.records, (losses.batches[4:5], losses.batches[5:]), strict=True):
         sentences = sum(3 * len(batch.rows) for batch in batches)
-        tokens = sum(int(column.lengths(batch.rows).sum()) for batch in batches for column in table.columns)
+        tokens = sum(int(column.lengths[batch.rows].sum()) for batch in batches for column in table.columns)
         assert record.tokens_per_second / record.sentences_per_second == pytest.approx(tokens / sentences, rel=1e-9)
         taken += sentences / record.sentences_per_second
     assert 0 < taken < seconds

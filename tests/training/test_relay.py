@@ -7,8 +7,8 @@ import errno
 import pytest
 
 from cse.errors import CseError
+from cse.losses.group import PeerLost
 from cse.training import workers as module
-from cse.training.group import PeerLost
 from cse.training.workers import GROUP, LOST, Relay, followed, in_line, told
 from tests.training.helpers import Recorder
 
@@ -29,7 +29,7 @@ def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys):
         made.append(Closing(closed))
         return made[-1]
 
-    with followed(relay.take, relay.refuse, observers, lambda: "waits"):
+    with followed(relay.take, relay.fail, observers, lambda: "waits"):
         for event in ((GROUP, "two"), ("start", 0, 9), ("evaluated", 0, 1.5, True), ("evaluated", 3, 2.5, True)):
             assert relay.tell(*event) is None
         for event in ((LOST, "lost"), (GROUP, "one"), ("start", 3, 9), ("evaluated", 6, 3.5, True)):
@@ -45,20 +45,20 @@ def test_workers_stop_when_the_command_cannot_note_what_they_tell():
             raise OSError(28, "No space left on device", "dev.csv")
 
     relay = Relay()
-    with followed(relay.take, relay.refuse, Full, lambda: "waits"):
+    with followed(relay.take, relay.fail, Full, lambda: "waits"):
         relay.tell("start", 0, 9)
         relay.tell("evaluated", 0, 1.5, True)
-    refusal = relay.tell("evaluated", 3, 2.5, True)
-    assert refusal is not None and "dev.csv" in refusal and "\n" not in refusal
+    failure = relay.tell("evaluated", 3, 2.5, True)
+    assert failure is not None and "dev.csv" in failure.words and "\n" not in failure.words
 
 
 def test_a_line_says_what_workers_wait_for_until_one_runs(capsys, monkeypatch):
     monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
     relay = Relay()
-    with followed(relay.take, relay.refuse, Recorder, lambda: "waits"):
+    with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
         pass
     assert capsys.readouterr().err == "waits\n"
-    with followed(relay.take, relay.refuse, Recorder, lambda: "waits"):
+    with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
         relay.tell(GROUP, "two")
     assert capsys.readouterr().err == "two\n"
 
@@ -66,7 +66,7 @@ def test_a_line_says_what_workers_wait_for_until_one_runs(capsys, monkeypatch):
 def test_an_error_closes_the_observers_while_it_is_on_its_way():
     closed: list[str] = []
     relay = Relay()
-    with pytest.raises(CseError), followed(relay.take, relay.refuse, lambda: Closing(closed), lambda: "waits"):
+    with pytest.raises(CseError), followed(relay.take, relay.fail, lambda: Closing(closed), lambda: "waits"):
         relay.tell("start", 0, 9)
         raise CseError("a worker failed")
     assert closed == ["after 0 scores"]

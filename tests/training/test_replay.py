@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import RandomState
-from cse.training.tokens import slices_of
+from cse.training.batch import RandomState, slices_of
 from tests.parts import PLAIN, Cut
 from tests.tiny import make_backbone_folder
 from tests.training.encoding import encode_batch

@@ -1,35 +1,28 @@
-"""Rows of a training where machines share no disk, on a file system in memory in place of a bucket."""
+"""Rows of a training where machines share no disk, and what is left of it in a bucket (here: in memory)."""
 
 from __future__ import annotations
 
-import tempfile
-
-import pytest
-
 from cse.storage import filesystem
-from cse.training.workers import SharedRows
+from cse.training import Folders
+from cse.training.workers import files_in, remove_run, unpacked
 
 
-@pytest.fixture
-def rows(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own/train.arrow").write_bytes(b"rows")
-    made = SharedRows(f"memory://{tmp_path.name}/run", "run")
-    made.put({"prepared": tmp_path / "own"})
-    return made
+def test_rows_reach_a_machine_as_they_are(tmp_path):
+    for name in ("prepared/tasks/dev.arrow", "prepared/train.arrow", "tokens/a.pt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode())
+    files = files_in(Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none", tmp_path / "tokens"))
+    there = unpacked(files, tmp_path / "there")
+    assert there.prepared / "train.arrow" in there.prepared.rglob("*") and not there.mined.exists()
+    assert (there.prepared / "tasks/dev.arrow").read_bytes() == b"prepared/tasks/dev.arrow"
+    assert (there.tokens / "a.pt").read_bytes() == b"tokens/a.pt"
 
 
-def test_rows_come_to_a_machine_once_and_go_again(rows):
-    assert (rows.here() / "prepared/train.arrow").read_bytes() == b"rows"
-    filesystem(rows.url)[0].rm(f"{filesystem(rows.url)[1]}/rows/prepared", recursive=True)
-    assert (rows.here() / "prepared/train.arrow").is_file(), "the copy serves"
-    rows.remove_here()
-    assert not rows.place.exists()
-
-
-def test_a_bucket_that_keeps_the_rows_ends_no_training(rows, capsys):
-    rows.remove()
-    assert capsys.readouterr().err == ""
-    rows.remove()  # gone: the file system raises
-    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {rows.url}: cannot be written: File")
+def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
+    url = f"memory://{tmp_path.name}/run"
+    store, path = filesystem(url)
+    store.pipe_file(f"{path}/state.pt", b"state")
+    remove_run(store, path, url)
+    assert not store.exists(path) and capsys.readouterr().err == ""
+    remove_run(store, path, url)  # gone: the file system raises
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: cannot be written: File")

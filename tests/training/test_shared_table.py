@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 
-from cse.training.tokens import pad_in_groups, shared_table
+from cse.training.batch import pad_in_groups
+from cse.training.tokens import shared_table
 from tests.training.helpers import make_table
 
 ROWS = np.array([3, 17, 0, 9])
@@ -22,27 +24,29 @@ def same_slices(first, second):
 
 def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
     own = make_table(bert)
-    shared = shared_table(tmp_path / "table", lambda: own)
+    shared = shared_table(tmp_path / "table.pt", lambda: own)
     same_slices(own, shared)
-    assert all(isinstance(column.ids, np.memmap) for column in shared.columns)
+    mapped = Path("/proc/self/maps").read_text()
+    assert mapped.count(str(tmp_path / "table.pt")), "processes share the pages"
 
     def never():
         raise AssertionError("made twice")
 
-    same_slices(own, shared_table(tmp_path / "table", never))
+    same_slices(own, shared_table(tmp_path / "table.pt", never))
 
 
 WRITER = """
 import sys, time
 from pathlib import Path
 import numpy as np
-from cse.training.tokens import TokenColumn, TokenTable, shared_table
+from cse.runtime.tokens import Tokens
+from cse.training.tokens import TokenTable, shared_table
 folder = Path(sys.argv[1])
 def make():
     (folder / f"made-{sys.argv[2]}").touch()
     time.sleep(1)
-    return TokenTable((TokenColumn(np.arange(6, dtype=np.int32), np.array([0, 2, 6])),), 0)
-print(shared_table(folder / "table", make).columns[0].ids.sum())
+    return TokenTable((Tokens(np.arange(6, dtype=np.int32), np.array([0, 2, 6]), 0),), 0)
+print(shared_table(folder / "table.pt", make).columns[0].ids.sum())
 """
 
 

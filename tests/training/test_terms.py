@@ -414,7 +414,7 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
         for anchor in (0, 4):
             for row in range(anchor, anchor + 4):
                 ids = [
-                    torch.from_numpy(table.ids[table.offsets[i] : table.offsets[i + 1]].astype(np.int64))[None]
+                    torch.from_numpy(table.ids[table.starts[i] : table.starts[i + 1]].astype(np.int64))[None]
                     for i in (anchor, row)
                 ]
                 first, second = (
@@ -685,7 +685,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
         found = MutualInformation(encoder, of.MutualInformationSettings())(batch).item()
         column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
-            ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))[None]
+            ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))[None]
             made = encoder.pooled(ids, torch.ones_like(ids), encoder.constants())
             sentences.append(made.pooled_BD[0])
             tokens.append(made.local_BLD[0])
@@ -710,7 +710,7 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
         for row in ROWS:
             views = []
             for column in table.columns:
-                ids = torch.from_numpy(column.ids[column.offsets[row] : column.offsets[row + 1]].astype(np.int64))
+                ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))
                 views.append(embed(encoder, ids[None], torch.ones_like(ids[None]))[0].double().numpy())
             u, v = views
             w, b = (value.detach().double().numpy() for value in term.classify.parameters())
