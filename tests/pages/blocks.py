@@ -9,10 +9,13 @@ A mark is an HTML comment between a block and the text above it:
     <!-- alternatives -->                   each command in a copy of its own
     <!-- continues -->                      Python that uses the names of the Python blocks above
     <!-- run by TEST -->                    a test of its own runs it and looks at what comes out
+    <!-- run by PAGE -->                    that page has the same commands
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -42,7 +45,7 @@ class Block:
         fresh: whether it is run in a new copy of the clone.
         alternatives: whether each command is run in a copy of its own.
         continues: whether it uses the names of earlier blocks.
-        run_by: the file of the test that runs it.
+        run_by: the file of the test, or the page, that runs it.
     """
 
     line: int
@@ -104,6 +107,13 @@ def blocks_of(text: str) -> Iterator[Block]:
                 block.mark(comment)
             yield block
         comments = [*comments, *_COMMENT.findall(token.content)] if token.type == "html_block" else []
+
+
+def printed(code: str, folder: Path) -> str:
+    """Run a block of Python in a folder, in this process, and return what it prints: libraries are imported once."""
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(code, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
+    return said.getvalue()
 
 
 def run_by(page: str, test: str) -> list[Block]:

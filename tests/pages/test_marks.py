@@ -12,7 +12,7 @@ from tests.pages.sybils import pages
 NOTHING_RUNS = {"docs/gpu.md", "docs/results.md"}  # hours, a GPU, data of others
 NEEDS = (
     "network|downloads|GPU|bucket|machines|cluster|account|server|hour|minutes|trainings|captions|data|prints|answers|"
-    "extract|clone"
+    "extract|clone|\\.md runs it"
 )
 
 
@@ -66,6 +66,27 @@ def test_a_reason_names_what_it_needs(page):
             r"tests/[\w/]+\.py", " ".join([block.reason or "", block.run_by or "", *block.left_out.values()])
         ):
             assert (ROOT / named).is_file(), named
+
+
+def test_what_another_page_runs_is_the_same_there():
+    """What a line says behind ``#`` may differ."""
+
+    def bare(block, lines=None):
+        return {re.sub(r"\s+#.*", "", one) for line in lines or block.commands() for one in line.split(" && ")}
+
+    found = 0
+    for page in COUNTS:
+        for block in blocks(page):
+            elsewhere = {block.run_by: None} if block.run_by else {}
+            for start, reason in block.left_out.items():
+                if named := re.fullmatch(r"(\S+\.md) runs it", reason):
+                    elsewhere[named[1]] = [line for line in block.text.splitlines() if line.startswith(start)]
+            for other, lines in elsewhere.items():
+                if other in COUNTS:
+                    there = [b for b in blocks(other) if not (b.reason or b.run_by) and b.language == "sh"]
+                    assert bare(block, lines) <= set().union(*map(bare, there)), (page, other)
+                    found += 1
+    assert found == 4
 
 
 def test_a_mark_that_nobody_knows_is_refused():
