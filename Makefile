@@ -11,7 +11,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # where it is set, every process compiles the project anew: a second of each, and of tests half a minute
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: repro test fast test-all slow lost test-pages lint install benchmark benchmark-serve gpu clean
+.PHONY: repro test fast test-all test-pages lint install benchmark benchmark-serve gpu clean
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
@@ -25,23 +25,15 @@ test: $(TOOLS)             ## fast tests, lint and types (20 minutes on two core
 fast: $(TOOLS)
 	$(PYTEST) --durations 12 --durations-min 3
 
-SLOW := -m slow --timeout 1800 -rs --durations 12
-# what these lose, machines and workers, is waited for: a process of their own fills the pauses of the others
-LOST := $(addprefix tests/training/test_,elastic.py workers.py)
-
 test-all: $(TOOLS)         ## slow end-to-end and fault tests, and the pages' commands (an hour on two cores without AVX-512)
-	$(MAKE) --no-print-directory -j2 slow lost
+	$(SLOW) tests
 
-# pages first: each is run by one process, and the longest would be waited for at the end
+# a third process: lost machines, workers and servers are waited for; files in the order of tests/conftest.py
 PAGES := README.md docs deploy/README.md
-slow: $(TOOLS)
-	$(PYTEST) -p tests.pages.plugin $(SLOW) $(addprefix --ignore ,$(LOST)) $(PAGES) tests
-
-lost: $(TOOLS)
-	OMP_NUM_THREADS=1 python -m pytest $(SLOW) $(LOST)
+SLOW = $(PYTEST) -n 3 --no-loadscope-reorder -p tests.pages.plugin -m slow --timeout 1800 -rs --durations 12 $(PAGES)
 
 test-pages: $(TOOLS)       ## the pages alone: every command block, in copies of a finished clone
-	$(PYTEST) -p tests.pages.plugin $(SLOW) $(PAGES)
+	$(SLOW)
 
 lint: $(TOOLS)
 	ruff check .

@@ -20,6 +20,16 @@ if TYPE_CHECKING:
     from cse.model.backbone import Backbone
     from tests.pipeline.workspace import Workspace
 
+ROOT = Path(__file__).parents[1]
+# The files of slow tests that take minutes, the longest first: what begins last decides when a run ends. The first page
+# begins at once, as it makes the clones that the others copy, and which they would wait for.
+LONGEST = (
+    "README.md", "tests/flows/test_deployments.py", "tests/training/test_elastic.py", "tests/tune/test_sweeps.py",
+    "tests/training/test_workers.py", "tests/flows/test_train_cse.py", "tests/flows/test_train_bank.py",
+    "tests/pipeline/test_pipeline.py", "docs/bank.md", "docs/train.md", "docs/flows.md", "docs/pipeline.md",
+    "docs/evaluate.md", "docs/adapt.md", "docs/corpus.md", "docs/tune.md", "tests/systems/test_every_preset.py",
+    "tests/pipeline/test_default.py",
+)  # fmt: skip
 COLLECTED_AFTER = (20_000, 20, 50)  # objects, and rounds of the younger generations
 
 
@@ -28,6 +38,12 @@ def pytest_ignore_collect(collection_path, config) -> bool | None:
     if config.option.markexpr == "slow" and collection_path.name.startswith("test_"):
         return "mark.slow" not in collection_path.read_text(encoding="utf-8") or None
     return None
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Begin with the longest files."""
+    place = {ROOT / name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -141,14 +157,6 @@ def traced_anew(monkeypatch) -> None:
     from cse.export import graph
 
     monkeypatch.setattr(graph, "_export", graph._export.__wrapped__)
-
-
-@pytest.fixture(scope="session")
-def finished_clone(shared_folder) -> Workspace:
-    """A clone after ``dvc repro`` with the default backbone and few rows; copy it before you change anything."""
-    from tests.pipeline.finished import make_default, make_once
-
-    return make_once(shared_folder / "finished", make_default)
 
 
 @pytest.fixture(scope="session")

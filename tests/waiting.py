@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Return as soon as a condition holds; fail when it does not in time."""
+def wait_for(
+    there: Callable[[], Any], seconds: float = 120.0, tell: Callable[[], str] = str, every: float = 0.1
+) -> Any:
+    """Return what ``there()`` gives as soon as it is true; fail with what ``tell()`` says when it is not in time."""
     end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"not within {seconds:g} s"
-        time.sleep(0.05)
+    while not (found := there()):
+        assert time.monotonic() < end, f"not within {seconds:g} s\n{tell()}"
+        time.sleep(every)
+    return found

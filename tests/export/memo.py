@@ -106,8 +106,9 @@ class _Pickler(pickle._Pickler):
     """Writes what is equal to equal bytes: pickle's own depend on which equal texts, tuples and dicts are one object.
 
     A tensor is written as its values, torch's own form has addresses in it, or as ``traits`` has it; of a path that
-    there is one, of a backbone's files nothing; a tokenizer without its copies, which the first text makes; a model and
-    its configuration without what no pass reads; and a function inside another as what it closes over.
+    there is one, of a backbone's files nothing; a set in order; a tokenizer without its copies, which the first text
+    makes; a model and its configuration without what no pass reads; and a function inside another as what it closes
+    over.
     """
 
     def __init__(self, stream: io.BytesIO, traits: dict[Any, Any]) -> None:
@@ -133,6 +134,8 @@ class _Pickler(pickle._Pickler):
             return Tokenizers, (thing._tokenizer,)
         if isinstance(thing, FunctionType) and "<locals>" in thing.__qualname__:
             return tuple, ((thing.__qualname__, [cell.cell_contents for cell in thing.__closure__ or ()]),)
+        if isinstance(thing, set | frozenset):  # each process has an order of its own
+            return tuple, (sorted(thing, key=repr),)
         if isinstance(thing, OrderedDict) and all(isinstance(key, int) for key in thing):  # hooks, counted by process
             return tuple, (list(thing.values()),)
         return NotImplemented

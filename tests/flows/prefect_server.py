@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import psutil
 from filelock import FileLock
 
 from tests.pipeline.workspace import Workspace
+from tests.waiting import wait_for
 
 FINAL = {"COMPLETED", "FAILED", "CRASHED", "CANCELLED"}
 DATABASES = ("prefect.db", "cse-runs.db")  # of a server, of a run without one
@@ -217,13 +218,4 @@ def processes_with(variable: str, value: str) -> list[psutil.Process]:
         with contextlib.suppress(psutil.Error):
             if process.environ().get(variable) == value and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
-    return found
-
-
-def wait_for(there: Callable[[], Any], seconds: float, tell: Callable[[], str] = lambda: "", every: float = 0.2) -> Any:
-    """Wait until ``there()`` is true, asking every so many seconds, and return it."""
-    give_up = time.monotonic() + seconds
-    while not (found := there()):
-        assert time.monotonic() < give_up, f"not within {seconds} s\n{tell()}"
-        time.sleep(every)
     return found

@@ -6,6 +6,7 @@ import json
 
 import pytest
 from click.testing import CliRunner
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cse.errors import CseError
 from flows.commands import flow_command
@@ -81,6 +82,13 @@ def test_without_a_server_the_two_ways_out_are_named(monkeypatch, tmp_path):
     message = refuses(flow_command, "run", "train-cse")
     assert "`prefect server start`" in message
     assert "`cse flow train` needs none" in message
+
+
+@pytest.mark.parametrize("command", [("run", "train-cse"), ("train",), ("deploy",)])
+def test_a_server_that_is_away_is_one_line(command, repository, monkeypatch):
+    monkeypatch.chdir(repository)
+    with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
+        assert "http://127.0.0.1:9/api: the Prefect server does not answer" in refuses(flow_command, *command)
 
 
 def test_a_sweep_is_over_lists():

@@ -13,6 +13,8 @@ A mark is an HTML comment between a block and the text above it:
 
 from __future__ import annotations
 
+import contextlib
+import io
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -104,6 +106,13 @@ def blocks_of(text: str) -> Iterator[Block]:
                 block.mark(comment)
             yield block
         comments = [*comments, *_COMMENT.findall(token.content)] if token.type == "html_block" else []
+
+
+def printed(code: str, folder: Path) -> str:
+    """Run a block of Python in a folder, in this process, and return what it prints: libraries are imported once."""
+    with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as said:
+        exec(compile(code, "block", "exec", dont_inherit=True), {"__name__": "__main__"})
+    return said.getvalue()
 
 
 def run_by(page: str, test: str) -> list[Block]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import pytest
 
-# blocks that the slow tests run in a clone, blocks that a test of its own runs, blocks that say why they are not run
+# blocks that are run in a clone, that a test of its own runs, and that say why they are not run
 COUNTS = {
     "README.md": (6, 0, 2),
     "docs/adapt.md": (6, 1, 8),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sybil.integration.pytest import SybilItem
 
-from tests.conftest import finished_clone, graphs, shared_folder  # noqa: F401 - pages lie outside tests/
+from tests.conftest import graphs, shared_folder  # noqa: F401 - pages lie outside tests/
 from tests.pages.blocks import ROOT
 from tests.pages.counts import COUNTS, check_counts
 from tests.pages.sybils import pages
@@ -35,6 +35,6 @@ def pytest_collection_modifyitems(config, items):
 
 
 @pytest.fixture(scope="session")
-def clone_for_pages(shared_folder, graphs, finished_clone):  # noqa: F811 - graphs first: commands remember what they trace
+def clone_for_pages(shared_folder, graphs):  # noqa: F811 - graphs first: commands remember what they trace
     """A clone after ``dvc repro`` with small files; copy it before you change anything."""
-    return make_once(shared_folder / "for-pages", lambda folder: make_for_pages(folder, finished_clone))
+    return make_once(shared_folder / "for-pages", make_for_pages)

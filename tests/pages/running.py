@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 from ruamel.yaml import YAML
 
-from tests.flows.prefect_server import free_port
+from tests.flows.prefect_server import free_port, new_home, share_database
 from tests.pages.blocks import Block
+from tests.pipeline.finished import of_pages
 from tests.pipeline.workspace import ROOT, Workspace
 from tests.waiting import wait_for
 
@@ -52,7 +53,8 @@ class Page:
         self.servers: dict[str, subprocess.Popen[bytes]] = {}
         self.python: list[str] = []
         self.clones = 0
-        (folder / ".curlrc").write_text("fail-with-body\n")  # an answer of 404 is a failure
+        share_database(finished.folder.parents[1])
+        new_home(folder / "prefect")
         self.renew()
 
     def renew(self) -> None:
@@ -61,11 +63,8 @@ class Page:
         self.clone = self.finished.copy(self.folder / str(self.clones) / "clone")
         (self.clone.folder / ".venv").symlink_to(Path(self.clone.python).parents[1])
         self.clone.environment |= {
-            "HOME": str(self.folder),
+            **of_pages(self.finished),
             "PREFECT_HOME": str(self.folder / "prefect"),
-            "HF_HOME": str(self.finished.folder.parent / "hub"),
-            "HF_HUB_OFFLINE": "1",
-            "HAYSTACK_TELEMETRY_ENABLED": "false",
             "DO_NOT_TRACK": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
@@ -80,7 +79,7 @@ class Page:
             self.commands(block.commands(), apart=block.alternatives)
         elif block.language == "python":
             self.python = [*self.python, block.text] if block.continues else [block.text]
-            self.shell([sys.executable + " -"], "\n".join(self.python))
+            self.shell(["python -c " + shlex.quote("\n".join(self.python))])
         elif block.language == "yaml":
             self.set_params(block.text)
         else:
@@ -102,7 +101,7 @@ class Page:
                 waiting.append(command)
         self.shell(waiting)
 
-    def shell(self, commands: list[str], text: str = "") -> None:
+    def shell(self, commands: list[str]) -> None:
         """Run commands in one shell that keeps the variables of the one before; stop at the first that fails."""
         if not commands:
             return
@@ -110,7 +109,7 @@ class Page:
         script = [f"test -f {state} && . {state}", "set -eo pipefail", *commands, f"export -p >{state}"]
         done = subprocess.run(
             ["bash", "-c", self.on_free_ports("\n".join(script))], cwd=self.clone.folder, timeout=1500, text=True,
-            env=self.clone.environment, input=self.on_free_ports(text),
+            env=self.clone.environment, stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
         assert done.returncode == 0, f"{commands}\nended with {done.returncode}:\n{done.stdout}"
@@ -137,10 +136,7 @@ class Page:
                 return False
 
         if port:
-            try:
-                wait_for(answers, 120)
-            except AssertionError as error:
-                raise AssertionError(f"{command}\n{error}:\n{log.read_text()}") from None
+            wait_for(answers, tell=lambda: f"{command}\n{log.read_text()}")
 
     def stop(self, name: str) -> None:
         """Stop a server with all that it started."""
@@ -168,7 +164,7 @@ class Page:
         tree = yaml.load(file)
         merge(tree, YAML(typ="safe", pure=True).load(text))
         yaml.dump(tree, file)
-        self.clone.run(sys.executable, "-m", "cse.settings.document")
+        self.clone.run(self.clone.python, "-m", "cse.settings.document")
 
 
 def merge(tree: dict, changes: dict) -> None:

