@@ -113,7 +113,7 @@ def put_behind(
 
     Args:
         model: checkpoint folder, or a bare backbone by folder, hub id or file of word vectors.
-        out: folder of the new checkpoint; it keeps the facts of ``model`` beside its own dev score.
+        out: the new checkpoint; it keeps the facts of ``model`` beside its own dev score.
     """
     check_folder(out, Kind.CHECKPOINT)
     data = PreparedData(prepared)

@@ -63,8 +63,7 @@ def train(
     where some kernels add in no fixed order, they match to rounding.
 
     Args:
-        encoder: its ``trainable()`` weights are updated; all others stay bit for bit.
-        losses: the loss to minimise; its own ``trainable()`` weights are updated too.
+        encoder: its ``trainable()`` weights are updated, and those of ``losses``; all others stay bit for bit.
         tables: the rows of each source, the main one's first.
         dev: scores the encoder (Spearman * 100); None if there are no dev pairs.
         choose: whether to keep the weights with the best dev score. Otherwise, or without ``dev``, keeps the last.
@@ -76,18 +75,13 @@ def train(
 
     Raises:
         Interrupted: SIGTERM or SIGINT arrived; saves the state first.
-        PeerLost: another worker failed.
     """
     encoder.to(device).train()
     losses.to(device).train()
     weights = encoder.trainable() | losses.trainable()
     optimizer = _optimizer(weights, losses.rates(), settings)
-    batches = Mixture(
-        [table.rows for table in tables],
-        batch_size=settings.batch_size,
-        epochs=settings.epochs,
-        seed=settings.seed,
-    )
+    orders, epochs = [table.rows for table in tables], settings.epochs
+    batches = Mixture(orders, batch_size=settings.batch_size, epochs=epochs, seed=settings.seed)
     steps = min(batches.steps, settings.max_steps or batches.steps)
     mixed = InitialShare(encoder.trainable(), settings.start_share)
     state = _start(folder, weights, mixed, losses, optimizer, group)

@@ -30,8 +30,7 @@ class StepRecord:
 
     Attributes:
         terms: loss terms by name, NaN if the batch's source does without, and their weighted sum as ``loss``.
-        sentences_per_second: rows of all views per second since the last record.
-        tokens_per_second: real tokens per second, excluding padding and prompt.
+        sentences_per_second: rows of all views; ``tokens_per_second``: real tokens, without padding and prompt.
         dev_score: best score on the dev pairs or dev task so far, times 100, or None.
     """
 
