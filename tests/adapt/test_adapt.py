@@ -287,6 +287,7 @@ def test_text_in_a_language_that_the_backbone_does_not_read_is_said_before_train
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_a_stage_of_dvc_runs_it_when_the_text_changes(place):
     def run(*command: str) -> str:
         done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)

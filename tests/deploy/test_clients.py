@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import threading
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.metrics import names
 from tests.deploy.servers import serving
-from tests.pages.blocks import run_by
+from tests.pages.blocks import printed, run_by
 from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.waiting import wait_for
 
@@ -89,8 +88,6 @@ NEEDS = {"langchain": "langchain_openai", "llamaindex": "llama_index"}
 
 
 def interpreter(language: str) -> list[str]:
-    if language == "python":
-        return [sys.executable, "-"]
     if language == "bash":
         return ["bash", "-s"]
     node = shutil.which("node")
@@ -110,21 +107,21 @@ def test_every_example_is_tested():
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.slow] if name in NEEDS else []) for name in EXAMPLES]
 )
-def test_the_example_works(name, service, encode):
+def test_the_example_works(name, service, encode, tmp_path, monkeypatch):
     if name in NEEDS and find_spec(NEEDS[name]) is None:
         pytest.skip(f"{NEEDS[name]} is not installed")
     part, read, wanted = EXAMPLES[name]
     (block,) = [block for block in BLOCKS if part in block.text]
-    done = subprocess.run(
-        interpreter(block.language),
-        input=block.text.replace(ADDRESS, service.url),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={name: value for name, value in os.environ.items() if not name.startswith("OPENAI_")},
-    )
-    assert done.returncode == 0, done.stderr
-    np.testing.assert_allclose(read(done.stdout), wanted(encode), atol=1e-5)
+    text = block.text.replace(ADDRESS, service.url)
+    if block.language == "python":
+        for variable in [variable for variable in os.environ if variable.startswith("OPENAI_")]:
+            monkeypatch.delenv(variable)
+        said = printed(text, tmp_path)
+    else:
+        done = subprocess.run(interpreter(block.language), input=text, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+        said = done.stdout
+    np.testing.assert_allclose(read(said), wanted(encode), atol=1e-5)
 
 
 def test_the_commands_on_the_page_have_options_of_the_command(cse):

@@ -28,7 +28,7 @@ def test_no_request_breaks_the_server(server, mode):
     for operation in operations:
 
         @given(case=operation.as_strategy(generation_mode=mode))
-        @settings(max_examples=200, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         def send(case):
             if isinstance(case.body, dict) and isinstance(case.body.get("model"), str):
                 case.body["model"] = "small"  # else nearly all end at an unknown model

@@ -17,9 +17,9 @@ from tests.flows.prefect_server import (
     prefect_server,
     processes_with,
     run_deployment,
-    wait_for,
 )
 from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -224,15 +224,6 @@ def test_a_lost_worker_and_the_undisturbed_score(project, server, first_run, aut
 def experiment(project: Workspace, name: str) -> str:
     refs = project.run("git", "for-each-ref", "--format=%(refname)", "refs/exps").split()
     return next(ref for ref in refs if ref.endswith(f"/{name}"))
-
-
-def test_the_server_is_away_at_the_start(project, tmp_path):
-    for command in (["cse", "flow", "run", "train-cse"], ["cse", "flow", "train"], ["cse", "flow", "deploy"]):
-        lonely = Workspace(project.folder)
-        lonely.environment |= {"PREFECT_API_URL": "http://127.0.0.1:9/api", "PREFECT_HOME": str(tmp_path)}
-        output = lonely.run(*command, fails=True)
-        assert "error: http://127.0.0.1:9/api: the Prefect server does not answer" in output
-        assert "Traceback" not in output
 
 
 # ---- a worker with an empty folder ----------------------------------------------------------------------------------

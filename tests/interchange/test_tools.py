@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.pages.blocks import run_by
+from tests.pages.blocks import printed, run_by
 from tests.runtime.conftest import write_bundle_of_words
 
 ROOT = Path(__file__).parents[2]
@@ -42,21 +42,12 @@ OF_TEXT = {"langchain retriever": ("from langchain_core.retrievers", "langchain_
 EXAMPLES = IN_PROCESS | OF_VECTORS | OF_TEXT
 
 
-def python(folder: Path, *args: str, code: str = "") -> str:
-    """Run Python in a folder, as a user would who has installed the project; return what it printed."""
-    usual = {"PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
-    quiet = {"HAYSTACK_TELEMETRY_ENABLED": "false"}
-    done = subprocess.run(
-        [sys.executable, *args],
-        input=code,
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, **usual, **quiet},
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """Without telemetry: a library reads this when it is imported."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HAYSTACK_TELEMETRY_ENABLED", "false")
+        yield
 
 
 def run_example(name: str, folder: Path) -> list[tuple[str, float, str]]:
@@ -65,7 +56,7 @@ def run_example(name: str, folder: Path) -> list[tuple[str, float, str]]:
     if find_spec(library.partition(".")[0]) is None or find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
     (code,) = [code for code in CODE if part in code]
-    lines = python(folder, "-", code=code).splitlines()
+    lines = printed(code, folder).splitlines()
     found = [re.fullmatch(r"(?:(\d+) )?(-?\d\S*) (.+)", line).groups() for line in lines]
     return [(row, float(cosine), text) for row, cosine, text in found]
 
@@ -79,14 +70,28 @@ def with_bundle(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def with_vectors(tmp_path_factory) -> Path:
+def command(forking_python) -> Callable[..., str]:
+    """Run ``cse`` in a folder and return what it printed."""
+
+    def run(folder: Path, *words: str) -> str:
+        usual = {"PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
+        line = [forking_python, "-m", "cse.cli", *words]
+        done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=os.environ | usual)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def with_vectors(command, tmp_path_factory) -> Path:
     """A folder after the page's commands, in three shards."""
     folder = tmp_path_factory.mktemp("tools")
     write_bundle_of_words(folder / "data/bundle", [CARD, *CORPUS])
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
     small = {"embed": ["--workers", "0", "--shard-rows", "3", "--provider", "cpu"], "index": []}
-    for command in COMMANDS:
-        python(folder, "-m", "cse.cli", *command[1:], *small[command[1]])
+    for words in COMMANDS:
+        command(folder, *words[1:], *small[words[1]])
     assert len(list((folder / "data/vectors").glob("part-*.parquet"))) == 3
     return folder
 
@@ -125,9 +130,9 @@ def test_a_tool_finds_the_nearest_rows(name, with_vectors):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OF_TEXT)
-def test_a_tool_finds_what_cse_search_finds(name, with_vectors):
+def test_a_tool_finds_what_cse_search_finds(name, command, with_vectors):
     found = run_example(name, with_vectors)
-    answer = python(with_vectors, "-m", "cse.cli", "search", "data/vectors", CARD, "-k", "3", "--json")
+    answer = command(with_vectors, "search", "data/vectors", CARD, "-k", "3", "--json")
     hits = json.loads(answer)["hits"]
     assert hits[0]["text"] == COME, "it shares two words: my, card"
     assert [(int(row), text) for row, _, text in found] == [(hit["id"], hit["text"]) for hit in hits]

@@ -52,7 +52,7 @@ PRELOADED = (
 )  # fmt: skip
 # what no import looks at; every other variable has a server of its own
 FREE = re.compile(
-    "_|SPT_NOENV|PWD|OLDPWD|SHLVL|PATH|PYTHONPATH|COLUMNS|NO_COLOR|DO_NOT_TRACK|(PYTEST|DVC|GIT|PREFECT|CSE|AWS|RAY)_.*"
+    "_|SPT_NOENV|PWD|OLDPWD|SHLVL|PATH|PYTHONPATH|COLUMNS|NO_COLOR|DO_NOT_TRACK|(PYTEST|DVC|GIT|PREFECT|CSE|AWS|RAY|HAYSTACK|MLFLOW)_.*"
 )
 OWN = re.compile(
     r"-m (cse|flows|dvc)\b|-c .*\b(cse|flows|torch)\b|(-u )?\S+/ray/_private/workers/default_worker\.py ", re.DOTALL

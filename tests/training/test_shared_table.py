@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -50,9 +49,9 @@ print(shared_table(folder / "table.pt", make).columns[0].ids.sum())
 """
 
 
-def test_of_two_processes_one_makes_it(tmp_path):
+def test_of_two_processes_one_makes_it(tmp_path, forking_python):
     processes = [
-        subprocess.Popen([sys.executable, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
+        subprocess.Popen([forking_python, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
         for n in range(2)
     ]
     assert [process.communicate(timeout=240)[0].strip() for process in processes] == ["15", "15"]
