@@ -1,12 +1,12 @@
-"""`cse embed` against a bare loop around ``OnnxEncoder.encode``, and its memory.
+"""`cse index` against a bare loop around ``OnnxEncoder.encode``, and its memory.
 
     python -m benchmarks.corpus --model data/bundle
     python -m benchmarks.corpus --rows 100000 --rounds 1    # does memory grow with the corpus?
 
 One single-threaded process per worker runs the bare loop over the same sentences in the same portions, so that both
-load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse embed` (Python, Ray, models
+load the same cores equally; rounds are interleaved, medians are shown. The start-up of `cse index` (Python, Ray, models
 in the actors, shutdown) is its time for one line per worker. On a busy machine, look at the CPU time: that of all
-processes of `cse embed`, including Ray's, minus that of its start-up. Memory is the most that the command, and its
+processes of `cse index`, including Ray's, minus that of its start-up. Memory is the most that the command, and its
 actors with it, held; resident sets count shared pages once per process.
 """
 
@@ -32,6 +32,7 @@ from benchmarks.inputs import endless_rows
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.providers import usable_cpus
+from cse.search.rows import PIECE
 
 _SAMPLE_SECONDS = 0.25
 
@@ -65,8 +66,8 @@ def bare_rate(model: str, texts: list[str], portion: int, workers: int) -> tuple
 
 
 @dataclass
-class EmbedRun:
-    """Cost of a run of `cse embed`: seconds, CPU seconds of all its processes, peak memory in MB."""
+class IndexRun:
+    """Cost of a run of `cse index`: seconds, CPU seconds of all its processes, peak memory in MB."""
 
     seconds: float = 0.0
     cpu: dict[int, float] = field(default_factory=dict)
@@ -82,7 +83,7 @@ class EmbedRun:
             for child in driver.children(recursive=True):
                 with contextlib.suppress(psutil.NoSuchProcess):
                     own = self._look(child)
-                    resident += own if "PieceActor" in " ".join(child.cmdline()) else 0
+                    resident += own if "MapBatches" in " ".join(child.cmdline()) else 0
             self.with_actors = max(self.with_actors, resident)
 
     def _look(self, process: psutil.Process) -> float:
@@ -91,32 +92,32 @@ class EmbedRun:
         return float(process.memory_info().rss / 1e6)
 
 
-def embed(corpus: Path, out: Path, model: str, *options: str) -> EmbedRun:
-    """Run `cse embed` and measure it."""
-    command = [sys.executable, "-m", "cse.cli", "embed", str(corpus), "--out", str(out), "--model", model]
-    start, run = time.perf_counter(), EmbedRun()
+def index(corpus: Path, out: Path, model: str, *options: str) -> IndexRun:
+    """Run `cse index` and measure it."""
+    command = [sys.executable, "-m", "cse.cli", "index", str(corpus), "--out", str(out), "--model", model]
+    start, run = time.perf_counter(), IndexRun()
     process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         run.sample(process.pid)
         time.sleep(_SAMPLE_SECONDS)
     run.seconds = time.perf_counter() - start
     if process.returncode:
-        raise CseError(process.stderr.read() if process.stderr else "cse embed failed")
+        raise CseError(process.stderr.read() if process.stderr else "cse index failed")
     return run
 
 
 def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
-    """Measure the bare loop and `cse embed` alternately."""
+    """Measure the bare loop and `cse index` alternately."""
     texts = list(islice(chain.from_iterable(endless_rows("triplets")), options.rows))
     corpus, few = work / "corpus.txt", work / "few.txt"
     corpus.write_text("".join(f"{text}\n" for text in texts), encoding="utf-8")
     few.write_text("a line\n" * options.workers, encoding="utf-8")
-    workers, shard_rows = ["--workers", str(options.workers)], ["--shard-rows", str(options.shard_rows)]
+    workers = ["--workers", str(options.workers)]
     bare, whole, start = [], [], []
     for round_ in range(options.rounds):
-        bare.append(bare_rate(options.model, texts, options.shard_rows, options.workers))
-        start.append(embed(few, work / f"few-{round_}", options.model, *workers, "--shard-rows", "1"))
-        whole.append(embed(corpus, work / f"out-{round_}", options.model, *workers, *shard_rows))
+        bare.append(bare_rate(options.model, texts, PIECE, options.workers))
+        start.append(index(few, work / f"few-{round_}", options.model, *workers))
+        whole.append(index(corpus, work / f"out-{round_}", options.model, *workers))
         say(
             f"round {round_ + 1}: bare {bare[-1][0]:.1f} rows/s, start-up {start[-1].seconds:.1f} s, "
             f"whole {whole[-1].seconds:.1f} s"
@@ -127,12 +128,12 @@ def throughput(work: Path, options: argparse.Namespace) -> dict[str, float]:
     with_start = [options.rows / run.seconds / one for run, (one, _) in zip(whole, bare, strict=True)]
     return {
         "bare loop, rows/s per core": statistics.median(rate for rate, _ in bare) / options.workers,
-        "cse embed, rows/s per core, after start-up": statistics.median(rates) / options.workers,
+        "cse index, rows/s per core, after start-up": statistics.median(rates) / options.workers,
         "ratio after start-up": statistics.median(after),
         "start-up and end, s": statistics.median(run.seconds for run in start),
         "ratio with start-up": statistics.median(with_start),
         "bare loop, rows per CPU second": statistics.median(1 / one for _, one in bare),
-        "cse embed, rows per CPU second": statistics.median(1 / own for own in cpu),
+        "cse index, rows per CPU second": statistics.median(1 / own for own in cpu),
         "ratio of rows per CPU second": statistics.median(one / own for own, (_, one) in zip(cpu, bare, strict=True)),
         "driver, MB": max(run.driver for run in whole),
         "driver and actors, MB": max(run.with_actors for run in whole),
@@ -143,9 +144,8 @@ def main() -> int:
     """Print the figures and keep them."""
     parser = parser_of(__doc__)
     parser.add_argument("--model", default="data/bundle", help="bundle")
-    parser.add_argument("--workers", type=int, default=usable_cpus(), help="of `cse embed`")
+    parser.add_argument("--workers", type=int, default=usable_cpus(), help="of `cse index`")
     parser.add_argument("--rows", type=int, default=16_384, help="sentences")
-    parser.add_argument("--shard-rows", type=int, default=2048, help="small, so that short corpora have several shards")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
     options = parser.parse_args()
 

@@ -3,8 +3,8 @@
     python -m benchmarks.search sentences.txt --model data/bare --sizes 100000 1000000
 
 The rows are the file's sentences and, beyond them, the first half of one and the second half of another. A text's
-vector is the mean of what the model says of each of its tokens, so that a million take minutes. `cse embed` and
-`cse index` make the index, then a process of its own opens it and asks one query after the other: sentences of the file
+vector is the mean of what the model says of each of its tokens, so that a million take minutes. `cse index` makes the
+table, then a process of its own opens it and asks one query after the other: sentences of the file
 that are no rows. On a busy machine, look at the CPU time. Memory is the most that a process holds (its resident set; of
 the search without the model). Recall is the share of the ten nearest by exact search that the approximate one finds.
 """
@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 from benchmarks.harness import facts, listed, parser_of, run, say
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus.table import Mode, SearchTable, open_table
+from cse.search.table import Mode, SearchTable, open_table
 
 QUERIES, EXACT = 200, 100  # queries, and those that compare every vector
 WAYS: tuple[tuple[str, Mode, bool], ...] = (
@@ -121,21 +121,18 @@ def command(*words: str) -> tuple[float, float]:
 
 
 def measure(work: Path, model: Path, rows: int, sentences: list[str]) -> dict[str, Any]:
-    """Embed, index and search a corpus."""
+    """Index and search a corpus."""
     corpus, folder = work / f"{rows}.txt", work / f"vectors-{rows}"
     queries, sentences = sentences[:QUERIES], sentences[QUERIES:]
     with corpus.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{text}\n" for text in texts(sentences, rows))
-    some = ["--keep-text", "--workers", "0", "--provider", "cpu"]
-    seconds, peak = command("embed", str(corpus), "--out", str(folder), "--model", str(model), *some)
-    say(f"{rows:,} rows: embedded in {seconds:.0f} s, {peak:.0f} MB")
-    seconds, peak = command("index", str(folder))
+    seconds, peak = command("index", str(corpus), "--out", str(folder), "--model", str(model), "--provider", "cpu")
+    say(f"{rows:,} rows: indexed in {seconds:.0f} s, {peak:.0f} MB")
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
     np.savez(folder.with_suffix(".npz"), texts=np.array(queries), vectors=vectors)
     built = {
         "build, s": seconds,
-        "build: peak of embed and index, MB": peak,
-        "shards on disk, MB": _megabytes(folder.rglob("*.parquet")),
+        "build: peak, MB": peak,
         "index on disk, MB": _megabytes((folder / "index.lance").rglob("*")),
     }
     asking = [sys.executable, "-c", _ASK, str(folder)]

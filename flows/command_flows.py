@@ -20,9 +20,9 @@ from prefect.states import Completed, Failed
 from pydantic import Field
 
 from cse.cli.adapt import adapt
-from cse.cli.corpus import embed
 from cse.cli.evaluate import evaluate
 from cse.cli.export import export
+from cse.cli.search import index_command
 from cse.stages.common import CHECKPOINT
 from flows.parameters import Overrides, as_options
 from flows.repository import find_root
@@ -147,7 +147,6 @@ adapt_cse = flow_of(
     {"sources": "documents, plain sentences, pairs or triplets, files or folders; the first is the main one"},
     _adapt,
 )
-embed_cse = flow_of(embed, {"corpus": "txt, csv, tsv, jsonl or parquet: a file, a folder or a glob, a path or a URL"})
 evaluate_cse = flow_of(
     evaluate,
     {"models": "checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row"},
@@ -159,4 +158,9 @@ export_cse = flow_of(
     export,
     {"model": "a checkpoint, or a bare backbone given by folder or hub id"},
     out=_REQUIRED,  # train-cse writes the pipeline's own, data/bundle
+)
+index_cse = flow_of(
+    index_command,
+    {"texts": "tables, text files or pages: a file, a folder or a glob, a path or a URL"},
+    but=("verify",),
 )

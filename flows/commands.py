@@ -78,7 +78,7 @@ def train_bank_command(domains: Sequence[str], **same: bool) -> None:
     context_settings={"ignore_unknown_options": True},
     epilog="\b\nExamples:\n  cse flow run train-cse --watch\n"
     "  cse flow run train-cse/gpu -p preset=promcse-eh-bert-base -p push=true\n"
-    "  cse flow run embed-cse -p corpus=tickets.jsonl -p out=data/vectors",
+    "  cse flow run index-cse -p texts=tickets.jsonl -p out=data/search",
 )
 @click.argument("deployment")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)

@@ -10,7 +10,7 @@ from typing import Any
 
 from cse.adapt.made import DOCUMENTS, INDEX, VECTORS
 from cse.data.documents import BODIES, CORPUS, TITLES, read_documents
-from cse.data.read import FORMATS, TABLES, as_stored, ending, open_table, text_lines, text_table
+from cse.data.read import TABLES, as_stored, ending, open_table
 from cse.errors import CseError
 from cse.outputs import publish_file
 from cse.runtime.bundle import read_manifest
@@ -31,13 +31,9 @@ def index_documents(data: DataSettings, out: Path) -> str:
         data: group ``data`` of the adaptation.
     """
     if find_spec("lancedb") is None:
-        return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse embed` and `cse index`"
-    from cse.scale.corpus.columns import Columns
-    from cse.scale.corpus.database import TABLE_FOLDER
-    from cse.scale.corpus.embed import embed_corpus
-    from cse.scale.corpus.index import build_table
-    from cse.scale.corpus.output import open_vectors
-    from cse.scale.corpus.plan import Choices
+        return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse index`"
+    from cse.search.corpus import Columns
+    from cse.search.index import Choices, index_corpus
 
     bundle, folder = out / "bundle", out / INDEX
     try:
@@ -45,16 +41,12 @@ def index_documents(data: DataSettings, out: Path) -> str:
         texts = read_manifest(bundle).texts
         role = role_for("document", texts)
         role = role if role and texts[role] else None  # as the bare bundle, which an earlier stop may have chosen
-        columns = Columns(names["text"], names.get("id"), title=names.get("title"))
-        choices = Choices(columns, True, 8192, 64, True, "auto", role)
-        with keep_vectors(out / VECTORS, adds=False):
-            done = embed_corpus(str(corpus), str(folder), str(bundle), choices, workers=0)
-        if done.found < done.rows or not (folder / TABLE_FOLDER).is_dir():
-            build_table(open_vectors(str(folder)))
+        columns = Columns(names["text"], names.get("id", ""), title=names.get("title", ""))
+        with keep_vectors(out / VECTORS, adds=False):  # which this thread alone reads
+            done = index_corpus(str(corpus), str(folder), str(bundle), Choices(columns, role, threads=1))
     except CseError as error:
         return f"no index: {error}"
-    cut = f"\n{done.cut}" if done.truncated else ""
-    return f'{done.rows:,} documents indexed: cse search {folder} "..."{cut}'
+    return f'{done.documents:,} documents indexed: cse search {folder} "..."'
 
 
 def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:
@@ -63,10 +55,7 @@ def _table(data: DataSettings) -> tuple[Path, dict[str, str]] | None:
     path = as_stored(path / CORPUS) if path.is_dir() else path
     if ending(path) not in TABLES or not path.is_file() or any(one.view == "documents" for one in data.more):
         return None
-    kind = FORMATS[ending(path)]
-    # to embed a jsonl file is to have its first object's keys
-    table = text_table(text_lines(path, data.encoding), kind, str(path)) if kind == "jsonl" else None
-    there = (table or open_table(path, data.encoding)).columns
+    there = open_table(path, data.encoding).columns
     usual = {"id": _IDS, "text": BODIES, "title": TITLES}
     found = {key: next((name for name in names if name in there), None) for key, names in usual.items()}
     if data.encoding != "utf-8" or found["text"] is None:

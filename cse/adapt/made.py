@@ -16,11 +16,12 @@ from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.outputs import Kind, check_folder, remove_output
-from cse.scale.corpus.output import check_vectors
+from cse.search.table import refuse_foreign
 from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.stages.evaluate import record_folder
 from cse.stages.prepare import files_of
+from cse.storage import Folder
 from cse.training.ready import depends_on
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
@@ -125,7 +126,7 @@ def _made(folder: Path, below: Path, outputs: Outputs) -> Iterator[tuple[Path, K
         if draft is not None and whole is not None:
             yield path, None
         elif name == PurePath(INDEX) and DOCUMENTS in outputs and path.is_dir() and not path.is_symlink():
-            check_vectors(path)
+            refuse_foreign(Folder(path))
             yield path, None
         elif known and whole is None and draft is None and path.is_dir() and not path.is_symlink():
             yield from _made(folder, path, outputs)

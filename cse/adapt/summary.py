@@ -58,8 +58,8 @@ def summary(adapted: Adapted) -> str:
         )
     if not adapted.searched and any(one.measure.startswith("nDCG") for one in own):
         lines.append(
-            "note: words and vectors together often find more, without any training: `cse embed`, `cse index` and "
-            "`cse search` on your documents"
+            "note: words and vectors together often find more, without any training: `cse index` and `cse search` on "
+            "your documents"
         )
     lines += [f"note: {note}" for note in adapted.notes]
     if adapted.stopped:

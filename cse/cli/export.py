@@ -50,13 +50,16 @@ def export(model: str, params: Path, overrides: Sequence[str], form: str, data: 
     Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
     `interchange`.
     """
+    from cse.model.declared import is_checkpoint
+
     settings = settings_from(params, overrides, optional=form != "onnx")
-    check_given(model, data if form == "onnx" else None)  # the other forms of a bare backbone need no data
+    needs = form == "onnx" and (data.is_dir() or data != PREPARED or is_checkpoint(Path(model)))
+    check_given(model, data if needs else None)  # a bare backbone needs no data
     if form == "onnx":
         from cse.stages.export import export_stage
 
         named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
-        export_stage(settings, model=model, prepared=data, bundle=out or BUNDLE, **named)
+        export_stage(settings, model=model, prepared=data if needs else None, bundle=out or BUNDLE, **named)
         return
     if out is None:
         raise CseError(f"--format {form}: name a folder to write with --out")

@@ -14,7 +14,6 @@ import click
 
 from cse.cli.adapt import adapt
 from cse.cli.bank import bank
-from cse.cli.corpus import embed, index_command, search
 from cse.cli.encode import encode
 from cse.cli.evaluate import evaluate
 from cse.cli.exchange import import_command, pull, push
@@ -23,6 +22,7 @@ from cse.cli.missing import naming_extra
 from cse.cli.options import check_given, settings_from, settings_options
 from cse.cli.preset import preset
 from cse.cli.report import compare, report
+from cse.cli.search import index_command, search
 from cse.cli.settings import settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
@@ -33,7 +33,7 @@ _BROUGHT = "cse.commands"  # entry points
 _TASKS = {
     "Your own text, by tonight": ("adapt",),
     "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
-    "Use a model": ("encode", "serve", "serve-key", "bank", "embed", "index", "search"),
+    "Use a model": ("encode", "serve", "serve-key", "bank", "index", "search"),
     "Better settings": ("settings", "preset", "tune"),
     "Which is better": ("compare", "report"),
     "Versions and other tools": ("models", "flow", "import", "push", "pull"),
@@ -215,7 +215,6 @@ cli.add_command(export)
 
 cli.add_command(encode)
 cli.add_command(bank)
-cli.add_command(embed)
 cli.add_command(index_command)
 cli.add_command(search)
 cli.add_command(import_command)

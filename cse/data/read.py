@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal, NamedTuple
+from typing import Any, BinaryIO, Literal
 
 from cse.data.checks import check_columns, is_text_type, listed, no_rows
 from cse.errors import CseError, nearest
@@ -44,7 +44,7 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
 }
 TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
-MARK = "\ufeff"
+_MARK = "\ufeff"
 BLANK: tuple[Any, ...] = ()
 Numbered = tuple[int, Any]
 
@@ -150,30 +150,27 @@ def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str 
     marked = codecs.lookup(encoding).name == "utf-8"
     for line in decoded_lines(unpacked(file, shown), shown, encoding, advice=advice):
         if marked:
-            marked, line = False, line.removeprefix(MARK)
+            marked, line = False, line.removeprefix(_MARK)
             if not line:
                 continue
-        yield without_end(line)
+        yield line.rstrip("\r\n")
 
 
-def decoded_lines(
-    file: BinaryIO, shown: str, encoding: str = "utf-8", *, first: int = 1, advice: str = _SAVE
-) -> Iterator[str]:
+def decoded_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", *, advice: str = _SAVE) -> Iterator[str]:
     """Yield the lines of an open file with their line ends and any byte order mark.
 
     Args:
         encoding: encoding of the bytes.
-        first: number of the first line.
         advice: remedy for a byte that does not decode.
     """
     head = _head(file)
-    longest = _LONGEST_ARRAY if is_array(head) else _LONGEST
+    longest = _LONGEST_ARRAY if _is_array(head) else _LONGEST
     try:
         unmarked = 3 * head.count(0) > len(head) and _encoding(head, encoding) == "utf-8"
         if codecs.lookup(encoding).name == "utf-8" and (unmarked or head.startswith(codecs.BOM_UTF32_LE)):
             raise UnicodeError  # UTF-16 without its mark, or UTF-32
         text = io.TextIOWrapper(file, _encoding(head, encoding), errors="surrogateescape", newline="")
-        for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=first):
+        for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=1):
             if len(line) > longest and not line.endswith(("\n", "\r")):
                 raise CseError(f"{shown}:{number}: a line of over {longest:,} characters; break it into several")
             if not line.isascii() and (found := _ESCAPED_BYTE.search(line)):
@@ -184,20 +181,9 @@ def decoded_lines(
         raise CseError(f"{shown}: not {encoding}; {advice}") from None
 
 
-def without_end(line: str) -> str:
-    """Return a line without its line end."""
-    return line.rstrip("\r\n")
-
-
-def is_array(head: bytes) -> bool:
+def _is_array(head: bytes) -> bool:
     """Return whether a file that begins with these bytes is one JSON array, if it is JSON."""
     return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
-
-
-def reads_in_parts(file: BinaryIO, shown: str, encoding: str) -> bool:
-    """Return whether a text file is UTF-8 of which each part between two line ends can be read by itself."""
-    head = _head(file)
-    return not shown.lower().endswith(_PACKED) and _encoding(head, encoding) == "utf-8" and not is_array(head)
 
 
 def unpacked(file: BinaryIO, shown: str) -> BinaryIO:
@@ -247,30 +233,19 @@ def _encoding(head: bytes, encoding: str) -> str:
 # ---- tables --------------------------------------------------------------------------------------------------------
 
 
-class Header(NamedTuple):
-    """The columns' names of a table, and what separates the fields of a csv file."""
-
-    columns: list[str]
-    separator: str = ","
-
-
 @dataclass(frozen=True)
 class TableFile:
     """An open table; its rows can be read once.
 
     Attributes:
+        columns: names of all columns.
         rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
     """
 
     shown: str
-    header: Header
+    columns: list[str]
     rows: Callable[[Sequence[str]], Iterator[Numbered]]
     schema: Any = None
-
-    @property
-    def columns(self) -> list[str]:
-        """Names of all columns."""
-        return self.header.columns
 
     def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
         """Return the rows with the values of the named columns, see ``rows``."""
@@ -285,45 +260,36 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
         known = ", ".join(TABLES)
         raise CseError(f"{path}: cannot read columns from a {ending(path) or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
-        return _parquet_table(path)
-    header = None
-    if kind == "jsonl":  # the first object may lack what others have
-        first = islice(json_records(text_lines(path, encoding), str(path)), _SEEN)
-        header = Header(list(dict.fromkeys(key for _, record in first if record is not BLANK for key in _keys(record))))
-    table = text_table(text_lines(path, encoding), kind, str(path), header=header)
-    if table is None or (header and not header.columns):
+        return parquet_table(path, str(path))
+    table = text_table(lambda: text_lines(path, encoding), kind, str(path))
+    if table is None or not table.columns:
         raise no_rows(str(path))
     return table
 
 
-def text_table(
-    lines: Iterable[str],
-    kind: Format,
-    shown: str,
-    first: int = 1,
-    header: Header | None = None,
-    *,
-    whole: bool = True,
-) -> TableFile | None:
-    """Read a csv, tsv or jsonl table lazily from its lines, from the ``first`` on; a part of one is not ``whole``."""
-    separator = header.separator if header else ","
-    if kind == "csv" and header is None:
-        separator, first, lines = _separator_of(lines, first)
-    if kind == "jsonl":
-        records = json_records(lines, shown, first)
-    else:
-        records = delimited_records(lines, kind, shown, first, separator=separator, whole=whole)
+def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> TableFile | None:
+    """Read a csv, tsv or jsonl table lazily; None if it has no row.
+
+    Args:
+        read: yields the lines without their line ends; called twice of a jsonl table.
+    """
+    separator, first, lines = ",", 1, iter(read())
     above: list[Numbered] = []
-    if header is None:
+    if kind == "jsonl":  # the first object may lack what others have
+        known = islice(json_records(lines, shown), _SEEN)
+        columns = list(dict.fromkeys(key for _, record in known if record is not BLANK for key in _keys(record)))
+        records = json_records(read(), shown)
+    else:
+        if kind == "csv":
+            separator, first, lines = _separator_of(lines, first)
+        records = delimited_records(lines, kind, shown, first, separator=separator)
         for head in records:
-            above.append(head)
             if head[1] is not BLANK:
+                columns = [name.strip() for name in head[1]]
                 break
+            above.append(head)
         else:
             return None
-        names = list(_keys(head[1])) if kind == "jsonl" else [name.strip() for name in above.pop()[1]]
-        header = Header(names, separator)
-    columns = header.columns
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
         # an object may have a key that the first one lacks
@@ -341,16 +307,16 @@ def text_table(
             else:
                 yield number, [record[place] for place in places]
 
-    return TableFile(shown, header, rows)
+    return TableFile(shown, columns, rows)
 
 
-def _separator_of(lines: Iterable[str], first: int) -> tuple[str, int, Iterable[str]]:
+def _separator_of(lines: Iterator[str], first: int) -> tuple[str, int, Iterator[str]]:
     """Return what separates the fields of a csv file, the number of its first line and the lines.
 
     It is what Excel's line ``sep=`` names, which is skipped; else the candidate that stands most often outside quotes
     in the first line that is not blank; else the comma.
     """
-    lines, above = iter(lines), []
+    above = []
     for line in lines:
         above.append(line)
         if line.strip():
@@ -363,12 +329,12 @@ def _separator_of(lines: Iterable[str], first: int) -> tuple[str, int, Iterable[
 
 
 def delimited_records(
-    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ",", whole: bool = True
+    lines: Iterable[str], kind: Format, shown: str, first: int = 1, *, separator: str = ","
 ) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
-    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a ``whole`` file
-    whose texts have no other line breaks.
+    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a file whose texts
+    have no other line breaks.
     """
     if kind == "tsv":
         for number, line in enumerate(lines, start=first):
@@ -391,7 +357,7 @@ def delimited_records(
         try:
             record = next(reader)
         except StopIteration:
-            if stray and whole and not broken:
+            if stray and not broken:
                 raise _stray(shown, *stray) from None
             return
         except csv.Error as error:
@@ -488,15 +454,16 @@ def _value(record: Any, name: str) -> Any:
 # ---- parquet -------------------------------------------------------------------------------------------------------
 
 
-def _parquet_table(path: Path) -> TableFile:
-    file = open_parquet(path, str(path))
-    schema = file.schema_arrow
+def parquet_table(file: Path | BinaryIO, shown: str) -> TableFile:
+    """Open a parquet file; its rows are numbered from 1."""
+    opened = _open_parquet(file, shown)
+    schema = opened.schema_arrow
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        for first, batch in parquet_batches(file, str(path), names):
-            yield from batch_rows(batch, names, first)
+        for first, batch in _parquet_batches(opened, shown, names):
+            yield from enumerate(zip(*(_values(batch, name) for name in names), strict=True), start=first)
 
-    return TableFile(str(path), Header(list(_fields(schema))), rows, schema)
+    return TableFile(shown, list(_fields(schema)), rows, schema)
 
 
 def _fields(fields: Any, above: str = "") -> Iterator[str]:
@@ -508,7 +475,7 @@ def _fields(fields: Any, above: str = "") -> Iterator[str]:
             yield from _fields(field.type, f"{above}{field.name}.")
 
 
-def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
+def _open_parquet(file: Path | BinaryIO, shown: str) -> Any:
     """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated.
 
     Columns of few bytes a row repeat their texts, and are read as dictionaries.
@@ -530,17 +497,15 @@ def open_parquet(file: Path | BinaryIO, shown: str) -> Any:
         raise CseError(f"{shown}: not a parquet file, or cut off; write it again") from None
 
 
-def parquet_batches(
-    file: Any, shown: str, names: Sequence[str], groups: Sequence[int] | None = None, first: int = 1
-) -> Iterator[tuple[int, Any]]:
+def _parquet_batches(file: Any, shown: str, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
     """Yield the record batches of an open parquet file, each with the number of its first row."""
     import pyarrow as pa
 
-    facts, held = file.metadata, 0
+    facts, held, first = file.metadata, 0, 1
     size = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
     try:
-        # one thread: other cores may belong to other workers
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=groups, columns=list(names), use_threads=False):
+        # one thread: one that still holds the file when the process exits would abort it
+        for batch in file.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
             held += sum(_characters(column) for column in batch.columns)
             if held > max(_EXPANDED, _RATIO * size):
                 raise CseError(
@@ -564,11 +529,6 @@ def _characters(column: Any) -> int:
     counts = column.indices.drop_null().value_counts()
     lengths = pc.cast(pc.binary_length(column.dictionary), "int64").take(counts.field("values"))
     return int(pc.sum(pc.multiply(lengths, counts.field("counts"))).as_py() or 0)
-
-
-def batch_rows(batch: Any, names: Sequence[str], first: int) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the row number and values of each row of a record batch."""
-    return enumerate(zip(*(_values(batch, name) for name in names), strict=True), start=first)
 
 
 def _values(batch: Any, name: str) -> list[Any]:

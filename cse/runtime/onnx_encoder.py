@@ -177,6 +177,10 @@ class OnnxEncoder(OfDomains):
         limits = [domain.max_length for domain in domains] or [self.max_length] * len(texts)
         return tokenize(texts, limits, self._tokenizers)
 
+    def token_counts(self, texts: Sequence[str]) -> list[int]:
+        """Return how many tokens texts have, special tokens included, however long they are."""
+        return [len(found) for found in self._tokenizers.whole.encode_batch_fast(list(texts))]
+
     def from_token_ids(self, rows: Sequence[Sequence[int]], domains: Sequence[Domain] = ()) -> Tokens:
         """Return the tokens of texts whose ids are given without special tokens, which are put around them.
 

@@ -80,6 +80,11 @@ class Tokenizers:
         return self._copies[max_length]
 
     @cached_property
+    def whole(self) -> Tokenizer:
+        """A copy that cuts and pads nothing."""
+        return plain_copy(self._tokenizer)
+
+    @cached_property
     def around(self) -> tuple[list[int], list[int]]:
         """Ids of the special tokens that the tokenizer puts before and after a text.
 

@@ -1,1 +1,6 @@
-"""Search by words and vectors: one word search, one way to put both together."""
+"""Documents as a table of passages and words, and how it is searched.
+
+``corpus`` reads documents, ``passages`` splits long ones, ``model`` is what encodes them, ``rows`` makes their
+rows (``workers`` with Ray), ``index`` brings a table up to date, ``table`` searches it by ``words``, vectors and both
+(``hybrid``).
+"""

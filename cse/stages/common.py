@@ -25,6 +25,7 @@ PLOTS = Path("data/plots")
 RECORDS = Path("data/evaluation")
 REPORT = Path("data/report")
 BUNDLE = Path("data/bundle")
+BARE = Path("data/bare")  # of the bare backbone
 BANK = Path("data/bank")
 DOMAINS = Path("data/domains")
 # state from which a killed run resumes; runs in a throwaway copy of the repository set the variable to share it

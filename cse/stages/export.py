@@ -19,6 +19,7 @@ from cse.errors import CseError
 from cse.evaluation.labels import class_means
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
+from cse.export.bank import SENTENCES
 from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts
@@ -49,18 +50,25 @@ def export_stage(
     settings: Settings,
     *,
     model: str | Path = CHECKPOINT,
-    prepared: Path = PREPARED,
+    prepared: Path | None = PREPARED,
     metrics: tuple[Path, ...] = (METRICS / "train.json", METRICS / "evaluation.json"),
     bundle: Path = BUNDLE,
 ) -> None:
-    """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle."""
+    """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle.
+
+    Args:
+        prepared: where the sentences are; None: a few of our own, which say too little of a rounded graph.
+    """
     check_folder(bundle, Kind.BUNDLE)
-    encoder, data, options = open_with_torch(model), PreparedData(prepared), settings.export
+    encoder, options = open_with_torch(model), settings.export
+    data = None if prepared is None else PreparedData(prepared)
     checkpoint = identity_of(Path(model)) if is_checkpoint(Path(model)) else ""
-    sentences = sentences_for_parity(data)
+    if prepared is None and options.precision != "fp32":
+        raise CseError(f"export.precision: {options.precision} is judged by prepared data; run `cse prepare`")
+    sentences = SENTENCES if data is None else sentences_for_parity(data)
     scores = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in metrics if path.is_file()}
     calibration: list[str] = []
-    if options.precision == "int8":
+    if data is not None and options.precision == "int8":
         own = sentences_for_ranges(data, judged=sentences)
         calibration = own + mixed_texts(judged=False)
         click.echo(
@@ -82,10 +90,10 @@ def export_stage(
         draft.parity = check_parity(encoder, onnx, sentences, tolerance=options.tolerance, precision=options.precision)
         if options.precision == "int8":
             draft.parity |= check_mixed(encoder, onnx)
-        if options.precision != "fp32":
+        if data is not None and options.precision != "fp32":
             scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
             draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
-        for task in of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
+        for task in of_kind([] if data is None else open_tasks(data, OWN), LabelledTexts)[:1]:
             write_json(draft.folder / CLASSES, classes_of(onnx, task))
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "

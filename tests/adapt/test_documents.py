@@ -8,7 +8,6 @@ from random import Random
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 from cse.adapt.judged import Judged
@@ -28,11 +27,10 @@ from cse.model.checkpoint import identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus.output import open_vectors
-from cse.scale.corpus.shard import shard_tables
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
+from tests.search.corpora import rows_of
 from tests.tiny import WORDS
 
 QUICK = ("-s", "train.max_length=16", "-s", "train.batch_size=16", "-s", "prompt.length=2", "-s", "data.stand_ins=3")
@@ -101,7 +99,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert again.code == 0 and "trained" not in again.out and again.out in done.out
     found = cse("search", "out/index", texts[3], "-k", "24")
     assert {line.split()[6] for line in found.out.splitlines()} == {f"d{n}" for n in range(24)}, found.err
-    rows = pa.concat_tables(shard_tables(open_vectors("out/index"), ["text", "embedding"]))
+    rows = rows_of("out/index")
     indexed = rows["embedding"].combine_chunks().flatten().to_numpy().reshape(len(rows), -1)
     with keep_vectors(place / "out/vectors", adds=False):
         kept = bare_backbone.encode(rows["text"].to_pylist())

@@ -618,7 +618,7 @@ def test_options_that_ask_for_what_is_not_measured(cse, project):
         ("post", ["data/checkpoint", "--kind", "whitening"]),
         ("export", []),
         ("report", []),
-        ("embed", ["lines.txt"]),
+        ("index", ["lines.txt"]),
     ],
 )
 def test_out_never_replaces_what_is_not_ours(cse, project, monkeypatch, command, options):

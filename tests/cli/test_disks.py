@@ -16,7 +16,6 @@ from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
 from tests.tiny import WORDS
 
-EMBED = ("embed", "lines.txt", "--out", "vectors", "--workers", "0", "--keep-text")
 SMALL = ("-s", "data.max_rows=200", "-s", "data.drop=[duplicates]")
 # what it writes, where it is named; bytes that a file may have on the full disk
 COMMANDS = {
@@ -36,8 +35,7 @@ COMMANDS = {
     "bank create": (("bank", "create", "bank", "data/checkpoint"), "bank", 100_000),
     "bank add": (("bank", "add", "bank", "data/checkpoint", "--name", "x"), "bank", 500),
     "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),
-    "embed": (EMBED, "vectors", 300),
-    "index": (("index", "vectors"), "vectors", 500),
+    "index": (("index", "lines.txt", "--out", "vectors"), "vectors", 500),
     "report": (("report", "records", "--out", "data/report"), "data/report", 20_000),
     "preset": (("preset", "use", "promcse-eh-minilm"), "params.yaml", 50),
 }
@@ -52,7 +50,7 @@ def whole(trained, tmp_path_factory) -> Path:
     (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        for name in ("records", "post", "bank create", "embed", "index"):
+        for name in ("records", "post", "bank create", "index"):
             patch.setattr(sys, "argv", ["cse", *COMMANDS[name][0]])
             with pytest.raises(SystemExit) as left:
                 main()
@@ -84,7 +82,7 @@ def test_a_full_disk(cse, disk, name, request):
     if name == "export":
         request.getfixturevalue("traced_anew")
     command, where, file_bytes = COMMANDS[name]
-    if name == "embed":
+    if name == "index":
         shutil.rmtree(disk / "vectors")
     before = contents(disk)
     with full_disk(file_bytes):

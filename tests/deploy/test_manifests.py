@@ -20,7 +20,7 @@ KUBERNETES = DEPLOY / "kubernetes"
 FILES = sorted(path for path in DEPLOY.rglob("*") if path.suffix in (".yaml", ".json"))
 # of the custom resources, ray.io/v1
 JOB_FIELDS = {"entrypoint", "backoffLimit", "shutdownAfterJobFinishes", "ttlSecondsAfterFinished", "rayClusterSpec"}
-JOBS = ("rayjob-train", "rayjob-embed")
+JOBS = ("rayjob-train", "rayjob-index")
 CLUSTER_FIELDS = {"rayVersion", "authOptions", "headGroupSpec", "workerGroupSpecs"}
 GROUP_FIELDS = {"groupName", "replicas", "minReplicas", "maxReplicas", "rayStartParams", "template"}
 

@@ -11,7 +11,7 @@ from prefect.utilities.callables import parameter_schema
 
 from cse.cli.main import cli
 from flows import command_flows
-from flows.command_flows import adapt_cse, embed_cse, evaluate_cse, export_cse
+from flows.command_flows import adapt_cse, evaluate_cse, export_cse, index_cse
 
 SUMMARY = "It helped: intents MAP rose by 4.20.\n  more\n"
 SCORES = {
@@ -44,13 +44,13 @@ def ran(monkeypatch, tmp_path) -> dict:
     return found
 
 
-def test_a_folder_is_made_by_embed(ran):
-    given = {"corpus": "tickets/*.jsonl", "id_column": "ticket", "keep_text": True, "workers": 0, "index": True}
-    assert embed_cse.fn(out="data/vectors", **given).message == "done"
+def test_a_table_is_made_by_index(ran):
+    given = {"texts": "tickets/*.jsonl", "id_column": "ticket", "workers": 2, "changes": True}
+    assert index_cse.fn(out="data/search", **given).message == "done"
     assert ran["given"] == given | {
-        "out": "data/vectors", "model": "data/bundle", "text_column": "text", "domain_column": None,
-        "shard_rows": 8192, "batch_size": None, "provider": "auto", "normalize": True, "again": False, "role": None,
-        "title_column": None, "keep_column": (), "encoding": "utf-8",
+        "out": "data/search", "model": None, "text_column": None, "domain_column": None, "batch_size": None,
+        "provider": "auto", "again": False, "role": None, "title_column": None, "keep_column": (), "encoding": "utf-8",
+        "kind": "auto", "verify": False,
     }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_failed_command_fails_the_flow(monkeypatch):
 
 @pytest.mark.parametrize(
     ("flow", "but"),
-    [(adapt_cse, {"params"}), (embed_cse, set()), (evaluate_cse, {"params", "style", "json_path"}),
+    [(adapt_cse, {"params"}), (index_cse, {"verify"}), (evaluate_cse, {"params", "style", "json_path"}),
      (export_cse, {"params"})],
 )  # fmt: skip
 def test_a_flow_takes_what_its_command_takes(flow, but):
@@ -100,11 +100,11 @@ def test_a_flow_takes_what_its_command_takes(flow, but):
 
 
 def test_the_form_knows_numbers_choices_and_what_is_required():
-    schema = parameter_schema(embed_cse).model_dump()
-    rows = schema["properties"]["shard_rows"]
-    assert (rows["type"], rows["minimum"], rows["default"]) == ("integer", 1, 8192)
+    schema = parameter_schema(index_cse).model_dump()
+    workers = schema["properties"]["workers"]
+    assert (workers["type"], workers["minimum"], workers["default"]) == ("integer", 0, 0)
     assert schema["properties"]["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
-    assert set(schema["required"]) == {"corpus", "out"}
+    assert schema["required"] == ["out"]
     assert parameter_schema(export_cse).model_dump()["required"] == ["out"], "train-cse writes the pipeline's bundle"
     models = parameter_schema(evaluate_cse).model_dump()["properties"]["models"]
     assert models["default"] == ["data/checkpoint"]

@@ -12,6 +12,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from cse.search.table import open_table
 from tests.flows.prefect_server import (
     PrefectServer,
     prefect_server,
@@ -55,7 +56,7 @@ def test_what_is_deployed(project, server):
     named = {f"{flows[found['flow_id']]}/{found['name']}": found for found in deployments}
     assert set(named) == {
         "train-cse/local", "train-cse/gpu", "train-bank/local", "adapt-cse/local", "evaluate-cse/local",
-        "export-cse/local", "embed-cse/local",
+        "export-cse/local", "index-cse/local",
     }  # fmt: skip
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
     assert len(schedules) == 3
@@ -119,10 +120,9 @@ def test_the_other_flows(project, server, first_run, tmp_path):
     assert [row["model"] for row in rows] == ["data/checkpoint", "data/bundle"]
     assert rows[0]["evaluation"] == pytest.approx(rows[1]["evaluation"], abs=0.1)
     assert (tmp_path / "bundle/bundle.json").is_file()
-    corpus = {"corpus": str(text), "out": str(tmp_path / "vectors"), "workers": 1, "keep_text": True}
-    run = server.run("embed-cse/local", "embed-a-corpus", **corpus)
-    assert "2 vectors of 32 dimensions in 1 shard" in run["state"]["message"]
-    assert json.loads((tmp_path / "vectors/manifest.json").read_text())["rows"] == 2
+    run = server.run("index-cse/local", "index-texts", texts=str(text), out=str(tmp_path / "table"), workers=1)
+    assert "2 documents, exact search; 2 added" in run["state"]["message"]
+    assert len(open_table(str(tmp_path / "table"))) == 2
 
 
 # ---- cancelled, killed, away --------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import psutil
 import pytest
 
 from tests.cli.workspace import write_params, write_prepared
-from tests.scale.buckets import bucket  # noqa: F401 - a fixture
+from tests.search.buckets import bucket  # noqa: F401 - a fixture
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

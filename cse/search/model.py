@@ -1,4 +1,4 @@
-"""What a corpus is embedded with: a bundle, one domain of a bank, or the domains that the rows name."""
+"""What makes an index's vectors, a bundle, one domain of a bank or the domains that rows name, and its queries'."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from cse.data.checks import listed
 from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank, Domains, domain_of
+from cse.runtime.bank import Bank, Domains, domain_of, is_bank
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.mixed import nearest_domains
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, text_of
 
 _NONE = Domains({}, {})
@@ -71,12 +73,12 @@ class CorpusModel:
         """Numbers of a vector: of one domain its own; of several, all that the bank has."""
         return self.bank.manifest.dimension if self.one is None else self.one.dimension
 
-    def limits(self) -> tuple[int, int]:
-        """Return the shortest and the longest limit in tokens."""
+    @property
+    def limit(self) -> int:
+        """Tokens that the model reads; of several domains, the shortest limit."""
         own = [domain.max_length for domain in self.domains.usable.values() if not domain.for_queries]
         shared = [self.bank.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
-        found = [*own, *shared]
-        return min(found), max(found)
+        return min([*own, *shared])
 
     def task_text(self, role: str | None) -> str:
         """Return the task text of the role of rows; empty without a role."""
@@ -84,12 +86,12 @@ class CorpusModel:
         if role == QUERY and any(domain.for_queries for domain in domains):
             raise CseError(
                 f"--role {QUERY}: {self.folder} has a query side, which is for searching; an index holds what the bare "
-                "backbone makes, so embed without --role, or with --role passage"
+                "backbone makes, so index without --role, or with --role passage"
             )
         texts = {text_of(role, domain.texts) for domain in domains}
         if len(texts) > 1:
             raise CseError(
-                f"--role {role}: its task text differs between the domains of {self.folder}; embed one of them"
+                f"--role {role}: its task text differs between the domains of {self.folder}; index with one of them"
             )
         return texts.pop() if texts else ""
 
@@ -160,10 +162,79 @@ def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
         if _identity(domain, bank) != identities[name]:
             raise CseError(
                 f"{bank.folder}: domain {name} was replaced since this run began; run the command again "
-                "(`cse embed` with --again)"
+                "(`cse index` with --again)"
             )
 
 
 def _identity(domain: Domain, bank: Bank) -> str:
     """Return what makes the vectors of a domain's rows: of a query side, those of all domains alike."""
     return bank.manifest.documents if domain.for_queries else domain.identity()
+
+
+def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """Return in a few words what changed since an index was made; empty if nothing did."""
+    for key, now in new.items():
+        before = old.get(key)
+        if before == now:
+            continue
+        if key != "model":
+            return f"{key} was {before!r}, now {now!r}"
+        was, domains = dict(before or {}), dict(now)
+        old_domains, new_domains = was.pop("domains", {}), domains.pop("domains", {})
+        changed = [name for name in {**new_domains, **old_domains} if old_domains.get(name) != new_domains.get(name)]
+        if not changed or was != domains:
+            return "the model is different"
+        name = changed[0]
+        how = "is new" if name not in old_domains else "is gone" if name not in new_domains else "has changed"
+        return f"the model is different (domain {name} {how})"
+    return ""
+
+
+# ---- queries --------------------------------------------------------------------------------------------------------
+
+
+def open_encoder(url: str, facts: Mapping[str, Any], model: str | None = None, provider: str = "auto") -> OnnxEncoder:
+    """Open the model that made the vectors of an index.
+
+    Args:
+        url: the index.
+        facts: what it says of itself.
+        model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
+    """
+    made, name = facts["model"], model or facts["bundle"]
+    if "domains" in made and is_bank(name):
+        if made["domain"] is None:
+            raise CseError(
+                f"{url}: each row has the prompts of its own domain; say whose encode the query: --model {name}:NAME, "
+                f"where NAME is one of {listed(made['domains'])}"
+            )
+        name = f"{name}:{made['domain']}"
+    found = find_model(name)
+    if not _made(made, file_facts(found) if "domains" in made else model_facts(found)):
+        raise CseError(f"{name}: not the model that made {url}; name that one with --model or index again")
+    encoder = OnnxEncoder(found.folder, provider=provider)
+    hold_domains(encoder.bank, found.identities())
+    # vectors of several domains are as wide as the bank's
+    return encoder.of(found.domain, wide="domains" in made and made["domain"] is None)
+
+
+def role_of_queries(facts: Mapping[str, Any], encoder: OnnxEncoder) -> str | None:
+    """Return the role of queries: ``query`` with a query side, or where the rows have a role and the model has it."""
+    asked = encoder.query_side is not None or (facts["role"] is not None and QUERY in encoder.texts)
+    return QUERY if asked else None
+
+
+def changed_queries(url: str, facts: Mapping[str, Any], encoder: OnnxEncoder) -> str:
+    """Return a line if the query side is another than when the index was made; empty if not, or not known."""
+    now = "" if encoder.query_side is None else encoder.query_side.source
+    if facts["queries"] in (None, now):
+        return ""
+    return f"the query side is another than when {url} was made; its vectors stay valid"
+
+
+def _made(made: dict[str, Any], facts: dict[str, Any]) -> bool:
+    """Return whether the model of some vectors is the one with these facts, or has its domains among others."""
+    if made.get("domains") and made["domain"] is None and "domains" in facts:
+        same = facts["domains"].items() <= made["domains"].items()
+        return same and facts | {"domain": None, "domains": made["domains"]} == made
+    return facts == made

@@ -1,4 +1,4 @@
-"""`cse embed` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
+"""`cse index` and `cse search` with a bank: whose prompts make each vector, what is refused, what a change undoes."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import Bank
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus import embed as module
-from cse.scale.corpus.search import open_encoder
-from cse.scale.corpus.table import open_table
-from cse.scale.corpus.worker import Worker
+from cse.search import index as module
+from cse.search.model import open_encoder
+from cse.search.rows import Maker
+from cse.search.table import open_table
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.scale.banks import KINDS, TYPICAL, put_domain, write_bank
-from tests.scale.corpora import outputs, read_vectors, sentences, shards, write_jsonl, write_parquet, write_txt
+from tests.search.banks import KINDS, TYPICAL, put_domain, write_bank
+from tests.search.corpora import read_vectors, sentences, write_jsonl, write_parquet, write_txt
 
 TEXTS = [*sentences(20), "a", *TYPICAL["billing"], *TYPICAL["outage"], "the cat", "the"]
 NAMES = [list(KINDS)[number * 7 // 5 % 3] for number in range(len(TEXTS))]  # several in every shard
@@ -68,16 +68,15 @@ def write_table(path, names):
 
 @pytest.fixture
 def run(cse, monkeypatch):  # noqa: F811
-    """`cse embed` without Ray, ten rows a shard, with the texts."""
+    """`cse index`, ten rows a piece."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr(module, "PIECE", 10)
+    monkeypatch.setattr(module, "_COMMIT_ROWS", 10)
 
-    def embed(corpus, out, model, *options):
-        return cse(
-            "embed", corpus, "--out", out, "--model", model, "--workers", 0, "--shard-rows", 10, "--provider", "cpu",
-            "--keep-text", *options,
-        )  # fmt: skip
+    def index(corpus, out, model, *options):
+        return cse("index", corpus, "--out", out, "--model", model, "--provider", "cpu", *options)
 
-    return embed
+    return index
 
 
 def expected(bank, domain, texts=TEXTS):
@@ -89,11 +88,14 @@ def identities(bank):
 
 
 def facts(folder):
-    """What plan and manifest say of the model; they agree."""
-    plan = json.loads((folder / "plan.json").read_text())["facts"]["model"]
-    manifest = json.loads((folder / "manifest.json").read_text())["model"]
-    assert manifest == {"path": manifest["path"], **plan}
-    return plan
+    """What the table says of the model."""
+    import lancedb
+
+    return json.loads(lancedb.connect(str(folder)).open_table("index").schema.metadata[b"cse"])["model"]
+
+
+def rows_in(folder):
+    return len(read_vectors(folder)[0])
 
 
 # ---- whose prompts ------------------------------------------------------------------------------------------------
@@ -117,11 +119,10 @@ def test_one_domain_for_all_rows(run, corpus, tmp_path, bank, domain):
 def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank, ending):
     names = [*NAMES[:-1], "auto"]
     path = write_table(tmp_path / f"a.{ending}", names)
-    done = run(path, tmp_path / "vectors", bank, "--domain-column", "queue", "--id-column", "n")
+    done = run(path, tmp_path / "vectors", bank, "--domain-column", "queue")
     assert done.code == 0, done.err
     ids, vectors, texts = read_vectors(tmp_path / "vectors")
-    assert list(map(int, ids)) == list(range(len(TEXTS)))
-    assert texts == TEXTS
+    assert (ids, texts) == (list(range(len(TEXTS))), TEXTS)
     assert len(set(names[:10])) == len(KINDS), "a shard mixes all domains"
     np.testing.assert_allclose(vectors, expected(bank, names), atol=1e-5)
     assert np.abs(vectors - expected(bank, [*names[1:], "plain"])).max() > 0.01
@@ -133,72 +134,69 @@ def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank, ending):
 
 
 def stop_after_one(monkeypatch):
-    """Let the next run end after its first shard."""
-    encode = Worker.encode
+    """Let the next run end after its first piece."""
+    embed, done = Maker.embed, []
 
-    def encode_one(self, work):
-        if work.piece.number:
-            monkeypatch.setattr(Worker, "encode", encode)
+    def embed_one(self, ready):
+        if done:
+            monkeypatch.setattr(Maker, "embed", embed)
             raise Interrupted(15, "after 10 rows")
-        return encode(self, work)
+        done.append(True)
+        return embed(self, ready)
 
-    monkeypatch.setattr(Worker, "encode", encode_one)
+    monkeypatch.setattr(Maker, "embed", embed_one)
 
 
 @pytest.mark.parametrize("how", ["auto", "column"])
-def test_a_stopped_run_resumes_unless_its_domain_was_replaced(
+def test_a_stopped_run_goes_on_unless_its_domain_was_replaced(
     run, corpus, table, tmp_path, bank, tiny_folders, monkeypatch, how
 ):
-    out, straight = tmp_path / "vectors", tmp_path / "straight"
+    out = tmp_path / "vectors"
     given = (table, out, bank, "--domain-column", "queue") if how == "column" else (corpus, out, f"{bank}:{how}")
-    run(given[0], straight, *given[2:])
     stop_after_one(monkeypatch)
     assert run(*given).code == 128 + 15
     kept = shutil.copytree(bank, tmp_path / "kept")
     put_domain(bank, tiny_folders["bert"], "billing", 7)
-    before = outputs(out)
     assert run(*given).refused() == (
         f"{out}: made from different input: the model is different (domain billing has changed); use another --out, or "
         "--again to start over"
     )
-    assert outputs(out) == before
-    assert len(shards(out)) == 1
+    assert rows_in(out) == 10
     shutil.rmtree(bank)
     kept.rename(bank)
-    assert "10 of them from earlier runs" in run(*given).err
-    assert outputs(out) == outputs(straight)
+    assert f"{len(TEXTS) - 10} new, 0 changed, 0 gone, 10 as they were" in run(*given).err
+    np.testing.assert_allclose(read_vectors(out)[1], expected(bank, NAMES if how == "column" else how), atol=1e-5)
     put_domain(bank, tiny_folders["bert"], "billing", 7)
     assert run(*given, "--again").code == 0
-    _, vectors, _ = read_vectors(out)
-    np.testing.assert_allclose(vectors, expected(bank, NAMES if how == "column" else how), atol=1e-5)
+    np.testing.assert_allclose(read_vectors(out)[1], expected(bank, NAMES if how == "column" else how), atol=1e-5)
 
 
-def test_a_domain_replaced_before_the_worker_starts(run, table, tmp_path, bank, tiny_folders, monkeypatch):
-    def late(config):
+def test_a_domain_replaced_before_the_model_is_open(run, table, tmp_path, bank, tiny_folders, monkeypatch):
+    def late(recipe):
         put_domain(bank, tiny_folders["bert"], "outage", 7)
-        return Worker(config)
+        return Maker(recipe)
 
-    monkeypatch.setattr(module, "Worker", late)
-    line = run(table, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
-    assert line.startswith(f"{bank}: domain outage was replaced since this run began; run the command again")
-    assert shards(tmp_path / "vectors") == []
+    monkeypatch.setattr(module, "Maker", late)
+    done = run(table, tmp_path / "vectors", bank, "--domain-column", "queue")
+    assert f"{bank}: domain outage was replaced since this run began; run the command again" in done.err
+    assert rows_in(tmp_path / "vectors") == 0
     assert run(table, tmp_path / "one", f"{bank}:outage").code == 0  # found as it is now
 
 
 @pytest.mark.parametrize("how", ["auto", "column"])
-def test_a_worker_keeps_the_domains_that_it_started_with(
+def test_a_run_keeps_the_domains_that_it_started_with(
     run, corpus, table, tmp_path, bank, tiny_folders, monkeypatch, how
 ):
     names = NAMES if how == "column" else "auto"
     before = expected(bank, names)
-    prepare = Worker.prepare
+    prepare = Maker.prepare
 
-    def prepare_late(self, piece, rows):
-        put_domain(bank, tiny_folders["bert"], "billing", 7 + piece.number)
+    def prepare_late(self, documents):
+        put_domain(bank, tiny_folders["bert"], "billing", 7 + documents["id"][0].as_py())
         put_domain(bank, tiny_folders["bert"], "outage", 8)
-        return prepare(self, piece, rows)
+        return prepare(self, documents)
 
-    monkeypatch.setattr(Worker, "prepare", prepare_late)
+    monkeypatch.setattr(Maker, "prepare", prepare_late)
     given = (table, bank, "--domain-column", "queue") if how == "column" else (corpus, f"{bank}:auto")
     assert run(given[0], tmp_path / "vectors", *given[1:]).code == 0
     _, vectors, _ = read_vectors(tmp_path / "vectors")
@@ -221,16 +219,16 @@ def test_a_worker_keeps_the_domains_that_it_started_with(
 def test_a_row_of_no_domain_is_named_before_a_model_is_opened(
     run, tmp_path, bank, monkeypatch, ending, line, name, wanted
 ):
-    monkeypatch.setattr(module, "Worker", None)
+    monkeypatch.setattr(module, "Maker", None)
     path = write_table(tmp_path / f"a.{ending}", [*NAMES[:14], name, *NAMES[15:]])
     said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
     assert f"a.{ending}:{line}: " in said
     assert wanted in said
-    assert outputs(tmp_path / "vectors") == {}
+    assert not (tmp_path / "vectors/index.lance").exists()
 
 
 def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):  # noqa: F811
-    monkeypatch.setattr(module, "Worker", None)
+    monkeypatch.setattr(module, "Maker", None)
     column = ("--domain-column", "queue")
     for given, wanted in (
         ((corpus, bank, *column), f"--domain-column queue: {corpus} has no columns; use a .csv"),
@@ -248,7 +246,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
     for name in TYPICAL:
         remove_domain(bank, name)
     assert "domain auto needs domains that" in run(corpus, tmp_path / "vectors", f"{bank}:auto").refused()
-    assert outputs(tmp_path / "vectors") == {}
+    assert not (tmp_path / "vectors/index.lance").exists()
 
 
 # ---- search -------------------------------------------------------------------------------------------------------
@@ -269,15 +267,15 @@ def by_numpy(bank, folder, query, domain):
 def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp_path, bank, tiny_folders):  # noqa: F811
     add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "headed"), "plain"), replace=True)
     alone, mixed, query = tmp_path / "alone", tmp_path / "mixed", "the red bird"
-    assert run(corpus, alone, f"{bank}:plain", "--index").code == 0
+    assert run(corpus, alone, f"{bank}:plain").code == 0
     _, vectors, _ = read_vectors(alone)
     assert vectors.shape == (len(TEXTS), 5)
     np.testing.assert_allclose(vectors, expected(bank, "plain"), atol=1e-5)
     np.testing.assert_allclose(nearest(cse, alone, query), by_numpy(bank, alone, query, "plain"), atol=1e-5)
-    assert run(table, mixed, bank, "--domain-column", "queue", "--index").code == 0
+    assert run(table, mixed, bank, "--domain-column", "queue").code == 0
     _, vectors, _ = read_vectors(mixed)
     np.testing.assert_allclose(vectors, expected(bank, list(NAMES)), atol=1e-5)
-    encoder = open_encoder(open_table(str(mixed)), f"{bank}:plain", "cpu")
+    encoder = open_encoder(str(mixed), open_table(str(mixed)).facts, f"{bank}:plain", "cpu")
     assert encoder.dimension == encoder.encode(query).shape[-1] == vectors.shape[1] > 5, "as wide as the bank"
     assert encoder.encode([]).shape == (0, vectors.shape[1])
     np.testing.assert_allclose(encoder.encode([query, query])[1, :5], expected(bank, "plain", query), atol=1e-5)
@@ -290,7 +288,7 @@ def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp
 @pytest.mark.parametrize("domain", ["outage", "auto"])
 def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, tmp_path, bank, tiny_folders, domain):  # noqa: F811
     out, query = tmp_path / "vectors", "the red bird"
-    run(corpus, out, f"{bank}:{domain}", "--index")
+    run(corpus, out, f"{bank}:{domain}")
     wanted = by_numpy(bank, out, query, domain)
     np.testing.assert_allclose(nearest(cse, out, query), wanted, atol=1e-5)
     assert np.abs(wanted - by_numpy(bank, out, query, "plain")).max() > 0.01
@@ -301,12 +299,12 @@ def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, tmp_path, bank
     assert f"{moved}:plain: not the model that made" in cse("search", out, query, "--model", f"{moved}:plain").refused()
     put_domain(moved, tiny_folders["bert"], "outage", 7)
     line = cse("search", out, query, "--model", moved).refused()
-    assert line == f"{moved}:{domain}: not the model that made {out}; name that one with --model or embed again"
+    assert line == f"{moved}:{domain}: not the model that made {out}; name that one with --model or index again"
 
 
 def test_vectors_of_many_domains_need_one_for_the_query(cse, run, table, tmp_path, bank, tiny_folders):  # noqa: F811
     out, query = tmp_path / "vectors", "the red bird"
-    run(table, out, bank, "--domain-column", "queue", "--index")
+    run(table, out, bank, "--domain-column", "queue")
     line = cse("search", out, query).refused()
     assert line == (
         f"{out}: each row has the prompts of its own domain; say whose encode the query: --model {bank}:NAME, where "

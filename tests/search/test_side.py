@@ -16,12 +16,12 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.scale.corpus.search import open_encoder, role_of_queries
-from cse.scale.corpus.table import open_table
+from cse.search.model import open_encoder, role_of_queries
+from cse.search.table import open_table
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
-from tests.scale.corpora import outputs, read_vectors, write_txt
+from tests.search.corpora import read_vectors, write_txt
 from tests.sides import PARTS, query_side
 from tests.tiny import WORDS
 
@@ -50,21 +50,15 @@ def models(tiny_folders, empty_banks, tmp_path_factory):
 
 
 @pytest.fixture
-def embed(cse, tmp_path, monkeypatch):  # noqa: F811
-    """Embed and index the texts with a model."""
+def made(cse, tmp_path, monkeypatch):  # noqa: F811
+    """Index the texts with a model."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     corpus = write_txt(tmp_path / "corpus.txt", TEXTS)
 
     def run(model, *options):
-        out = tmp_path / f"vectors-{str(model).rpartition('/')[2].replace(':', '-')}"
-        done = cse(
-            "embed", corpus, "--out", out, "--model", model, "--workers", 0, "--shard-rows", 10, "--provider", "cpu",
-            "--keep-text", *options,
-        )  # fmt: skip
-        if done.code:
-            return done
-        assert cse("index", out).code == 0
-        return out
+        out = tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
+        done = cse("index", corpus, "--out", out, "--model", model, "--provider", "cpu", *options)
+        return done if done.code else out
 
     return run
 
@@ -81,8 +75,8 @@ SIDES = ["mapped", "prompted", "bank:mapped", "bank:later"]
 
 
 @pytest.mark.parametrize("made_by", ["bare", "prompted", "bank:mapped"])
-def test_any_query_side_searches_any_index_and_changes_nothing(cse, embed, models, made_by):  # noqa: F811
-    out = embed(models / made_by)
+def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models, made_by):  # noqa: F811
+    out = made(models / made_by)
     bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
     np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
     before = bytes_of(out)
@@ -92,35 +86,36 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, embed, model
         queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
         for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
             assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
-        said = f"the query side is another than when {out} was embedded; its vectors stay valid"
+        said = f"the query side is another than when {out} was made; its vectors stay valid"
         assert (said in found.err) == (side != made_by)
         assert len(found.err.splitlines()) == (side != made_by)
     assert bytes_of(out) == before
 
 
-def test_without_a_name_the_query_side_of_then_searches(embed, models):
+def test_without_a_name_the_query_side_of_then_searches(made, models):
     for model in ("mapped", "bank:mapped"):
-        table = open_table(str(embed(models / model)))
-        encoder = open_encoder(table, provider="cpu")
-        assert role_of_queries(table, encoder) == "query"
+        out = str(made(models / model))
+        facts = open_table(out).facts
+        encoder = open_encoder(out, facts, provider="cpu")
+        assert role_of_queries(facts, encoder) == "query"
         expected = OnnxEncoder(models / "mapped", provider="cpu").encode(QUERIES, role="query")
         np.testing.assert_allclose(encoder.encode(QUERIES, role="query"), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
-def test_rows_are_no_queries(embed, models, model):
-    assert embed(models / model, "--role", "query").refused() == (
+def test_rows_are_no_queries(made, models, model):
+    assert made(models / model, "--role", "query").refused() == (
         f"--role query: {models / model.removesuffix(':prompted')} has a query side, which is for searching; an index "
-        "holds what the bare backbone makes, so embed without --role, or with --role passage"
+        "holds what the bare backbone makes, so index without --role, or with --role passage"
     )
 
 
-def test_what_was_trained_on_both_sides_is_another_model(cse, embed, models):  # noqa: F811
-    out = embed(models / "both")
+def test_what_was_trained_on_both_sides_is_another_model(cse, made, models):  # noqa: F811
+    out = made(models / "both")
     for model in ("bare", "prompted", "bank:prompted"):
         found = cse("search", out, QUERIES[0], "--model", models / model)
         assert "not the model that made" in found.refused()
-    out = embed(models / "bare")
+    out = made(models / "bare")
     found = cse("search", out, QUERIES[0], "--model", models / "bank:both")
     assert "not the model that made" in found.refused()
 
@@ -132,21 +127,20 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
     corpus = write_txt(tmp_path / "corpus.jsonl", rows)
     out = tmp_path / "vectors"
-    options = ("--model", bank, "--domain-column", "queue", "--workers", 0, "--keep-text", "--provider", "cpu")
-    assert cse("embed", corpus, "--out", out, *options).code == 0
+    options = ("--model", bank, "--domain-column", "queue", "--provider", "cpu")
+    assert cse("index", corpus, "--out", out, *options).code == 0
     onnx = OnnxEncoder(bank, provider="cpu")
     bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
     both = onnx.encode(TEXTS, domain="both")
     expected = [both[row] if name == "both" else bare[row] for row, name in enumerate(names)]
     np.testing.assert_allclose(read_vectors(out)[1], np.stack(expected), atol=1e-5)
-    assert cse("index", out).code == 0
     later = SentenceEncoder.load(json.loads((bank / "bundle.json").read_text())["backbone"]["name"]).backbone
     add_domain(bank, make_domain(query_side(later, **PARTS["prompt"], seed=7), "prompted"), replace=True)
-    kept = outputs(out)
+    kept = bytes_of(out)
     found = cse("search", out, QUERIES[0], "--model", f"{bank}:prompted", "--mode", "vectors")
     assert (found.code, found.err) == (0, "")
-    assert outputs(out) == kept
-    failed = cse("embed", corpus, "--out", tmp_path / "other", *options, "--role", "query")
+    assert bytes_of(out) == kept
+    failed = cse("index", corpus, "--out", tmp_path / "other", *options, "--role", "query")
     assert failed.refused().startswith("--role query: ")
 
 
@@ -162,6 +156,6 @@ def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_
         shutil.copytree(models / name, out / "bundle")
         said, *cut = index_documents(data, out).splitlines()
         assert said == f'6 documents indexed: cse search {out / "index"} "..."'
-        assert cut == [] if seen else cut[0].startswith("1 row was truncated to ")
-        seen.append(bytes_of(out / "index"))
+        assert cut == []
+        seen.append({name: found for name, found in bytes_of(out / "index").items() if name != "index.log"})
     assert all(one == seen[0] for one in seen)

@@ -11,7 +11,6 @@ from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
 from cse.errors import CseError
 from cse.ray_session import Crew, Machine, cpus_each, gpus_each, largest_crew, listed_machines, places, with_more
-from cse.scale.corpus import cluster
 from cse.training.workers import _share
 
 
@@ -82,18 +81,6 @@ def test_crews():
     assert largest_crew(ray_of((1, 1), 8), 4, 9) == Crew(1, 1, 1.0), "the other machine has no GPU"
     with pytest.raises(CseError, match=r"takes 1 CPU of one machine: Ray has 2 machines of 0 CPUs$"):
         largest_crew(ray_of(0, 0), None, 9)
-
-
-def test_embed_refuses_what_finds_no_place():
-    assert cluster._crew(ray_of(2, 2, 2), 4, "cpu") == Crew(4, 1)
-    assert cluster._crew(ray_of((4, 1), (2, 1)), 4, "cuda") == Crew(4, 1, 0.5)
-    line = r"--workers 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs; use 6 or fewer$"
-    with pytest.raises(CseError, match=line):
-        cluster._crew(ray_of(2, 2, 2), 7, "cpu")
-    with pytest.raises(CseError, match=r"--workers 4: each takes 1 CPU and 0.25 GPUs of one machine.*use 1 or fewer$"):
-        cluster._crew(ray_of((1, 1), 8), 4, "cuda")
-    with pytest.raises(CseError, match="no GPU"):
-        cluster._crew(ray_of(8), None, "cuda")
 
 
 def test_training_asks_for_what_a_machine_has():

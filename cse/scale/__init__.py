@@ -1,1 +1,0 @@
-"""Distributed work with Ray: training on several workers and encoding a corpus."""

@@ -1,0 +1,428 @@
+"""An index: a LanceDB table of passages with their vectors, and of documents with their words, on disk or in a bucket.
+
+A row is a passage; the first of a document has its words, and its text where there are more. Every run of `cse index`
+makes new versions of the table; the tag ``ready`` names the last one that is whole. A search reads that version to its
+end, whatever is written meanwhile. What made the table stands in its metadata.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from cse.data.checks import listed
+from cse.errors import CseError, nearest, one_line
+from cse.outputs import check_place
+from cse.search.corpus import OWN
+from cse.search.hybrid import DEPTH, fuse, search
+from cse.search.words import tokens
+from cse.storage import DRAFTS, Folder
+
+Mode = Literal["hybrid", "vectors", "words"]
+MODES: tuple[Mode, ...] = get_args(Mode)
+
+TABLE = "index"
+TABLE_FOLDER, LOG, LOCK = f"{TABLE}.lance", f"{TABLE}.log", ".cse-lock"
+FACTS = b"cse"  # key of the table's metadata
+FORMAT = 5  # of the table
+READY = "ready"
+PASSAGE, DOCUMENT, EMBEDDING, WORDS, KEY = OWN[1], *OWN[3:]
+_SHOWN = "id", PASSAGE, "text"
+_SCORE = "_relevance_score"  # column of what a hybrid search ranks by
+_RECORD = "sha256.json"  # in the table's folder: size and SHA-256 of its files, which never change under their names
+_CHANGING = ("_refs/", "_versions/latest_version_hint.json", _RECORD)
+_AT_OPENING = 16 << 20  # bytes that are read to check the small files
+_BUCKETS = ("s3", "gs", "az")
+_PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
+_PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
+_QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A document found, by its best passage.
+
+    Attributes:
+        score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
+            among the documents that either found, and lent among those that are alike (``cse.search.hybrid``).
+        cosine: of the passage with the query; None where words alone found it.
+        bm25: of the document; None where no word of it is in the query, or it is not among the best.
+        passage: number of the passage, from 0; of a search by words, 0.
+        text: that of the passage; of a search by words, of the document.
+        values: the kept columns, by name.
+    """
+
+    id: int | str
+    score: float
+    cosine: float | None
+    bm25: float | None
+    passage: int
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SearchTable:
+    """An open index, fixed at the version that was ready then.
+
+    Attributes:
+        facts: what made it, see ``cse.search.index``.
+    """
+
+    table: Any
+    url: str
+    facts: dict[str, Any]
+
+    @property
+    def dimension(self) -> int:
+        """Width of a vector."""
+        return int(self.table.schema.field(EMBEDDING).type.list_size)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns that a search shows."""
+        return [name for name in self.table.schema.names if name not in OWN or name in _SHOWN]
+
+    @property
+    def approximate(self) -> bool:
+        """Whether it compares the nearest partitions alone."""
+        return any(index.columns == [EMBEDDING] for index in self.table.list_indices())
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of passages."""
+        return int(self.table.count_rows())
+
+    @cached_property
+    def documents(self) -> int:
+        """Number of documents."""
+        return int(self.table.count_rows(f"{PASSAGE} = 0"))
+
+    def __len__(self) -> int:
+        return self.documents
+
+    def search(
+        self,
+        queries: Sequence[str],
+        vectors: NDArray[np.float32] | None,
+        k: int,
+        mode: Mode,
+        *,
+        where: str | None = None,
+        exact: bool = False,
+    ) -> list[list[Hit]]:
+        """Return at most ``k`` documents for each query, best first; of those with equal cosines the earlier.
+
+        The first are the same whatever ``k`` is.
+
+        Args:
+            vectors: their vectors (q, d) of unit length; None for mode ``words``.
+            k: fewer are returned if there are fewer documents, or if the words of a query are in fewer.
+            where: SQL condition on columns that rows must meet.
+            exact: compare every vector even if the index is approximate.
+        """
+        for number, query in enumerate(queries, start=1):
+            if not query.strip():
+                raise CseError(f"search: query {number} is empty; write at least a word")
+        if vectors is not None and vectors.shape != (len(queries), self.dimension):
+            raise CseError(
+                f"search: {len(queries)} queries, vectors {vectors.shape}; {self.url} has {self.dimension} dimensions"
+            )
+        if where is not None:
+            # in brackets, or whatever follows the condition would be ignored
+            outside = _QUOTED.sub("", where)
+            if min(accumulate((sign == "(") - (sign == ")") for sign in outside), default=-1) < 0:
+                raise _no_condition(where)
+            where = f"({where}\n)"
+        with self._errors(where):
+            asked = [_Asked(self, mode, where, exact) for _ in queries]
+            return [
+                one.best(query, None if vectors is None or mode == "words" else vectors[row], k)
+                for row, (one, query) in enumerate(zip(asked, queries, strict=True))
+            ]
+
+    def whole(self, hits: Sequence[Hit]) -> dict[int | str, str]:
+        """Return the whole texts of documents, by their ids."""
+        rows = self._of_documents([hit.id for hit in hits], ["id", "text", DOCUMENT], f"{PASSAGE} = 0")
+        return {row["id"]: row[DOCUMENT] if row[DOCUMENT] is not None else row["text"] for row in rows.to_pylist()}
+
+    def _of_documents(self, ids: Sequence[int | str], columns: Sequence[str], where: str | None) -> pa.Table:
+        """Return the rows of documents that meet a condition."""
+        named = f"id IN ({', '.join(map(literal, ids))})" if ids else "false"
+        condition = named if where is None else f"{named} AND {where}"
+        return self.table.search().where(condition).select(list(columns)).with_row_id(True).limit(self.rows).to_arrow()
+
+    @contextmanager
+    def _errors(self, where: str | None) -> Iterator[None]:
+        try:
+            yield
+        except (ValueError, RuntimeError, OSError) as error:
+            if isinstance(error, CseError):
+                raise
+            said = str(error)
+            if unknown := re.search(r"No field named (\"?)(.+?)\1\. Valid", said):
+                name = unknown[2]
+                near = nearest(name, self.columns)
+                raise CseError(f"--where: no column {name!r}{near}; the columns are {listed(self.columns)}") from None
+            if where is not None and ("parser error" in said or "SQL predicate" in said):
+                raise _no_condition(where[1:-2]) from None
+            if where is not None and said.startswith("Invalid input"):
+                reason = re.sub(r",? */\S+\.rs:\d+:\d+|.*: Invalid user input: |Invalid input, ", "", one_line(said))
+                raise CseError(f"--where: {where[1:-2][:80]!r} is not a condition: {reason[:200]}") from None
+            if "Not found" in said:
+                raise CseError(
+                    f"{self.url}: the index was removed during the search; build it again (cse index)"
+                ) from None
+            raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """How a table is searched for one query."""
+
+    index: SearchTable
+    mode: Mode
+    where: str | None
+    exact: bool
+
+    def best(self, query: str, vector: NDArray[np.float32] | None, k: int) -> list[Hit]:
+        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on."""
+        hits, depth, least = dict[int | str, Hit](), DEPTH, np.inf
+        while True:
+            for hit in self._ranked(query, vector, depth, k - len(hits), hits.keys()):
+                least = min(least, hit.score)  # a deeper scale would give a later one more
+                hits[hit.id] = replace(hit, score=least)
+            if len(hits) >= k or depth >= self.index.documents:
+                return list(hits.values())
+            depth *= 2
+
+    def _ranked(
+        self, query: str, vector: NDArray[np.float32] | None, depth: int, most: int, known: Collection[int | str]
+    ) -> Iterator[Hit]:
+        """Yield at most so many documents that are not known, of the best ``depth``."""
+        if self.mode == "words" or vector is None:
+            rows = self._worded(query, depth, [*self.index.columns, DOCUMENT])
+            rows = rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
+        else:
+            rows = self._near(vector, depth)
+            rows = self._both(rows, query, vector, depth) if self.mode == "hybrid" else _first_of_each(rows)
+        for row in rows.to_pylist():
+            if row["id"] not in known and most > 0:
+                most -= 1
+                yield self._hit(row)
+
+    def _near(self, vector: NDArray[np.float32], depth: int) -> pa.Table:
+        """Return the nearest passages, enough for so many documents on average."""
+        index, hybrid = self.index, self.mode == "hybrid"
+        passages = -(-depth * index.rows // max(index.documents, 1))
+        # of unit vectors: a zero vector has no cosine distance and would be left out
+        builder = index.table.search(vector, EMBEDDING, "vector").distance_type("dot").nprobes(_PROBES)
+        builder = builder.refine_factor(_PER_ROW if hybrid else 1)
+        builder = builder.bypass_vector_index() if self.exact else builder
+        columns = [*index.columns, *([EMBEDDING] if hybrid else []), "_distance"]
+        return self._read(builder, columns, passages)
+
+    def _worded(self, query: str, depth: int, columns: Sequence[str]) -> pa.Table:
+        """Return the first passages of the documents with the best words."""
+        from lancedb.query import MatchQuery
+
+        builder = self.index.table.search(MatchQuery(" ".join(tokens(query)), WORDS), query_type="fts")
+        return self._read(builder, [*columns, "_score"], depth)
+
+    def _read(self, builder: Any, columns: Sequence[str], count: int) -> pa.Table:
+        builder = builder if self.where is None else builder.where(self.where, prefilter=True)
+        return builder.select(list(columns)).with_row_id(True).limit(max(min(count, self.index.rows), 1)).to_arrow()
+
+    def _both(self, near: pa.Table, query: str, vector: NDArray[np.float32], depth: int) -> pa.Table:
+        """Return the documents that vectors and words found by their best passages, best first, without vectors."""
+        index = self.index
+        columns = [*index.columns, EMBEDDING]
+        worded = self._worded(query, depth, columns)
+        new = worded.filter(pc.invert(pc.is_in(worded["id"], near["id"].combine_chunks())))
+        if index.rows > index.documents:  # words find the first passage of a document, another may be nearer
+            new = index._of_documents(new["id"].to_pylist(), columns, self.where)
+        rows = pa.concat_tables([near, new], promote_options="default")
+        vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, len(vector))
+        cosines = vectors @ vector
+        ids = rows["id"].to_pylist()
+        order = np.argsort(-cosines, kind="stable") if index.rows > index.documents else np.arange(len(ids))
+        nearest_first = {ids[row]: int(row) for row in order[::-1]}  # of each document the nearest passage
+        best = sorted(nearest_first.values())
+        rows, ids = rows.take(pa.array(best, pa.int64())), [ids[row] for row in best]
+        vectors, cosines = vectors[best], cosines[best]
+        bm25 = dict(zip(worded["id"].to_pylist(), worded["_score"].to_pylist(), strict=True))
+        found = [bm25.get(key) for key in ids]
+        scored = np.array([score or 0 for score in found], np.float32)
+        # beyond the first, nothing is lent: that would take time that grows with the square of the documents
+        scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
+        rows = rows.drop_columns([EMBEDDING, "_distance"])
+        for name, values in (("_distance", 1 - cosines), ("_score", found), (_SCORE, scores)):
+            rows = rows.append_column(name, pa.array(values, pa.float64()))
+        return rows.take(np.argsort(-scores, kind="stable")[:depth])
+
+    def _hit(self, row: dict[str, Any]) -> Hit:
+        distance, bm25 = row.get("_distance"), row.get("_score")
+        cosine = None if distance is None else 1 - distance
+        score: float = {"hybrid": row.get(_SCORE), "words": bm25, "vectors": cosine}[self.mode]  # type: ignore[assignment]
+        kept = {name: row[name] for name in self.index.columns if name not in _SHOWN}
+        text = row[DOCUMENT] if row.get(DOCUMENT) is not None else row["text"]
+        return Hit(row["id"], score, cosine, bm25, row[PASSAGE], text, kept)
+
+
+def _first_of_each(rows: pa.Table) -> pa.Table:
+    """Return the first row of each document."""
+    first = {key: place for place, key in reversed([*enumerate(rows["id"].to_pylist())])}
+    return rows if len(first) == len(rows) else rows.take(sorted(first.values()))
+
+
+def _no_condition(where: str) -> CseError:
+    return CseError(f'--where: {where[:80]!r} is not a condition in SQL, such as "id = 7"')
+
+
+def literal(key: int | str) -> str:
+    """Return an id as SQL has it."""
+    return str(key) if isinstance(key, int) else "'" + key.replace("'", "''") + "'"
+
+
+def snippet(text: str, query: str, words: int = 30) -> str:
+    """Return the part of a text, about so many words, that has the most of a query's words, on one line."""
+    every = text.split()
+    if len(every) <= words * 3 // 2:
+        return " ".join(every)
+    wanted = set(tokens(query))
+    has = [set(tokens(word)) & wanted for word in every]
+    starts = range(0, len(every) - words // 2, max(words // 4, 1))
+    start = max(starts, key=lambda start: len(set().union(*has[start : start + words])))
+    before, after = "... " if start else "", " ..." if start + words < len(every) else ""
+    return f"{before}{' '.join(every[start : start + words])}{after}"
+
+
+# ---- the folder -----------------------------------------------------------------------------------------------------
+
+
+def open_table(url: str) -> SearchTable:
+    """Open the index in a folder, as the last finished run of `cse index` left it."""
+    folder = Folder(url)
+    names = folder.names()
+    if TABLE_FOLDER not in names:
+        near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
+        raise CseError(f"{url}: no index here{near or f'; make one with `cse index TEXTS --out {url}`'}")
+    database = connect(folder)
+    check_files(folder)
+    try:
+        table = database.open_table(TABLE)
+        table.checkout(READY)
+    except (ValueError, RuntimeError, OSError):
+        raise CseError(f"{url}: the index is not finished or damaged; {_again(url)}") from None
+    return SearchTable(table, url, facts_of(table, folder))
+
+
+def facts_of(table: Any, folder: Folder) -> dict[str, Any]:
+    """Return what made a table."""
+    try:
+        facts: dict[str, Any] = json.loads((table.schema.metadata or {})[FACTS])
+        if facts.pop("format", 1) == FORMAT:
+            return facts
+    except (KeyError, ValueError, TypeError):
+        raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; use another --out") from None
+    raise CseError(f"{folder.url}: an index of another version; make it again (cse index --again)")
+
+
+def connect(folder: Folder) -> Any:
+    """Open a folder as a LanceDB database."""
+    os.environ.setdefault("LANCEDB_LOG", "error")  # its warnings speak to programmers
+    try:
+        import lancedb
+    except ImportError:
+        raise CseError("the index needs LanceDB: pip install 'cse[search]'") from None
+    if folder.local:
+        return lancedb.connect(folder.path)
+    if folder.url.partition("://")[0] not in _BUCKETS:
+        raise CseError(f"{folder.url}: an index lies on a disk or in a bucket ({'://, '.join(_BUCKETS)}://)")
+    plain = os.environ.get("AWS_ENDPOINT_URL", "").startswith("http:")
+    return lancedb.connect(folder.url, storage_options={"allow_http": "true"} if plain else None)
+
+
+def refuse_foreign(folder: Folder) -> None:
+    """Refuse a folder that holds anything but an index of `cse index`, finished, damaged or not."""
+    names = folder.names() - {LOCK, DRAFTS}
+    if folder.local:
+        check_place(Path(folder.path))
+    if foreign := names - {TABLE_FOLDER, LOG}:
+        raise CseError(
+            f"{folder.url}: holds files that `cse index` did not put there ({min(foreign)}); use another --out "
+            "or move them away"
+        )
+    if TABLE_FOLDER in names:
+        try:
+            metadata = connect(folder).open_table(TABLE).schema.metadata or {}
+        except (ValueError, RuntimeError, OSError) as error:
+            if isinstance(error, CseError):
+                raise
+            return  # never finished, or damaged
+        if FACTS not in metadata:
+            raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; use another --out")
+
+
+def record(folder: Folder) -> None:
+    """Record size and SHA-256 of the files of a table; those of files that were recorded before stay."""
+    known = _recorded(folder)
+    files = {name: known.get(name) or [size, _digest(folder, name)] for name, size in _files(folder).items()}
+    folder.fs.pipe_file(f"{folder.path}/{TABLE_FOLDER}/{_RECORD}", json.dumps(files).encode())
+
+
+def check_files(folder: Folder, *, whole: bool = False) -> int:
+    """Compare the files of a table with their record, and return how many there are.
+
+    At opening, their sizes, and on a disk the content of the small ones; ``whole``, all.
+    """
+    known, there, left = _recorded(folder), _files(folder), _AT_OPENING if folder.local else 0
+    if not known:
+        raise CseError(f"{folder.url}: the index is not finished or damaged; {_again(folder.url)}")
+    for name, (size, digest) in sorted(known.items(), key=lambda each: each[1][0]):
+        left -= size
+        if there.get(name) != size or ((whole or left >= 0) and _digest(folder, name) != digest):
+            state = "not as it was written" if name in there else "missing"
+            raise CseError(f"{folder / TABLE_FOLDER}/{name}: {state}; {_again(folder.url)}")
+    return len(known)
+
+
+def _again(url: str) -> str:
+    return f"run `cse index` again with --out {url}, and --again if it is damaged"
+
+
+def _files(folder: Folder) -> dict[str, int]:
+    """Return the sizes of the table's files that never change, by name."""
+    folder.fs.invalidate_cache()
+    found = folder.fs.find(f"{folder.path}/{TABLE_FOLDER}/", detail=True)
+    after = len(TABLE_FOLDER) + 1
+    sizes = {path[path.index(TABLE_FOLDER + "/") + after :]: info["size"] for path, info in found.items()}
+    return {name: size for name, size in sizes.items() if not name.startswith(_CHANGING)}
+
+
+def _recorded(folder: Folder) -> dict[str, list[Any]]:
+    """Return size and SHA-256 of the files of a finished table, by name; none if there is no record."""
+    try:
+        found = json.loads(folder.read(f"{TABLE_FOLDER}/{_RECORD}"))
+        return {str(name): [int(size), str(digest)] for name, (size, digest) in found.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _digest(folder: Folder, name: str) -> str:
+    with folder.open(f"{TABLE_FOLDER}/{name}") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -1,0 +1,483 @@
+"""`cse index`: what it reads, keeps, updates, splits, refuses and says."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from cse.data import read as tables
+from cse.data.read import text_lines
+from cse.data.shape import read_rows, read_texts
+from cse.errors import CseError
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.search import index as module
+from cse.search.corpus import Columns, Corpus
+from cse.search.passages import passages
+from cse.search.table import MODES, open_table, snippet
+from cse.storage import Folder
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import contents
+from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
+from tests.search.corpora import read_vectors, rows_of, sentences, write_jsonl, write_parquet, write_txt
+
+TEXTS = [*sentences(45), "a", "the cat", "the"]
+
+
+@pytest.fixture
+def run(cse, bundle, monkeypatch):  # noqa: F811
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def index(corpus, out, *options):
+        return cse("index", corpus, "--out", out, "--model", bundle, "--provider", "cpu", *options)
+
+    return index
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_txt(tmp_path / "corpus.txt", TEXTS)
+
+
+@pytest.fixture
+def embedded(monkeypatch):
+    """The texts that runs embed."""
+    found, embed = [], module.Maker.embed
+
+    def noting(self, ready):
+        found.extend(ready.rows["text"].to_pylist())
+        return embed(self, ready)
+
+    monkeypatch.setattr(module.Maker, "embed", noting)
+    return found
+
+
+def found(cse, out, *arguments):  # noqa: F811
+    done = cse("search", out, *arguments, "--json", "--provider", "cpu")
+    assert done.code == 0, done.err
+    return [json.loads(line)["hits"] for line in done.out.splitlines()]
+
+
+def read(path, **columns):
+    """Ids and texts of a corpus."""
+    return [(one.id, one.text) for one in Corpus(str(path), Columns(**columns), Folder("nowhere"))]
+
+
+# ---- what is read -------------------------------------------------------------------------------------------------
+
+LINES = st.lists(st.text(st.sampled_from("aé\u2028 "), max_size=4), min_size=1, max_size=12)
+ENDS = st.sampled_from(["\n", "\r\n", "\r"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(LINES, st.lists(ENDS, min_size=12, max_size=12), st.booleans(), st.booleans())
+def test_every_line_once_whatever_ends_it(tmp_path_factory, texts, ends, last_end, mark):
+    path = tmp_path_factory.mktemp("corpus") / "lines.txt"
+    content = "".join(text + end for text, end in zip(texts, ends, strict=False))
+    content = content if last_end else content.rstrip("\r\n") + "x"
+    path.write_bytes(("\ufeff" if mark else "").encode() + content.encode())
+    assert read(path) == list(enumerate(text_lines(path)))
+
+
+FIELDS = st.lists(st.text(st.sampled_from('a",é\u2028 \n'), max_size=5), min_size=1, max_size=9)
+
+
+@settings(max_examples=40, deadline=None)
+@given(FIELDS, st.sampled_from(["\n", "\r\n"]), st.sampled_from([csv.QUOTE_MINIMAL, csv.QUOTE_ALL]))
+def test_every_record_of_a_csv_once_as_prepare_reads_it(tmp_path_factory, texts, end, quoting):
+    # lines that are rows, too, are refused: tests/data/test_read.py
+    assume(not any("," in line for text in texts for line in text.split("\n")[1:]))
+    path = tmp_path_factory.mktemp("corpus") / "a.csv"
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, quoting=quoting, lineterminator=end)
+        writer.writerows([["id", "text"], *enumerate(texts)])
+    assert [text for _, text in read(path)] == [text for (text,) in read_texts(path, "text")]
+    assert read(path) == [(str(n), text) for n, text in enumerate(texts)]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "encoding", "expected"),
+    [
+        ("a.csv", b"sep=;\r\nn;text\r\n1;a, b\r\n2;c\r\n3;d\r\n", "utf-8", ["a, b", "c", "d"]),
+        ("a.csv", b'n,text\n1,"a\nb"\n2,c\n3,"one\ntwo,three"\n', "utf-8", ["a\nb", "c", "one\ntwo,three"]),
+        ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n', mtime=0), "utf-8", ["a", "b\nc", "d"]),
+        ("a.txt.gz", gzip.compress(b"\xef\xbb\xbfa\nb\n\nc\nd", mtime=0), "utf-8", ["a", "b", "", "c", "d"]),
+        ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), "utf-8", ["a", "é", "c"]),
+        ("a.csv", "text\né\nü\n".encode("cp1252"), "cp1252", ["é", "ü"]),
+        ("a.txt", "é\nü\n".encode("utf-16-le"), "utf-16-le", ["é", "ü"]),
+        ("a.json", b'[{"text": "a"}, {"text": "b"},\n {"text": "c"}]', "utf-8", ["a", "b", "c"]),
+        ("a.jsonl", b'{"body": {"text": "a"}, "text": "b"}', "utf-8", ["b"]),
+        ("a.jsonl", b'{"text": "a"}\n\n   \n{"n": 1, "text": "b"}', "utf-8", ["a", "b"]),
+    ],
+)
+def test_a_file_in_any_form_as_prepare_reads_it(tmp_path, name, content, encoding, expected):
+    (tmp_path / name).write_bytes(content)
+    assert read(tmp_path / name, encoding=encoding) == list(enumerate(expected))
+    rows = read_rows(tmp_path / name, "sentences", encoding=encoding)
+    assert [text for row in rows for text in row.texts if text is not None] == expected
+
+
+def test_usual_columns_need_no_names(tmp_path):
+    rows = [{"_id": "a", "title": " The cat ", "body": "sat"}, {"_id": "b", "title": "a dog", "body": "a dog sat"},
+            {"_id": "c", "title": None, "body": "mat"}, {"_id": "d", "title": "the mat", "body": ""}]  # fmt: skip
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    titled = [("a", "The cat sat"), ("b", "a dog sat"), ("c", "mat"), ("d", "the mat")]
+    assert read(path) == titled
+    assert read(path, title="", id="") == list(enumerate(["sat", "a dog sat", "mat", ""]))
+    assert read(write_jsonl(path, rows[:2]), text="title", id="body") == [("sat", " The cat "), ("a dog sat", "a dog")]
+
+
+def test_rows_are_numbered_through_the_files_of_a_folder(tmp_path):
+    for name, texts in (("b.txt", ["3"]), ("a.txt", ["0", "1", "2"]), ("sub/a.txt", ["4", "5"]), ("c.txt", [])):
+        write_txt(tmp_path / name, texts)
+    for name in ("README.txt", ".hidden.txt", "_temporary/x.txt", "notes.xml"):
+        write_txt(tmp_path / name, ["no row"])
+    assert read(tmp_path) == [(number, str(number)) for number in range(6)]
+
+
+def test_pages_and_beir(tmp_path):
+    write_txt(tmp_path / "manual/a.md", ["# Cards", "", "A card.", "", "## Lost", "", "Call us."])
+    write_txt(tmp_path / "manual/sub/b.html", ["<title>Fees</title><body><p>Fees of cards are low.</p></body>"])
+    first, second = Corpus(str(tmp_path / "manual"), Columns(), Folder("nowhere"))
+    assert (first.id, second.id) == ("a.md", "sub/b.html")
+    assert first.text.startswith("Cards") and "Lost Call us." in first.sections
+    assert "Fees of cards are low." in second.text
+    write_jsonl(tmp_path / "beir/corpus.jsonl", [{"_id": "d", "title": "A", "text": "b"}])
+    write_jsonl(tmp_path / "beir/queries.jsonl", [{"_id": "q", "text": "c"}])
+    assert read(tmp_path / "beir") == [("d", "A b")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.txt", b"a\nb\n\xff\n", "a.txt:3: byte 0xff is not utf-8"),
+        ("a.txt", b"", "a.txt: no rows; add rows"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', "a.jsonl:2: not valid JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\n["a"]\n', "a.jsonl:3: expected a JSON object"),
+        ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no text in column 'text'; fill it in"),
+        ("a.jsonl", b'{"txt": "a"}', "a.jsonl: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.jsonl", b'{"text": null}\n', "a.jsonl:1: no text in column 'text'; fill it in"),
+        ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: expected text, found int '3'; fix or drop"),
+        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
+        ("a.parquet", b"text", "a.parquet: not a parquet file"),
+        ("a.xml", b"text\na\n", " file here (only a.xml)"),
+        ("a.csv", b"txt\na\n", "a.csv: no column 'text' (--text-column); did you mean 'txt'?"),
+        ("a.csv", b"text,text\na,b\n", "a.csv: 2 columns 'text'; give each its own name"),
+        ("a.csv", b'text,n\na,1\n"b\nc",2,3\n', "a.csv:3: 3 fields, but the header has 2; put quotes around"),
+        ("a.csv", b'text\na\n"b\nc\n', "a.csv:3: broken csv record"),
+        ("a.tsv", b"text\tn\na\n", "a.tsv:2: 1 fields, but the header has 2; remove tabs"),
+        ("a.jsonl.zst", b"", "a.jsonl.zst: compressed; unpack it"),
+        ("a.csv.gz", b"text\na\n", "a.csv.gz: not gzip, or cut off; pack it again"),
+        ("a.csv.gz", gzip.compress(b"text\na\n", mtime=0)[:-9], "a.csv.gz: not gzip, or cut off; pack it again"),
+        ("a.jsonl", b'{"text": "a", "id": "a"}\n{"text": "a", "id": 1}', "a.jsonl:2: id column 'id' held string"),
+        ("a.jsonl", b'{"text": "a", "id": 1}\n{"text": "a", "id": null}', "a.jsonl:2: id column 'id' should hold"),
+        ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}', "should hold whole numbers or text, found int"),
+    ],
+)  # fmt: skip
+def test_a_bad_file_is_named_before_anything_is_written(run, tmp_path, name, content, expected):
+    (tmp_path / name).write_bytes(content)
+    assert expected in run(tmp_path / name, tmp_path / "out").refused()
+    assert not (tmp_path / "out/index.lance").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options", "expected"),
+    [
+        ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
+        ({"text": [1]}, {}, "column 'text' holds int64, not text"),
+        ({"text": ["a", None, "b"]}, {}, "a.parquet:2: no text in column 'text'"),
+        ({"text": ["a"], "key": [0.5]}, {"id": "key"}, "id column 'key' should hold whole numbers or text"),
+        ({"text": ["a"]}, {"id": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),
+        ({"text": ["a"], "n": [[2]]}, {"kept": ("n",)}, "should hold text, numbers, true or false, found '[2]'"),
+        ({"text": ["a"], "year": [2]}, {"kept": ("yaer",)}, "no column 'yaer' (--keep-column); did you mean 'year'?"),
+        ({"text": ["a"]}, {"kept": ("text",)}, "--keep-column text: the index has its own column of that name"),
+    ],
+)
+def test_a_parquet_file_that_does_not_do(tmp_path, columns, options, expected):
+    with pytest.raises(CseError) as error:
+        read(write_parquet(tmp_path / "a.parquet", columns), **options)
+    assert expected in str(error.value)
+
+
+def test_folders_that_do_not_do(run, tmp_path):
+    def refused(corpus):
+        return run(corpus, tmp_path / "out").refused()
+
+    assert "nothing: no such file or folder" in refused(tmp_path / "nothing")
+    write_txt(tmp_path / "corpus/a.txt", ["a"])
+    assert refused(tmp_path / "corpsu").endswith("no such file or folder; did you mean 'corpus'?")
+    write_jsonl(tmp_path / "corpus/a.jsonl", [{"text": "a"}])
+    assert "several formats (jsonl, txt)" in refused(tmp_path / "corpus")
+    assert "no file matches" in refused(f"{tmp_path}/*.txt")
+    assert "cannot be opened" in refused("nosuch://bucket/a.txt")
+    assert "did not put there" in run(tmp_path / "corpus/a.txt", tmp_path).refused()
+
+
+def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(monkeypatch):
+    monkeypatch.setattr(tables, "_LONGEST", 1000)
+    taken = []
+
+    def lines():
+        for line in ["text", "a", '"b', *["c"] * 10_000]:
+            taken.append(line)
+            yield line
+
+    with pytest.raises(CseError, match=r"a.csv:3: broken csv record \(field larger than field limit \(1000\)\)"):
+        list(tables.delimited_records(lines(), "csv", "a.csv"))
+    assert len(taken) < 1000
+
+
+# ---- what is written ----------------------------------------------------------------------------------------------
+
+
+def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noqa: F811
+    done = run(corpus, tmp_path / "out")
+    assert done.err.endswith(f"{tmp_path}/out: 48 documents, exact search; 48 added, 0 changed, 0 removed\n")
+    ids, vectors, texts = read_vectors(tmp_path / "out")
+    assert (ids, texts) == (list(range(48)), TEXTS)
+    np.testing.assert_allclose(vectors, OnnxEncoder(bundle, provider="cpu").encode(TEXTS), atol=1e-6)
+    assert {name: str(rows_of(tmp_path / "out").schema.field(name).type) for name in ("id", "text", "embedding")} == {
+        "id": "int64", "text": "string", "embedding": f"fixed_size_list<item: float>[{DIMENSION}]",
+    }  # fmt: skip
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.lance", "index.log"]
+
+
+def test_columns_are_kept_in_their_types(run, tmp_path):
+    rows = {"id": [1, 2], "text": ["the cat", "a dog"], "n": pa.array([1, None], pa.int16()), "name": ["a", None],
+            "f": pa.array([0.5, 2], pa.float32()), "paid": [True, None]}  # fmt: skip
+    kept = [part for name in ("n", "f", "name", "paid") for part in ("--keep-column", name)]
+    assert run(write_parquet(tmp_path / "a.parquet", rows), tmp_path / "out", *kept).code == 0
+    table = rows_of(tmp_path / "out").select(["id", "text", "n", "f", "name", "paid"])
+    assert [str(kind) for kind in table.schema.types] == ["int64", "string", "int64", "double", "string", "bool"]
+    assert table.to_pylist() == [
+        {"id": 1, "text": "the cat", "n": 1, "f": 0.5, "name": "a", "paid": True},
+        {"id": 2, "text": "a dog", "n": None, "f": 2.0, "name": None, "paid": None},
+    ]
+
+
+NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b", "\\N", "\u3164\u2800"]
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "txt"])
+def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind):  # noqa: F811
+    texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
+    path = tmp_path / f"a.{kind}"
+    write_txt(path, texts) if kind == "txt" else write_jsonl(path, [{"text": text} for text in texts])
+    done = run(path, tmp_path / "out")
+    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
+    assert f"left out: 11 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
+    (hits,) = found(cse, tmp_path / "out", "dog")
+    assert {hit["id"]: hit["text"] for hit in hits} == {n: text for n, text in enumerate(texts) if text not in NOTHING}
+    line = run(write_txt(tmp_path / "b.txt", ["-", "N/A"]), tmp_path / "none").refused()
+    assert line.endswith("b.txt: no text says anything; name another column (--text-column)")
+
+
+def test_progress_is_said_and_logged(run, corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "_LINE_SECONDS", 0.0)
+    monkeypatch.setattr(module, "PIECE", 10)
+    said = run(corpus, tmp_path / "out").err
+    log = (tmp_path / "out/index.log").read_text()
+    for line in ("48 rows read", "48 documents: 48 new, 0 changed", "embedding 48 documents", "20 of 48 documents, "):
+        assert line in said and line in log
+    assert module.duration(42) == "42 s" and module.duration(300) == "5 min" and module.duration(12_000) == "3 h 20 min"
+
+
+# ---- updates ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):  # noqa: F811
+    rows = {f"it's {n}": text for n, text in enumerate(sentences(300))}
+    path = tmp_path / "a.jsonl"
+
+    def index(*options):
+        embedded.clear()
+        write_jsonl(path, [{"id": key, "text": text, "year": len(key)} for key, text in rows.items()])
+        done = run(path, tmp_path / "out", "--keep-column", "year", "--kind", kind, *options)
+        assert done.code == 0, done.err
+        return done.err.splitlines()[-1].partition("; ")[2]
+
+    assert index() == "300 added, 0 changed, 0 removed"
+    assert (index(), embedded) == ("0 added, 0 changed, 0 removed", [])
+    rows |= {"it's 7": "zebra the mat", "new": "a zebra", "it's 8": "-"}
+    del rows["it's 9"]
+    assert index() == "1 added, 1 changed, 2 removed"
+    assert sorted(embedded) == ["a zebra", "zebra the mat"]
+    assert open_table(str(tmp_path / "out")).approximate == (kind == "approximate")
+    for mode in MODES:
+        (hits,) = found(cse, tmp_path / "out", "zebra", "--mode", mode, "-k", 500)
+        assert {hit["id"]: hit["text"] for hit in hits if "zebra" in hit["text"]} == {
+            "it's 7": "zebra the mat", "new": "a zebra",
+        }  # fmt: skip
+        assert not {"it's 8", "it's 9"} & {hit["id"] for hit in hits}
+    rows.clear()
+    rows |= {"it's 7": "N/A", "it's 6": "a tram"}
+    assert index("--changes") == "0 added, 1 changed, 1 removed"
+    assert len(open_table(str(tmp_path / "out"))) == 298
+    assert index() == "0 added, 0 changed, 297 removed"
+
+
+def test_what_makes_other_rows_is_refused_until_again(run, corpus, tmp_path, bundle):  # noqa: F811
+    rows = [{"id": f"k{n}", "body": text, "n": n} for n, text in enumerate(TEXTS)]
+    path, out = write_jsonl(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    run(path, out)
+    line = run(path, out, "--keep-column", "n").refused()
+    assert line.startswith(f"{out}: made from different input: kept_column was []")
+    assert "id_column was 'id', now None" in run(path, out, "--id-column", "").refused()
+    assert "number the rows" in run(write_jsonl(tmp_path / "b.jsonl", [*rows, rows[3]]), out).refused()
+    numbers = write_jsonl(tmp_path / "c.jsonl", [{"id": 1, "body": "the cat"}])
+    assert "column 'id' holds int64, in" in run(numbers, out).refused()
+    assert "have no ids, so they replace none" in run(corpus, out, "--changes").refused()
+    assert run(path, out, "--again", "--keep-column", "n").code == 0
+
+
+def test_a_query_needs_the_same_model(cse, run, corpus, tmp_path, bundle):  # noqa: F811
+    out, other = tmp_path / "out", write_bundle_of_words(tmp_path / "other", TEXTS)
+    run(corpus, out)
+    assert "not the model that made" in cse("search", out, "dog", "--model", other).refused()
+    line = cse("index", corpus, "--out", out, "--model", other, "--provider", "cpu").refused()
+    assert (
+        line == f"{out}: made from different input: the model is different; use another --out, or --again to start over"
+    )
+    moved = bundle.rename(tmp_path / "moved")
+    assert f"{bundle}: no such folder (--model)" in cse("search", out, "dog").refused()
+    assert cse("search", out, "dog", "--model", moved).code == 0
+
+
+# ---- passages -----------------------------------------------------------------------------------------------------
+
+
+def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  # noqa: F811
+    filler = "the cat sat on a mat " * 5
+    texts = ["a dog sat", filler + "zebra dog dog dog dog " + filler, "the cat", "on a mat on a"]
+    out = tmp_path / "out"
+    said = run(write_jsonl(tmp_path / "a.jsonl", [{"text": text} for text in texts]), out).err
+    assert "1 text was cut at 6 tokens" in said and "4 documents in " in said
+    rows = rows_of(out).filter(pa.compute.equal(rows_of(out)["id"], 1))
+    parts = passages(texts[1], [], 6)
+    assert rows["text"].to_pylist() == parts and len(parts) > 10
+    assert rows["passage"].to_pylist() == list(range(len(parts)))
+    assert rows["document"].to_pylist() == [texts[1], *[None] * (len(parts) - 1)]
+    vectors = OnnxEncoder(bundle, provider="cpu").encode(parts)
+    best = vectors @ OnnxEncoder(bundle, provider="cpu").encode("dog dog dog")
+    for mode in ("vectors", "hybrid"):
+        (hits,) = found(cse, out, "dog dog dog", "--mode", mode, "--full")
+        assert sorted(hit["id"] for hit in hits) == [0, 1, 2, 3], "a document once"
+        hit = next(hit for hit in hits if hit["id"] == 1)
+        assert (hit["passage"], hit["text"]) == (int(best.argmax()), parts[best.argmax()])
+        assert hit["cosine"] == pytest.approx(best.max(), abs=1e-5)
+        assert hit["document"] == texts[1]
+    (hits,) = found(cse, out, "zebra", "--mode", "words")
+    assert [(hit["id"], hit["text"]) for hit in hits] == [(1, texts[1])], "words are those of the document"
+    (hits,) = found(cse, out, "zebra")
+    assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
+
+
+def test_passages_overlap_and_lose_nothing():
+    words = [f"w{n}" for n in range(1000)]
+    found = passages(" ".join(words), [], 256)
+    assert {len(passage.split()) for passage in found[:-1]} == {100}
+    for one, other in pairwise(found):
+        assert one.split()[-25:] == other.split()[:25]
+    assert list(dict.fromkeys(" ".join(found).split())) == words
+    assert passages("ignored", ["one two", "three"], 256) == ["one two", "three"], "sections stand for themselves"
+    chinese = "\u4e2d\u6587" * 300
+    assert 1 < len(passages(chinese, [], 256)) < 10 and max(map(len, passages(chinese, [], 256))) <= 250
+
+
+def test_a_snippet_stands_around_the_words():
+    text = " ".join(f"w{n}" for n in range(200)) + " the invoices were wrong " + " ".join(f"v{n}" for n in range(200))
+    shown = snippet(text, "wrong invoice")
+    assert "invoices were wrong" in shown and shown.startswith("... ") and shown.endswith(" ...")
+    assert len(shown.split()) == 32
+    assert snippet("a short\ntext", "zebra") == "a short text"
+
+
+# ---- going on and places ------------------------------------------------------------------------------------------
+
+
+def test_a_stopped_run_goes_on(run, corpus, tmp_path, embedded, monkeypatch):
+    monkeypatch.setattr(module, "PIECE", 10)
+    monkeypatch.setattr(module, "_COMMIT_ROWS", 10)
+    bad = write_txt(tmp_path / "bad/corpus.txt", [*TEXTS[:25], "a bad mat", *TEXTS[26:]])
+    assert "its embedding is not finite (text starts 'a bad mat')" in run(bad, tmp_path / "out").err
+    assert len(rows_of(tmp_path / "out")) == 20
+    embedded.clear()
+    assert "28 new, 0 changed, 0 gone, 20 as they were" in run(corpus, tmp_path / "out").err
+    assert sorted(embedded) == sorted(TEXTS[20:])
+    assert read_vectors(tmp_path / "out")[2] == TEXTS
+
+
+def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
+    from filelock import FileLock
+
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out/.cse-lock"):
+        assert "another `cse index` writes here" in run(corpus, tmp_path / "out").refused()
+
+
+@pytest.mark.parametrize("name", ["part-000000.parquet", ".drafts/notes.txt"])
+def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tmp_path, name):
+    mine = tmp_path / "mine" / name
+    mine.parent.mkdir(parents=True)
+    mine.write_bytes(b"mine")
+    for options in ([], ["--again"]):
+        line = run(corpus, tmp_path / "mine", *options).refused()
+        assert "holds files that `cse index` did not put there" in line
+        assert [path for path in (tmp_path / "mine").rglob("*") if path.is_file()] == [mine], "not even a lock"
+
+
+@pytest.mark.parametrize("out", ["X/new/..", "home", "clone"])
+def test_no_corpus_is_indexed_over_what_is_there(run, corpus, tmp_path, monkeypatch, out):
+    (tmp_path / "X").mkdir()
+    (tmp_path / "X/manifest.json").write_text("mine")
+    for place in ("home", "clone/.git"):
+        (tmp_path / place).mkdir(parents=True)
+    (tmp_path / "work").mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path / "work")
+    before = contents(tmp_path)
+    line = run(corpus, tmp_path / out).refused()
+    assert "did not put there (manifest.json)" in line if out.startswith("X") else "another" in line
+    assert contents(tmp_path) == before
+
+
+def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
+    text = "the \x1b[2J\x9b2J\x07cat\t\u202edog\u2028 \u540d\u524d \U0001f600 \u0939\u093f"
+    rows = [{"id": "\x1b]0;title\x07", "text": text}]
+    run(write_jsonl(tmp_path / "corpus.jsonl", rows), tmp_path / "out")
+    search = ("search", tmp_path / "out", "\x1b[2Jcat", "dog")
+    for done in (cse(*search), cse(*search, "--full"), cse(*search, "--full", "--json")):
+        assert done.code == 0, done.err
+        assert not set(done.out) & set("\x1b\x9b\x07\t\u202e\u2028"), repr(done.out)
+        assert "\u540d\u524d \U0001f600 \u0939\u093f" in done.out, "text of every script stays"
+    assert json.loads(done.out.splitlines()[0])["query"] == "\x1b[2Jcat"
+    (hit,) = json.loads(done.out.splitlines()[1])["hits"]
+    assert (hit["id"], hit["document"]) == (rows[0]["id"], text), "JSON says the same in escapes"
+
+
+# ---- task texts ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path):  # noqa: F811
+    role_texts = {"query": "query: ", "passage": "passage: "}
+    asymmetric = write_bundle_of_words(tmp_path / "asymmetric", [*TEXTS, *role_texts.values()], texts=role_texts)
+    encoder, out = OnnxEncoder(asymmetric, provider="cpu"), tmp_path / "out"
+    run = ("index", corpus, "--out", out, "--model", asymmetric, "--provider", "cpu", "--role")
+    assert cse(*run, "passage").code == 0
+    rows = encoder.encode(TEXTS, role="passage")
+    np.testing.assert_allclose(read_vectors(out)[1], rows, atol=1e-6)
+    for options, role in (([], "query"), (["--role", "passage"], "passage")):
+        best = np.sort(rows @ encoder.encode(TEXTS[3], role=role))[::-1][:2]
+        (hits,) = found(cse, out, TEXTS[3], "-k", 2, "--mode", "vectors", *options)
+        np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=1e-5)
+    (tmp_path / "broken.txt").write_bytes(b"\xff\xfe\xff")
+    line = cse("index", tmp_path / "broken.txt", *run[2:], "pasage").refused()
+    assert line == "role: 'pasage' is not known; one of query, passage; did you mean 'passage'?"

@@ -1,0 +1,429 @@
+"""`cse index` and `cse search`: what the index finds against numpy, what it holds, how it changes, what it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from cse.cli import main
+from cse.errors import CseError
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.search import hybrid, index
+from cse.search import table as module
+from cse.search.table import open_table, refuse_foreign
+from cse.search.words import Words
+from cse.storage import Folder
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.deploy.bundles import write_bundle
+from tests.search.corpora import read_vectors, sentences, write_jsonl, write_txt
+
+QUERIES = ["the cat sat", "dog", "a mat"]
+ROWS = [
+    {
+        "id": f"k{n}",
+        "text": text,
+        "year": 2000 + n,
+        "queue": ["billing", "cards"][n % 2],
+        "paid": n % 3 == 0,
+        "more": 1.5,
+    }
+    for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "of", *sentences(40, seed=4)])
+]
+KEPT = [part for name in ("year", "queue", "paid", "more") for part in ("--keep-column", name)]
+
+
+@pytest.fixture(scope="module")
+def bundle(tmp_path_factory):
+    """Do not change it: the index of ``table`` is made once for all tests."""
+    return write_bundle(tmp_path_factory.mktemp("corpora") / "bundle")
+
+
+@pytest.fixture
+def make(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
+    """`cse index` of rows with ids; returns the folder."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+
+    def run(rows, name, *options, model=bundle):
+        corpus = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--provider", "cpu", *options)
+        assert done.code == 0, done.err
+        return tmp_path / name
+
+    return run
+
+
+@pytest.fixture
+def table(make, tmp_path, bundle):
+    """A copy of an index that is made once."""
+    folder, made = tmp_path / "table", bundle.with_name("table")
+    if not made.exists():
+        make(ROWS, "table", *KEPT)
+        shutil.copytree(folder, made)
+        shutil.rmtree(folder)
+    return shutil.copytree(made, folder)
+
+
+def answers(cse, folder, *options, queries=QUERIES):  # noqa: F811
+    done = cse("search", folder, *queries, "--json", "--provider", "cpu", *options)
+    assert done.code == 0, done.err
+    return [json.loads(line) for line in done.out.splitlines()]
+
+
+def cosines(folder, bundle, queries=QUERIES):
+    """Cosines (q, n) of the queries with all rows."""
+    return OnnxEncoder(bundle, provider="cpu").encode(queries, normalize=True) @ read_vectors(folder)[1].T
+
+
+# ---- what is found ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
+    folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
+    assert open_table(str(folder)).approximate == (kind == "approximate")
+    expected = cosines(folder, bundle)
+    for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
+        hits = answer["hits"]
+        assert (answer["query"], answer["mode"]) == (QUERIES[number], "vectors")
+        assert [hit["rank"] for hit in hits] == [1, 2, 3, 4, 5]
+        best = np.sort(expected[number])[::-1][:5]
+        np.testing.assert_allclose([hit["cosine"] for hit in hits], best, atol=2e-6)
+        assert [hit["score"] for hit in hits] == [hit["cosine"] for hit in hits]
+        for hit in hits:
+            assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
+
+
+def test_of_equal_cosines_the_earlier_row_comes_first(cse, table, bundle):  # noqa: F811
+    (answer,) = answers(cse, table, "--mode", "vectors", "-k", 44, queries=["the cat"])
+    found = [(-round(hit["cosine"], 5), int(hit["id"][1:])) for hit in answer["hits"]]
+    assert found == sorted(found)
+    assert len({cosine for cosine, _ in found}) < 44, "some are equal"
+
+
+def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):  # noqa: F811
+    model = shutil.copytree(bundle, tmp_path / "model")
+    folder = make(ROWS, "words", model=model)
+    shutil.rmtree(model)
+    (answer,) = answers(cse, folder, "--mode", "words", "-k", 44, queries=["The dogs, MAT"])
+    expected = next(Words([row["text"] for row in ROWS]).scores(["The dogs, MAT"]))  # the words of measures
+    assert [hit["bm25"] for hit in answer["hits"]] == pytest.approx(sorted(expected[expected > 0])[::-1], rel=1e-3)
+    for hit in answer["hits"]:
+        assert hit["score"] == hit["bm25"] == pytest.approx(expected[int(hit["id"][1:])], rel=1e-3)
+        assert hit["cosine"] is None
+
+
+@pytest.mark.parametrize(
+    ("query", "found"),
+    [
+        ("\u652f\u6301", "zh"),
+        ("\u30d1\u30b9\u30ef\u30fc\u30c9", "ja"),
+        ("\ube44\ubc00\ubc88\ud638", "ko"),
+        ("CAFE", "fr"),
+    ],
+)
+def test_words_of_scripts_without_blanks_are_found(cse, make, query, found):  # noqa: F811
+    texts = {
+        "zh": "\u6df7\u5408\u68c0\u7d22\u652f\u6301\u4e2d\u6587",
+        "ja": "\u30d1\u30b9\u30ef\u30fc\u30c9\u3092\u5fd8\u308c\u307e\u3057\u305f",
+        "ko": "\ube44\ubc00\ubc88\ud638\ub97c \uc78a\uc5b4\ubc84\ub838\uc5b4\uc694",
+        "fr": "un caf\u00e9",
+    }
+    folder = make([{"id": name, "text": text} for name, text in texts.items()], "scripts")
+    (answer,) = answers(cse, folder, "--mode", "words", queries=[query])
+    assert [hit["id"] for hit in answer["hits"]] == [found]
+
+
+@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", '"mat" AND (sat', "the"])
+def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query):
+    for place in (module, hybrid):
+        monkeypatch.setattr(place, "DEPTH", 12)
+    monkeypatch.setattr(hybrid.fuse, "__defaults__", (12,))
+    vector = OnnxEncoder(bundle, provider="cpu").encode([query], normalize=True)
+    ids, unit, texts = read_vectors(table)
+    cosine, bm25 = unit @ vector[0], next(Words(texts).scores([query]))
+    scores = hybrid.search(cosine, bm25, unit)
+    (found,) = open_table(str(table)).search([query], vector, 12, "hybrid")
+    assert [hit.score for hit in found] == pytest.approx(np.sort(scores)[::-1][:12], abs=2e-4)
+    for hit in found:
+        place = ids.index(hit.id)
+        assert hit.score == pytest.approx(scores[place], abs=2e-4)
+        assert hit.cosine == pytest.approx(cosine[place], abs=1e-6)
+        assert hit.bm25 == (pytest.approx(bm25[place], rel=1e-3) if hit.bm25 else None)
+
+
+@pytest.mark.parametrize("kind", ["exact", "approximate"])
+def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):  # noqa: F811
+    monkeypatch.setattr(module, "DEPTH", 20)
+    folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
+    table = open_table(str(folder))
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog mat"], normalize=True)
+    for mode in module.MODES:
+        found = {k: [hit.id for hit in table.search(["dog mat"], vector, k, mode)[0]] for k in (3, 20, 21, 77, 10**20)}
+        assert len(found[77]) == 77
+        assert len(set(found[10**20])) == len(found[10**20]) > 100
+        for few in found.values():
+            assert few == found[10**20][: len(few)]
+        (hits,) = table.search(["dog mat"], vector, 352, mode)
+        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True), mode
+        if mode == "words":
+            first = [(-hit.score, int(hit.id[1:])) for hit in hits[:20]]
+            assert first == sorted(first), "of equal rows the earlier"
+
+
+def test_what_is_printed_says_how_well_a_row_fits(cse, table):  # noqa: F811
+    (hit,) = answers(cse, table, "-k", 1, queries=["cat"])[0]["hits"]
+    line = cse("search", table, "cat", "-k", 1, "--provider", "cpu").out
+    both = f"vectors  {hit['cosine']:.2f}  words {hit['bm25']:5.2f}"
+    assert line == f"   1  {hit['score']:7.4f}  {both}  {hit['id']}  {hit['text']}\n"
+    assert "  words     -  " in cse("search", table, "!!!", "-k", 1, "--provider", "cpu").out
+
+
+def test_a_terminal_that_lacks_characters(make, monkeypatch):
+    folder = make([{"id": "zh", "text": "\u652f\u6301 caf\u00e9"}], "zh")
+    command = ["cse", "search", str(folder), "\u652f\u6301", "--mode", "words"]
+    for more, wanted in (([], "zh  ?? caf\u00e9"), (["--json"], '"text": "\\u652f\\u6301 caf\\u00e9"')):
+        printed = io.BytesIO()
+        monkeypatch.setattr(sys, "argv", [*command, *more])
+        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
+        with pytest.raises(SystemExit) as left:
+            main()
+        sys.stdout.flush()
+        assert (left.value.code, wanted in printed.getvalue().decode("latin-1")) == (0, True)
+    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
+    done = subprocess.run(
+        [sys.executable, "-c", "from cse.cli import main; main()", *command[1:]], env=plain, capture_output=True
+    )
+    assert (done.returncode, "zh  \u652f\u6301 caf\u00e9" in done.stdout.decode()) == (0, True), done.stderr
+
+
+# ---- filters ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["hybrid", "vectors", "words"])
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
+        ("paid AND queue != ');('", lambda row: row["paid"]),
+        ("id IN ('k0', 'k1', 'k2') OR more < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
+    ],
+)
+def test_a_filter_leaves_rows_that_meet_it(cse, table, mode, condition, holds):  # noqa: F811
+    every = answers(cse, table, "--mode", mode, "-k", 44)
+    left = answers(cse, table, "--mode", mode, "-k", 44, "--where", condition)
+    none = cse("search", table, "dog", "--mode", mode, "--where", "year < 0", "--provider", "cpu")
+    assert (none.code, none.out, none.err) == (0, "", "dog: nothing found\n")
+    rows = {row["id"]: row for row in ROWS}
+    for before, after in zip(every, left, strict=True):
+        wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
+        assert {hit["id"] for hit in after["hits"]} == wanted
+        assert 0 < len(wanted) < len(before["hits"])
+        for hit in after["hits"]:
+            assert {"id": hit["id"], "text": hit["text"], **hit["columns"]} == rows[hit["id"]]
+
+
+def test_names_with_capitals_and_those_of_scores(cse, make):  # noqa: F811
+    rows = [{"id": f"k{n}", "text": "dog", "Queue Name": "AB"[n % 2], "score": n} for n in range(6)]
+    folder = make(rows, "table", "--keep-column", "Queue Name", "--keep-column", "score")
+    (answer,) = answers(cse, folder, "--where", "`Queue Name` = 'A' AND score > 0", queries=["dog"])
+    assert sorted((hit["id"], hit["columns"]["score"]) for hit in answer["hits"]) == [("k2", 2), ("k4", 4)]
+    assert [hit["cosine"] for hit in answer["hits"]] == pytest.approx([1, 1], abs=1e-5)
+
+
+def test_filters_that_are_none(cse, table):  # noqa: F811
+    search = ("search", table, "dog", "--where")
+    columns = "the columns are id, passage, text, year, queue, paid, more"
+    for mode in ("hybrid", "vectors", "words"):
+        line = cse(*search, "yaer > 2000", "--mode", mode).refused()
+        assert line == f"--where: no column 'yaer'; did you mean 'year'?; {columns}"
+    for part in (
+        "year >",
+        "",
+        " ",
+        "year > 1; DROP",
+        "year > 1 or",
+        "year > 1 garbage",
+        "paid)",
+        "paid) OR (paid",
+    ):
+        line = cse(*search, part).refused()
+        assert line == f'--where: {part!r} is not a condition in SQL, such as "id = 7"'
+    for part in ("year + 1", "year = 'x'", "foo(year)", "year LIKE 3"):
+        line = cse(*search, part).refused()
+        assert line.startswith(f"--where: {part!r} is not a condition: ")
+        assert ".rs:" not in line
+
+
+# ---- what changes and what is damaged ---------------------------------------------------------------------------
+
+
+def test_a_search_under_way_sees_the_index_as_it_was(make, bundle):
+    folder = make(ROWS, "table")
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
+    there = open_table(str(folder))
+    before = {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
+    make([*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}], "table")
+    assert {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
+    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
+
+
+def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):  # noqa: F811
+    before = answers(cse, table)
+    news = [*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}]
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(index._Run, "_publish", killed)
+        for name in ("table", "fresh"):
+            with pytest.raises(AssertionError):
+                make(news, name, *KEPT)
+    assert answers(cse, table) == before
+    assert (
+        "the index is not finished or damaged; run `cse index` again"
+        in cse("search", table.with_name("fresh"), "dog").refused()
+    )
+    monkeypatch.setattr(index.Maker, "embed", killed)  # all was embedded
+    for name in ("table", "fresh"):
+        folder = make(news, name, *KEPT)
+        assert {hit["id"] for hit in answers(cse, folder, "--mode", "words", queries=["zebra"])[0]["hits"]} == {"new"}
+        assert len(open_table(str(folder))) == 40
+
+
+@pytest.mark.parametrize(
+    ("which", "damage"),
+    [
+        ("_versions/*.manifest", lambda content: content[: len(content) // 2]),
+        ("_versions/*.manifest", lambda content: b""),
+        ("data/*", lambda content: bytes(byte ^ (n % 9 == 0) for n, byte in enumerate(content))),
+        ("_indices/*/part_0_invert.lance", lambda content: content[:-1] + b"x"),
+        ("sha256.json", lambda content: b"[1]"),
+        ("data/*", None),
+    ],
+)
+def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage):  # noqa: F811
+    folder = table
+    before = answers(cse, folder)
+    assert "files of the index are as they were written\n" in cse("index", "--out", folder, "--verify").err
+    file = sorted(folder.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
+    if damage is None:
+        file.unlink()
+    else:
+        file.write_bytes(damage(file.read_bytes()))
+    run = ("index", folder.with_suffix(".jsonl"), "--out", folder, "--model", bundle, *KEPT)
+    write_jsonl(folder.with_suffix(".jsonl"), ROWS)
+    for command in (("search", folder, "dog"), ("index", "--out", folder, "--verify"), run):
+        assert "--again" in cse(*command).refused(), command
+    assert cse(*run, "--again", "--provider", "cpu").code == 0
+    assert answers(cse, folder) == before
+    assert cse("index", "--out", folder, "--verify").code == 0
+
+
+def test_what_is_too_large_to_check_at_opening_is_checked_on_demand(cse, table, monkeypatch):  # noqa: F811
+    folder = table
+    monkeypatch.setattr(module, "_AT_OPENING", 0)
+    (file,) = folder.glob("index.lance/data/*")
+    content = bytearray(file.read_bytes())
+    content[64] ^= 1
+    file.write_bytes(content)
+    assert cse("search", folder, "dog").code == 0
+    assert "not as it was written; run" in cse("index", "--out", folder, "--verify").refused()
+
+
+def test_a_table_of_another_program_is_neither_written_over_nor_deleted(make, tmp_path):
+    import lancedb
+
+    there = lancedb.connect(str(tmp_path / "mine")).create_table("index", [{"thesis": "my own"}])
+    for options in ((), ("--again",)):
+        with pytest.raises(AssertionError, match="a table that `cse index` did not make"):
+            make(ROWS[:5], "mine", *options)
+    with pytest.raises(CseError, match="a table that `cse index` did not make"):
+        refuse_foreign(Folder(str(tmp_path / "mine")))
+    assert there.to_arrow().to_pylist() == [{"thesis": "my own"}]
+
+
+def test_an_index_removed_during_a_search(table):
+    there = open_table(str(table))
+    shutil.rmtree(table / "index.lance")
+    with pytest.raises(CseError, match=r"the index was removed during the search; build it again \(cse index\)$"):
+        there.search(["dog"], None, 3, "words")
+
+
+# ---- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("query", ["", "  \n"])
+def test_empty_queries(cse, table, query):  # noqa: F811
+    assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
+
+
+def test_queries_or_a_task(cse, table):  # noqa: F811
+    assert "give queries, or --task and none" in cse("search", table).err
+    assert "give queries, or --task and none" in cse("search", table, "dog", "--task", "x").err
+
+
+def test_vectors_of_another_width(table):
+    with pytest.raises(CseError, match=r"^search: 1 queries, vectors \(1, 3\); .*table has 8 dimensions$"):
+        open_table(str(table)).search(["dog"], np.ones((1, 3), np.float32), 3, "vectors")
+
+
+def test_no_index_and_no_folder(cse, table, tmp_path):  # noqa: F811
+    write_txt(tmp_path / "empty/notes.md", ["mine"])
+    line = f"{tmp_path}/empty: no index here; make one with `cse index TEXTS --out {tmp_path}/empty`"
+    assert cse("search", tmp_path / "empty", "dog").refused() == line
+    assert "no index here; did you mean" in cse("search", f"{table}s", "dog").refused()
+
+
+def test_a_place_that_holds_no_index(cse, bundle, tmp_path):  # noqa: F811
+    corpus = write_txt(tmp_path / "a.txt", ["the cat"])
+    line = cse("index", corpus, "--out", "memory://no-index", "--model", bundle).refused()
+    assert line == "memory://no-index: an index lies on a disk or in a bucket (s3://, gs://, az://)"
+
+
+def test_without_lancedb_the_line_says_what_to_install(cse, bundle, table, monkeypatch):  # noqa: F811
+    write_jsonl(table.with_suffix(".jsonl"), ROWS)
+    monkeypatch.setitem(sys.modules, "lancedb", None)
+    for command in (
+        ("index", table.with_suffix(".jsonl"), "--out", table.with_name("x"), "--model", bundle),
+        ("search", table, "dog"),
+    ):
+        assert cse(*command).refused() == "the index needs LanceDB: pip install 'cse[search]'"
+
+
+# ---- judged queries -----------------------------------------------------------------------------------------------
+
+
+def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):  # noqa: F811
+    documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
+    write_jsonl(tmp_path / "task/corpus.jsonl", documents)
+    write_jsonl(tmp_path / "task/queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
+    judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}
+    lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{grade}" for (q, d), grade in judged.items())]
+    (tmp_path / "task/qrels").mkdir()
+    (tmp_path / "task/qrels/test.tsv").write_text("\n".join(lines))
+    folder = tmp_path / "search"
+    assert cse("index", tmp_path / "task", "--out", folder, "--model", bundle, "--provider", "cpu").code == 0
+    done = cse("search", folder, "--task", tmp_path / "task", "--json", "--provider", "cpu")
+    scores = json.loads(done.out)
+    assert list(scores) == ["hybrid", "vectors", "words"]
+    for mode, values in scores.items():
+        gains = []
+        for number, answer in enumerate(answers(cse, folder, "--mode", mode, "-k", 10)):
+            grades = {document: grade for (query, document), grade in judged.items() if query == f"q{number}"}
+            gain = sum(grades.get(hit["id"], 0) / np.log2(hit["rank"] + 1) for hit in answer["hits"])
+            ideal = sum(g / np.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)))
+            gains.append(gain / ideal)
+        assert values["nDCG@10"] == pytest.approx(100 * np.mean(gains)), mode
+    header, *rows = cse("search", folder, "--task", tmp_path / "task", "--provider", "cpu").out.splitlines()
+    assert header.split() == ["nDCG@10", "MRR@10", "recall@10", "recall@100"]
+    assert rows[0].split()[:2] == ["hybrid", f"{scores['hybrid']['nDCG@10']:.2f}"]
+    other = make(documents[:9], "few")
+    assert "9 documents, not the 44 of" in cse("search", other, "--task", tmp_path / "task").refused()

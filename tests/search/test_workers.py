@@ -1,0 +1,124 @@
+"""`cse index` as processes, with Ray and without: killed for real, it goes on, and ends in the same rows."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import lancedb
+import numpy as np
+import psutil
+import pytest
+
+from cse.errors import CseError
+from cse.ray_session import Crew
+from cse.search.workers import _crew
+from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
+from tests.search.corpora import rows_of, sentences, write_txt
+from tests.test_machines import ray_of
+
+ROWS = 60_000
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    return write_txt(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
+
+
+@pytest.fixture
+def start(bundle):  # noqa: F811
+    """Start `cse index` in a process group of its own, with small commits."""
+
+    def index(corpus, out, workers):
+        small = "from cse.search import index; index.PIECE = index._COMMIT_ROWS = 200; from cse.cli import main; main()"
+        command = [sys.executable, "-c", small, "index", corpus, "--out", out, "--model", bundle]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+        return subprocess.Popen(
+            [*map(str, command), "--workers", str(workers), "--provider", "cpu", "--kind", "exact"],
+            stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
+        )  # fmt: skip
+
+    return index
+
+
+def finished(process):
+    """Wait for a run, and return what it said."""
+    _, said = process.communicate(timeout=300)
+    assert process.returncode == 0, said
+    return said
+
+
+def rows_in(out):
+    try:
+        return lancedb.connect(str(out)).open_table("index").count_rows()
+    except (ValueError, RuntimeError):
+        return 0
+
+
+def wait_for_rows(process, out, count):
+    until = time.monotonic() + 120
+    while rows_in(out) < count:
+        assert process.poll() is None, process.communicate()[1]
+        assert time.monotonic() < until, f"{rows_in(out)} rows after 120 s"
+        time.sleep(0.01)
+
+
+def kill_all(process, out, at):
+    """SIGKILL the process group once there are so many rows; return how many there are when all are gone."""
+    wait_for_rows(process, out, at)
+    members = psutil.Process(process.pid).children(recursive=True)
+    os.killpg(process.pid, signal.SIGKILL)
+    assert process.wait(30) == -signal.SIGKILL
+    process.stderr.close()
+    _, alive = psutil.wait_procs(members, timeout=30)
+    assert not [one for one in alive if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+    return rows_in(out)
+
+
+def same(one, other):
+    first, second = rows_of(one), rows_of(other)
+    assert first.drop_columns(["embedding"]).equals(second.drop_columns(["embedding"]))
+    vectors = [table["embedding"].combine_chunks().flatten().to_numpy() for table in (first, second)]
+    np.testing.assert_allclose(*vectors, atol=1e-6)
+
+
+@pytest.mark.slow
+def test_killed_twice_it_goes_on_and_workers_make_the_same(start, corpus, tmp_path):
+    finished(start(corpus, tmp_path / "straight", 0))
+    out = tmp_path / "killed"
+    first = kill_all(start(corpus, out, 0), out, 1000)
+    assert 1000 <= first < ROWS, "killed in the middle"
+    second = kill_all(start(corpus, out, 2), out, first + 1000)
+    assert first + 1000 <= second < ROWS, "killed in the middle again, with Ray"
+    process = start(corpus, out, 2)
+    wait_for_rows(process, out, second + 1000)
+    below = psutil.Process(process.pid).children(recursive=True)
+    workers = [one for one in below if "MapBatches" in " ".join(one.cmdline())]
+    workers[0].kill()  # its pieces are made again
+    said = finished(process)
+    assert f"{ROWS - second:,} new, 0 changed, 0 gone, {second:,} as they were\n" in said, "no row is embedded twice"
+    same(out, tmp_path / "straight")
+
+
+def test_workers_that_find_no_place():
+    assert _crew(ray_of(2, 2, 2), 4, 4, "cpu") == Crew(4, 1)
+    assert _crew(ray_of(2, 2, 2), 1, 4, "cpu") == Crew(1, 1), "one piece is for one"
+    assert _crew(ray_of((4, 1), (2, 1)), 4, 4, "cuda") == Crew(4, 1, 0.5)
+    line = r"--workers 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs; use 6 or fewer$"
+    with pytest.raises(CseError, match=line):
+        _crew(ray_of(2, 2, 2), 9, 7, "cpu")
+    with pytest.raises(CseError, match=r"--workers 4: each takes 1 CPU and 0.25 GPUs of one machine.*use 1 or fewer$"):
+        _crew(ray_of((1, 1), 8), 9, 4, "cuda")
+    with pytest.raises(CseError, match="no GPU"):
+        _crew(ray_of(8), 9, 2, "cuda")
+
+
+@pytest.mark.slow
+def test_a_mistake_in_a_worker_is_one_line(start, tmp_path):
+    process = start(write_txt(tmp_path / "a.txt", ["the cat", "a bad mat"]), tmp_path / "table", 1)
+    said = process.communicate(timeout=120)[1]
+    assert process.returncode == 2
+    assert "error: sentences[1]: its embedding is not finite (text starts 'a bad mat')" in said.splitlines()[-1]
