@@ -27,7 +27,8 @@ LONGEST = (
     "tests/flows/test_deployments.py", "tests/training/test_elastic.py", "docs/pipeline.md", "docs/train.md",
     "tests/tune/test_sweeps.py", "tests/training/test_workers.py", "tests/flows/test_train_cse.py", "docs/bank.md",
     "tests/flows/test_train_bank.py", "tests/pipeline/test_pipeline.py", "docs/evaluate.md", "docs/adapt.md",
-    "docs/search.md", "docs/tune.md", "README.md", "tests/systems/test_every_preset.py", "tests/pipeline/test_default.py",
+    "docs/search.md", "docs/tune.md", "README.md", "tests/systems/test_every_preset.py",
+    "tests/pipeline/test_default.py",
 )  # fmt: skip
 COLLECTED_AFTER = (20_000, 20, 50)  # objects, and rounds of the younger generations
 
