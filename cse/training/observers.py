@@ -174,7 +174,11 @@ class TensorBoard(Observer):
         from torch.utils.tensorboard import SummaryWriter
 
         threading.excepthook = self._told_already
-        self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
+        try:
+            self.writer = SummaryWriter(str(self.folder), purge_step=done + 1 if done else 0)
+        except BaseException:
+            self.close()
+            raise
 
     def step(self, record: StepRecord) -> None:
         for name, value in record.scalars.items():
