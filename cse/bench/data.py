@@ -18,7 +18,6 @@ from cse.training import Folders
 
 if TYPE_CHECKING:
     from cse.model.backbone import Backbone
-    from cse.model.static_words import StaticWords
 
 
 @dataclass(frozen=True)
@@ -30,7 +29,7 @@ class DataFolders(Folders):
         """Return those that have a folder to themselves."""
         return cls(folder / "prepared", folder / "mined", folder / "corrupted", folder / "tokens" if tokens else None)
 
-    def prepare(self, settings: Settings, *, backbone: Backbone | StaticWords | None = None) -> None:
+    def prepare(self, settings: Settings, *, backbone: Backbone | None = None) -> None:
         """Make them: prepare, mine, corrupt.
 
         Args:

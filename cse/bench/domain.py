@@ -15,7 +15,6 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, START, dev_facts_in
 from cse.files import is_json_with, write_rounded_json
 from cse.model.backbone import Backbone
-from cse.model.static_words import StaticWords
 from cse.outputs import check_file, publish_file
 from cse.settings import Settings
 from cse.settings.domains import load_domain_settings
@@ -35,7 +34,7 @@ def domain_stage(
     place: Path = DOMAINS,
     metrics: Path = METRICS / "domains",
     scratch: Path = SCRATCH,
-    backbone: Backbone | StaticWords | None = None,
+    backbone: Backbone | None = None,
 ) -> None:
     """Make everything of one domain: prepared data, checkpoint, metrics, records and plots.
 

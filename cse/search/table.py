@@ -59,8 +59,8 @@ class Hit:
     Attributes:
         score: what ranks it: the cosine, BM25 of its words, or of a hybrid search half of each, scaled to 0 to 1
             among the documents that either found, and lent among those that are alike (``cse.search.hybrid``).
-        cosine: of the passage with the query; None where words alone found it.
-        bm25: of the document; None where no word of it is in the query, or it is not among the best.
+        cosine: of the passage with the query; None in a search by words.
+        bm25: of the document; None where no word of it is in the query, or where it is not among the best by words.
         passage: number of the passage, from 0; of a search by words, 0.
         text: that of the passage; of a search by words, of the document.
         values: the kept columns, by name.
@@ -269,7 +269,7 @@ class _Asked:
         scored = np.array([score or 0 for score in found], np.float32)
         # beyond the first, nothing is lent: that would take time that grows with the square of the documents
         scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
-        rows = rows.drop_columns([EMBEDDING, "_distance"])
+        rows = rows.select([name for name in rows.column_names if name not in (EMBEDDING, "_distance", "_score")])
         for name, values in (("_distance", 1 - cosines), ("_score", found), (_SCORE, scores)):
             rows = rows.append_column(name, pa.array(values, pa.float64()))
         return rows.take(np.argsort(-scores, kind="stable")[:depth])

@@ -284,8 +284,7 @@ def settings_with(settings: Settings, values: Mapping[str, Any], *, called: str 
     tree = settings.model_dump(mode="json")
     for key, value in values.items():
         set_key(tree, key, value)
-    where = called or ", ".join(f"{key} {value}" for key, value in values.items())
-    return check_settings(tree, where=f"tune: {where}")
+    return check_settings(tree, where=called or ", ".join(f"{key} {value}" for key, value in values.items()))
 
 
 def set_key(tree: dict[str, Any], key: str, value: Any) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from cse.model.backbone import Backbone
-    from cse.model.static_words import StaticWords
 
 GROUPS = ("mine", "backbone", "pooler", "train")
 _BATCH = 64  # texts
@@ -37,7 +36,7 @@ def mine_stage(
     *,
     prepared: Path = PREPARED,
     mined: Path = MINED,
-    backbone: Backbone | StaticWords | None = None,
+    backbone: Backbone | None = None,
 ) -> None:
     """Mine the rows that the settings ask for, or publish a folder marked as empty."""
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
@@ -61,9 +60,7 @@ def _told(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _mine(
-    prepared: Path, folder: Path, settings: Settings, backbone: Backbone | StaticWords | None
-) -> dict[str, object]:
+def _mine(prepared: Path, folder: Path, settings: Settings, opened: Backbone | None) -> dict[str, object]:
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.device import choose_device
@@ -75,7 +72,8 @@ def _mine(
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
-    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
+    # the caller's stays on its device
+    backbone = opened.sibling() if opened else open_backbone(settings.backbone, settings.pooler, data)
     encoder = SentenceEncoder(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles

@@ -10,7 +10,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "scale", "search", "stages"),
+    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "search", "stages"),
     *("training", "tune"),
 )
 

@@ -320,7 +320,7 @@ def _check_setting(setting: Setting, settings: Settings) -> None:
         if key != "train.parameters":
             _check_key(key)
         _check_rows(key, settings)
-    tried = settings_with(settings, setting.values, called=setting.name)
+    tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
     if tried.objective.replaced_tokens.corrupts_beforehand > settings.objective.replaced_tokens.corrupts_beforehand:
         raise CseError(_corrupted("objective.replaced_tokens.weight"))
 
@@ -335,7 +335,7 @@ def _corrupted(key: str) -> str:
 def reached(space: Space, settings: Settings) -> list[Settings]:
     """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
     if space.search == "grid":
-        return [settings_with(settings, each.values, called=each.name) for each in space.grid()]
+        return [settings_with(settings, each.values, called=f"tune: {each.name}") for each in space.grid()]
     return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
