@@ -113,7 +113,7 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
         (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
         (["train", "-s", "train.seed=" + "9" * 5001], "9' is not a YAML value"),
         (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
-        (["train", "-s", "train.seed=1" + "0" * 22], "is not a YAML value"),
+        (["train", "-s", "train.seed=1" + "0" * 22], "whole numbers go up to 4294967295, found 1"),
         (["train", "-s", "data.train_path="], "data.train_path: input should be a valid string, found None"),
         (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
         (["train", "-s", "train=2"], "train: "),

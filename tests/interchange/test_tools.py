@@ -36,7 +36,7 @@ IN_PROCESS = {
 OF_VECTORS = {
     "duckdb": ("import duckdb", "duckdb"),
     "polars": ("import polars", "polars"),
-    "lancedb": ("import lancedb\n\ntable", "lancedb"),
+    "lancedb": ("table.search(query)", "lancedb"),
 }
 OF_TEXT = {"langchain retriever": ("from langchain_core.retrievers", "langchain_core")}
 EXAMPLES = IN_PROCESS | OF_VECTORS | OF_TEXT
