@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
@@ -13,17 +16,26 @@ from cse.cli.missing import naming_extra
 from cse.cli.options import encoding_option
 from cse.errors import CseError
 
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_COLUMNS = ["text", "embedding"]
+
 
 @click.command(
     epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
-    "  cse encode data/bundle tickets.csv --column body --out vectors.npy\n"
+    "  cse encode data/bundle tickets.csv --column body --out vectors.parquet\n"
     "  cse encode data/bundle questions.txt --role query --out queries.npy\n"
     "  cse encode data/bank:billing sentences.txt --out vectors.npy\n"
     "  cse encode data/bank tickets.csv --column body --domain-column queue --out vectors.npy"
 )
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Output .npy, float32 (lines, dimension).")
+@click.option(
+    "--out", type=click.Path(path_type=Path), required=True,
+    help="File of float32 vectors: .parquet or .jsonl with texts beside them, else .npy (lines, dimension).",
+)  # fmt: skip
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
 @click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
 @encoding_option
@@ -56,11 +68,10 @@ def encode(
     or hub id. TEXT is a text file, csv, tsv, jsonl or parquet; default: standard input.
     """
     from cse.data.checks import is_blank, saying_nothing
-    from cse.files import begins_with, write_array
     from cse.outputs import check_file, publish_file
     from cse.runtime.opening import open_bank
 
-    check_file(out, begins_with(b"\x93NUMPY"))
+    check_file(out, _made_here)
     options: dict[str, Any] = {
         "batch_size": batch_size,
         "normalize": normalize,
@@ -77,8 +88,43 @@ def encode(
         click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
     vectors = encoder.encode(lines, **options)
     with publish_file(out) as target:
-        write_array(target, vectors)
+        _write(target, out.suffix, lines, vectors)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
+
+
+def _made_here(path: Path) -> bool:
+    """Return whether a file, by its kind, is one that this command writes."""
+    from cse.files import begins_with
+
+    if path.suffix == ".jsonl":
+        with path.open("rb") as stream, suppress(ValueError, RecursionError, AttributeError):
+            return [*json.loads(stream.readline())] == _COLUMNS
+        return False
+    if path.suffix == ".parquet" and begins_with(b"PAR1")(path):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        with suppress(pa.ArrowInvalid):
+            return bool(pq.read_schema(path).names == _COLUMNS)
+    return path.suffix != ".parquet" and begins_with(b"\x93NUMPY")(path)
+
+
+def _write(path: Path, kind: str, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
+    """Write vectors (n, d), beside their texts where the kind of file has room for them."""
+    if kind == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
+        pq.write_table(pa.table([pa.array(texts, pa.string()), embedding], _COLUMNS), path)
+    elif kind == ".jsonl":
+        with path.open("w", encoding="utf-8", newline="\n") as stream:
+            for text, vector in zip(texts, vectors, strict=True):
+                stream.write(json.dumps({"text": text, "embedding": vector.tolist()}, ensure_ascii=False) + "\n")
+    else:
+        from cse.files import write_array
+
+        write_array(path, vectors)
 
 
 def _open(model: str, device: str) -> Any:

@@ -280,6 +280,27 @@ def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
 
 
+def test_vectors_stand_beside_their_texts_in_a_file_that_has_room(cse, project):
+    texts = ["the cat sits", "", 'He said "no".', "Grüße"]
+    (project / "text.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    for _ in range(2):  # an earlier output is replaced
+        for kind in ("npy", "parquet", "jsonl"):
+            assert cse("encode", "data/bundle", "text.txt", "--out", f"vectors.{kind}").code == 0
+    expected = np.load(project / "vectors.npy")
+    table = pq.read_table(project / "vectors.parquet")
+    assert table["text"].to_pylist() == texts
+    np.testing.assert_array_equal(np.stack(table["embedding"].to_numpy()), expected)
+    rows = [json.loads(line) for line in (project / "vectors.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [row["text"] for row in rows] == texts
+    np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
+    (project / "own.jsonl").write_text('{"text": "mine"}\n')
+    pq.write_table(pa.table({"text": texts}), project / "own.parquet")
+    for name in ("own.jsonl", "own.parquet"):
+        before = (project / name).read_bytes()
+        assert "not an earlier output" in cse("encode", "data/bundle", name, "--out", name).refused()
+        assert (project / name).read_bytes() == before
+
+
 def test_encode_a_table_has_one_vector_a_row(cse, project):
     texts = ["My card, the new one,\nis not here.", 'He said "no".', "", "the cat sits"]
     with (project / "bank.csv").open("w", encoding="utf-8", newline="") as file:
