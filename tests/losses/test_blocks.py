@@ -94,9 +94,3 @@ def kept(loss, worker: Group, number: int) -> int:
 def test_a_worker_of_eight_holds_an_eighth_of_the_cosines(loss):
     alone, shared = (kept(loss, Group(size - 1, size), 448) for size in (1, 8))
     assert shared < alone / 8 * 1.2, f"{shared:,} of {alone:,} bytes"
-
-
-def test_blocks_cover_all_rows_once():
-    workers = [Group(rank, 3) for rank in range(3)]
-    assert [worker.block(7) for worker in workers] == [slice(0, 2), slice(2, 4), slice(4, 7)]
-    assert [worker.block(2) for worker in workers] == [slice(0, 2)] * 3

@@ -25,10 +25,6 @@ def test_the_loss_is_that_of_each_labelled_row():
     assert found(Z, PROXIES, LABELS) == pytest.approx(np.mean(expected), rel=1e-12)
 
 
-def test_lengths_do_not_matter():
-    assert found(7 * Z, PROXIES * [[2.0], [3.0], [0.1]], LABELS) == pytest.approx(found(Z, PROXIES, LABELS), rel=1e-12)
-
-
 def test_without_a_label_the_loss_is_zero_and_has_a_gradient():
     z = torch.from_numpy(Z).requires_grad_()
     loss = label_proxies(z, torch.from_numpy(PROXIES), torch.full((7,), UNLABELLED), temperature=0.1)

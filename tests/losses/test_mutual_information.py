@@ -56,11 +56,6 @@ def test_large_scores_are_exact(score):
     assert found - 2 * score == pytest.approx(2 * math.log1p(math.exp(-score)), abs=1e-12)
 
 
-def test_scores_that_say_nothing_give_two_log_two(batch):
-    local, sentences, mask = batch
-    assert local_global_information(0 * local, sentences, mask).item() == pytest.approx(2 * math.log(2), abs=1e-12)
-
-
 def test_what_stands_at_padding_does_not_matter(batch):
     local, sentences, mask = batch
     spoiled = local.masked_fill(mask[:, :, None] == 0, float("nan")).requires_grad_()
