@@ -1,4 +1,4 @@
-"""Where a backbone comes from, what is refused and how, and the positions that its tokens get."""
+"""Where a backbone comes from, what is refused and how, and how many positions there are."""
 
 from __future__ import annotations
 
@@ -126,24 +126,7 @@ def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
     assert load_bare_backbone(folder / "trained").pooler == "mean", "what the trained model is compared with"
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------------
-
-
 # ---- positions ----------------------------------------------------------------------------------------------------
-
-
-def test_positions_of_bert_are_columns(bert):
-    mask_BL = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1]])
-    assert bert.positions(mask_BL, 0).tolist() == [[0, 1, 2, 3]] * 2
-    assert bert.positions(mask_BL, 5).tolist() == [[5, 6, 7, 8]] * 2
-
-
-def test_positions_of_roberta_count_real_tokens_after_the_padding_id(tiny_folders):
-    roberta = load_backbone(find_backbone(str(tiny_folders["roberta"])))
-    assert roberta.pad_id == 1
-    mask_BL = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 1], [1, 0, 1, 1]])
-    assert roberta.positions(mask_BL, 0).tolist() == [[2, 3, 4, 1], [2, 3, 4, 5], [2, 1, 3, 4]]
-    assert roberta.positions(mask_BL, 5).tolist() == [[7, 8, 9, 1], [7, 8, 9, 10], [7, 1, 8, 9]]
 
 
 def test_longest_sentence_just_fits_the_position_table(backbone, family):

@@ -261,15 +261,6 @@ def test_an_unknown_family_names_the_nearest(tmp_path, changes, message):
     )
 
 
-def test_a_prompt_before_the_first_layer_passes_through_narrow_word_vectors(folders, rows):
-    backbone = load(folders["albert"])
-    encoder = prompted(backbone, "input")
-    assert encoder.prompt.table.shape == (3, 24)
-    with torch.no_grad():
-        bare = sentence_encoder(backbone, pooler="mean").double()
-        assert (embed(encoder, *rows) - embed(bare, *rows)).abs().max() > 0.01
-
-
 def test_dropout_goes_out_everywhere(folders):
     backbone = load(folders["qwen3"])
     backbone.model.layers[0].self_attn.attention_dropout = 0.5

@@ -1,4 +1,4 @@
-"""Poolers and projectors beside numpy in float64."""
+"""Read-outs beside numpy; poolers: ``test_prompts``, projectors of the loss: ``tests/training/test_terms``."""
 
 from __future__ import annotations
 
@@ -11,32 +11,10 @@ from torch import nn
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
-from cse.model.pooling import BatchNormProjector, TanhMlp, TokenCnn, pool
+from cse.model.pooling import BatchNormProjector, TokenCnn, pool
 from cse.model.prompts import Reparametrized
 from tests.parts import embed, sentence_encoder
 from tests.tiny import make_backbone_folder
-
-
-@pytest.fixture
-def states():
-    """Embedding output and three layers ``(3, 7, 12)``, and a mask with padded rows."""
-    rng = np.random.default_rng(0)
-    mask_BL = (np.arange(7) < np.array([[7], [4], [2]])).astype(int)
-    return [rng.normal(size=(3, 7, 12)) for _ in range(4)], mask_BL
-
-
-@pytest.mark.parametrize(("kind", "first"), [("cls", 0), ("mean", 0), ("mean_top2", 0), ("mean_first_last", 0), ("mean_first_last", 1)])  # fmt: skip  # noqa: E501
-def test_poolers(states, kind, first):
-    layers, mask_BL = states
-    last = {
-        "cls": layers[-1], "mean": layers[-1], "mean_top2": (layers[-1] + layers[-2]) / 2,
-        "mean_first_last": (layers[first] + layers[-1]) / 2,
-    }[kind]  # fmt: skip
-    expected = last[:, 0]
-    if kind != "cls":
-        expected = np.array([row[: mask.sum()].mean(axis=0) for row, mask in zip(last, mask_BL, strict=True)])
-    found = pool(kind, [torch.from_numpy(layer) for layer in layers], torch.from_numpy(mask_BL), first)
-    np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
 def test_a_row_without_tokens_is_pooled_to_zeros():
@@ -82,48 +60,6 @@ def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
     encoder.encode(["a dog", "the cat sleeps"])
     assert seen == [(False, torch.backends.cudnn.enabled)]
     assert torch.backends.cudnn.allow_tf32 is before
-
-
-def test_padding_does_not_change_the_convolutions():
-    torch.manual_seed(0)
-    cnn = TokenCnn(12)
-    tokens = torch.randn(1, 4, 12)
-    longer = torch.cat([tokens, torch.randn(1, 3, 12)], dim=1)
-    mask = torch.tensor([[1, 1, 1, 1, 0, 0, 0]])
-    found = cnn(longer, mask)
-    torch.testing.assert_close(found[:, :4], cnn(tokens, mask[:, :4]))
-    assert not found[:, 4:].any()
-
-
-def test_tanh_projector(states):
-    torch.manual_seed(0)
-    layer = TanhMlp(12).double()
-    rows = states[0][0][:, 0]
-    weight, bias = layer.dense.weight.detach().numpy(), layer.dense.bias.detach().numpy()
-    np.testing.assert_allclose(layer(torch.from_numpy(rows)).detach(), np.tanh(rows @ weight.T + bias), atol=1e-12)
-    assert weight.std() == pytest.approx(0.02, rel=0.25)
-    assert not bias.any()
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_batch_norm_projector_normalises_the_rows_that_it_is_given(training):
-    """DiffCSE: Linear, BatchNorm, ReLU, Linear, BatchNorm without an affine map; same in both modes."""
-    torch.manual_seed(0)
-    projector = BatchNormProjector(6).train(training)
-    with torch.no_grad():
-        projector.wide_norm.weight.uniform_(0.5, 2)
-        projector.wide_norm.bias.normal_()
-    rows = np.random.default_rng(0).normal(size=(9, 6))
-    first, second = (layer.weight.detach().double().numpy() for layer in (projector.wide, projector.narrow))
-    gamma, beta = (x.detach().double().numpy() for x in (projector.wide_norm.weight, projector.wide_norm.bias))
-
-    def normalise(x):
-        return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)
-
-    expected = normalise(np.maximum(normalise(rows @ first.T) * gamma + beta, 0) @ second.T)
-    found = projector(torch.from_numpy(rows).float()).detach()
-    np.testing.assert_allclose(found, expected, atol=1e-4)
-    assert first.shape == (12, 6)
 
 
 def linear_layers(part):

@@ -1,11 +1,8 @@
-"""Whitening, discriminant and flow: numerics against references, what they do to vectors, saving, export, errors."""
+"""Whitening, discriminant and flow: numerics against references, what they do to vectors, errors."""
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
-import onnxruntime
 import pytest
 import scipy.linalg
 import scipy.stats
@@ -13,11 +10,8 @@ import torch
 from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cse.errors import CseError
-from cse.model.checkpoint import POST_KINDS, build_post
 from cse.model.flow import Flow
 from cse.model.post import (
-    QUERY_MAP,
-    LinearMap,
     Scatter,
     fit_discriminant,
     fit_whitening,
@@ -287,58 +281,3 @@ FITS = {
     "linear": lambda vectors: fit_linear(vectors, [str(row % 9) for row in range(len(vectors))], 0.1, None, seed=1),
     "flow": new_flow,
 }
-
-
-@pytest.fixture(params=POST_KINDS)
-def fitted(request) -> LinearMap | Flow:
-    if request.param == QUERY_MAP:  # trained against a collection, not fitted to vectors
-        return LinearMap.of(QUERY_MAP, np.zeros(WIDTH), np.random.default_rng(0).normal(size=(WIDTH, WIDTH)))
-    return FITS[request.param](anisotropic(640))
-
-
-def test_nothing_is_trainable_and_the_config_names_the_sizes(fitted):
-    assert not any(weight.requires_grad for weight in fitted.parameters())
-    assert not fitted.training
-    config = fitted.config()
-    assert config["width"] == fitted.width == WIDTH
-    assert config["dimension"] == fitted.dimension == apply(fitted, anisotropic(3)).shape[1]
-
-
-def test_saved_and_loaded_it_is_the_same_to_the_bit(fitted, tmp_path):
-    torch.save(fitted.state_dict(), tmp_path / "post.pt")
-    loaded = build_post(json.loads(json.dumps(fitted.config())))
-    vectors = anisotropic(20, seed=1)
-    assert not np.array_equal(apply(loaded, vectors), apply(fitted, vectors))
-    loaded.load_state_dict(torch.load(tmp_path / "post.pt"))
-    assert np.array_equal(apply(loaded, vectors), apply(fitted, vectors))
-    assert loaded.config() == fitted.config()
-    assert not loaded.training
-    assert not any(weight.requires_grad for weight in loaded.parameters())
-
-
-@pytest.mark.parametrize("kind", ["whitening", "flow"])  # every other kind is a whitening's LinearMap
-def test_onnx_equals_torch_for_any_batch(kind, tmp_path):
-    fitted = fit_whitening(anisotropic(640), 12) if kind == "whitening" else trained(WIDTH, levels=2, depth=2, hidden=4)
-    torch.onnx.export(
-        fitted,
-        (torch.randn(3, WIDTH),),
-        tmp_path / "post.onnx",
-        dynamo=True,
-        opset_version=23,
-        dynamic_shapes=({0: torch.export.Dim.DYNAMIC},),
-        external_data=False,
-        verbose=False,
-    )
-    session = onnxruntime.InferenceSession(tmp_path / "post.onnx", providers=["CPUExecutionProvider"])
-    for rows in (1, 2, 33):
-        vectors = anisotropic(rows, seed=rows)
-        (found,) = session.run(None, {session.get_inputs()[0].name: vectors})
-        np.testing.assert_allclose(found, apply(fitted, vectors), atol=1e-5)
-
-
-def test_a_vector_that_is_not_finite_is_named():
-    for fit in FITS.values():
-        vectors = anisotropic(5000)
-        vectors[4500, 3] = np.nan
-        with pytest.raises(CseError, match="vector of sentence 4500 "):
-            fit(vectors)

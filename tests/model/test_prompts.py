@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from transformers.cache_utils import DynamicCache
 
 from cse.model.backbone import merged
-from cse.model.checkpoint import count_parameters, save_checkpoint, stored_weights
+from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
@@ -57,24 +56,6 @@ def test_forward_equals_float64_reference(backbone, family, batch, kind, positio
     assert np.abs(found - bare).max() > 0.05, "the prompt changed nothing"
 
 
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
-def test_forward_equals_the_library_with_a_cache(backbone, batch, kind):
-    """The route of methods of the past: keys and values in a fresh cache, a mask as wide as prefix and tokens."""
-    encoder = make_encoder(backbone, kind, pooler="cls")
-    ids_BL, mask_BL = batch
-    rows, length = len(ids_BL), encoder.prompt.length
-    cache = DynamicCache()
-    for layer, (key, value) in enumerate(encoder.prefix()):
-        cache.update(key.expand(rows, -1, -1, -1), value.expand(rows, -1, -1, -1), layer)
-    backbone.model.set_attn_implementation("sdpa")
-    wide = torch.cat([torch.ones(rows, length, dtype=torch.long), mask_BL], dim=1)
-    with torch.no_grad():
-        expected = backbone.model(input_ids=ids_BL, attention_mask=wide, past_key_values=cache).last_hidden_state[:, 0]
-        backbone.model.set_attn_implementation("cse_prefix")
-        found = embed(encoder, ids_BL, mask_BL)
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
-
-
 @pytest.mark.parametrize(
     ("pooler", "first_layer", "states"),
     [
@@ -99,55 +80,6 @@ def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_
         np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
 
 
-@pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
-def test_gradient_reaches_every_prompt_and_nothing_frozen(backbone, batch, kind):
-    encoder = make_encoder(backbone, kind, dropout=0.1, pooler="mean").train()
-    embed(encoder, *batch).square().sum().backward()
-    grad = encoder.prompt.table.grad
-    per_layer = (
-        grad.view(encoder.prompt.length, backbone.layers, 2, -1).abs().sum(dim=-1)
-        if kind == "key_value"
-        else grad.abs().sum(dim=-1)
-    )
-    assert per_layer.numel() == encoder.prompt.length * backbone.layers * (2 if kind == "key_value" else 1)
-    assert (per_layer > 0).all()
-    frozen = list(backbone.model.parameters())
-    assert len(frozen) > 40
-    assert all(weight.grad is None and not weight.requires_grad for weight in frozen)
-    assert list(encoder.trainable()) == ["prompt.table"]
-
-
-def test_gradient_equals_finite_differences(bert):
-    encoder = make_encoder(bert, length=2, pooler="mean").double()
-    ids_BL, mask_BL = torch.tensor([[2, 9, 11, 3]]), torch.tensor([[1, 1, 1, 1]])
-
-    def loss() -> torch.Tensor:
-        return embed(encoder, ids_BL, mask_BL).square().sum()
-
-    loss().backward()
-    table = encoder.prompt.table
-    for place in [(0, 0), (1, 70), (0, 190), (1, 3)]:
-        with torch.no_grad():
-            start = table[place].item()
-            table[place] = start + 1e-5
-            above = loss().item()
-            table[place] = start - 1e-5
-            below = loss().item()
-            table[place] = start
-        assert table.grad[place].item() == pytest.approx((above - below) / 2e-5, rel=1e-4, abs=1e-7)
-
-
-def test_padding_columns_change_nothing(backbone):
-    encoder = make_encoder(backbone, pooler="mean")
-    ids_BL = torch.tensor([[5, 6, 7]])
-    mask_BL = torch.ones_like(ids_BL)
-    pad = torch.full((1, 4), 9)
-    with torch.no_grad():
-        alone = embed(encoder, ids_BL, mask_BL)
-        padded = embed(encoder, torch.cat([ids_BL, pad], dim=1), torch.cat([mask_BL, torch.zeros_like(pad)], dim=1))
-    torch.testing.assert_close(alone, padded, atol=1e-6, rtol=0)
-
-
 @pytest.mark.parametrize("kind", PROMPT_KINDS)
 def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     """Two copies of a sentence differ by the prompt's dropout alone; in evaluation they are equal."""
@@ -170,37 +102,6 @@ def test_prompt_dropout_keeps_the_expected_share(bert):
     assert dropped.mean().item() == pytest.approx(0.1, abs=0.01)
     kept = prefix[0][0] / prompt.eval()(bert, rows=1)[0][0]
     assert torch.allclose(kept[kept != 0], torch.tensor(1 / 0.9), atol=1e-5)
-
-
-def test_counts_of_bert_base_are_those_of_the_paper():
-    """Parameter table of methods of the field: BERT-base, k = 10, 12, 14, 16, and with the tanh layer."""
-
-    class Shape:
-        layers, heads, head_size, hidden_size = 12, 12, 64, 768
-
-    def count(kind: str, length: int) -> int:
-        return new_prompt(kind, Shape, length=length, dropout=0, init_std=0.02).table.numel()
-
-    counts = {length: count("key_value", length) for length in (10, 12, 14, 16)}
-    assert counts == {10: 184_320, 12: 221_184, 14: 258_048, 16: 294_912}
-    assert count("hidden_state", 12) == 110_592
-
-
-@pytest.mark.parametrize(
-    ("mlp", "trained", "stored"),
-    [
-        ("none", ["prompt.table"], ["prompt.table"]),
-        ("train_only", ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], ["prompt.table"]),
-        ("always", ["prompt.table", "mlp.dense.weight", "mlp.dense.bias"], None),
-    ],
-)
-def test_the_trained_and_the_stored_set(bert, mlp, trained, stored):
-    encoder = make_encoder(bert, mlp=mlp)
-    assert sorted(encoder.trainable()) == sorted(trained)
-    assert sorted(stored_weights(encoder)) == sorted(stored or trained)
-    counts = count_parameters(encoder)
-    assert counts.prompts == 5 * 2 * 3 * 32
-    assert counts.trained == counts.prompts + (0 if mlp == "none" else 32 * 32 + 32)
 
 
 def test_full_fine_tuning_trains_every_weight(bert):
@@ -257,16 +158,3 @@ def test_lora_adds_a_product_of_thin_matrices_to_every_linear_layer(bert, tmp_pa
             assert torch.equal(weight, expected)
         assert np.allclose(encoder.encode(texts), trained, atol=1e-6)
     assert np.array_equal(encoder.encode(texts), trained)
-
-
-def test_train_only_mlp_is_in_the_loss_and_not_in_the_embedding(bert):
-    ids_BL, mask_BL = torch.tensor([[2, 9, 3]]), torch.ones(1, 3, dtype=torch.long)
-    outputs = {}
-    for mlp in ("none", "train_only", "always"):
-        encoder = make_encoder(bert, mlp=mlp)
-        with torch.no_grad():
-            outputs[mlp, "eval"] = embed(encoder.eval(), ids_BL, mask_BL)
-            outputs[mlp, "train"] = embed(encoder.train(), ids_BL, mask_BL)
-    assert torch.equal(outputs["train_only", "eval"], outputs["none", "eval"])
-    assert outputs["always", "eval"].abs().max() < 1 <= outputs["none", "eval"].abs().max()
-    assert outputs["train_only", "train"].abs().max() < 1
