@@ -33,3 +33,8 @@ def test_value(embeddings):
     first, second = embeddings
     expected = reference(first.tolist(), second.tolist())
     assert contrastive_tension(first, second, group=GROUP).item() == pytest.approx(expected, abs=1e-10)
+
+
+def test_large_scores_stay_finite(embeddings):
+    first, second = (1e3 * tensor for tensor in embeddings)
+    assert torch.isfinite(contrastive_tension(first, second, group=GROUP))

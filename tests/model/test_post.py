@@ -281,3 +281,11 @@ FITS = {
     "linear": lambda vectors: fit_linear(vectors, [str(row % 9) for row in range(len(vectors))], 0.1, None, seed=1),
     "flow": new_flow,
 }
+
+
+def test_a_vector_that_is_not_finite_is_named():
+    for fit in FITS.values():
+        vectors = anisotropic(5000)
+        vectors[4500, 3] = np.nan
+        with pytest.raises(CseError, match="vector of sentence 4500 "):
+            fit(vectors)

@@ -117,13 +117,3 @@ def test_cut_features_are_the_same_at_all_tokens_of_a_row():
     assert torch.equal(cut[~zero], embedded[~zero]), "no rescaling"
     cut.sum().backward()
     assert torch.equal(embedded.grad, (~zero).double())
-
-
-def test_a_seed_fixes_what_is_drawn():
-    def draw():
-        torch.manual_seed(5)
-        positions = shuffled_positions(torch.arange(9).expand(2, -1), torch.ones(2, 9, dtype=torch.long))
-        return positions, cut_features(torch.ones(2, 3, 10), 0.5)
-
-    for first, second in zip(draw(), draw(), strict=True):
-        assert torch.equal(first, second)

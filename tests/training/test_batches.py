@@ -35,15 +35,6 @@ def test_off_is_a_slice_of_the_epochs_permutation():
         assert np.array_equal(rows, whole[8 * (step % 3) :][:8])
 
 
-def test_few_labels_make_batches_small_and_many():
-    """Seven rows of one label need seven batches; twelve rows then make sizes one and two."""
-    groups = list("aaaaaaabbbcc")
-    texts = [f"text {i}" for i in range(12)]
-    found = batches_of(pairs(texts, [f"other {text}" for text in texts], groups), batch_size=4)
-    assert sorted(map(len, found)) == [1, 1, 2, 2, 2, 2, 2]
-    assert all(len({groups[row] for row in batch}) == len(batch) for batch in found)
-
-
 def test_many_labels_fill_the_batches_evenly():
     groups = [str(i % 10) for i in range(43)]
     texts = [str(i) for i in range(43)]

@@ -18,7 +18,6 @@ from cse.training.capture import why_not
 from tests.gpu.base import fit
 from tests.parts import Cut, new_plan
 from tests.tiny import make_backbone_folder
-from tests.training.helpers import momentum_queue
 from tests.training.systems import SYSTEMS, make_system
 
 GPU = torch.device("cuda")
@@ -54,12 +53,6 @@ def test_systems_that_are_captured(folder, name):
 def test_the_reason_is_a_setting(folder, changes, device, reason):
     encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
     assert why(encoder, losses, torch.device(device), **changes) == reason
-
-
-def test_a_queue_is_no_part_of_a_graph(folder):
-    encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
-    losses.terms["nt_xent"].queue = momentum_queue(encoder, size=6, momentum=0.5)
-    assert why(encoder, losses) == "objective.nt_xent"
 
 
 class Operators(TorchDispatchMode):

@@ -6,14 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pytest
-import torch
 
 from cse.settings.train import TrainSettings
-from cse.training.batch import cheapest_cuts, pad_in_groups, slice_cost, slices_of
+from cse.training.batch import cheapest_cuts, pad_in_groups, slices_of
 from tests.parts import Cut
 from tests.training.helpers import make_table
 
-CPU = torch.device("cpu")
 LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
 
 
@@ -28,17 +26,6 @@ def test_no_other_way_to_cut_costs_less(cost):
     ways = [way for count in range(len(LENGTHS)) for way in combinations(range(1, len(LENGTHS)), count)]
     assert price(found, cost) == pytest.approx(min(price(way, cost) for way in ways))
     assert found == sorted(set(found))
-
-
-def test_free_slices_leave_no_padding_and_dear_ones_are_one():
-    assert cheapest_cuts(LENGTHS, 0.0) == [2, 3, 6, 8, 9]
-    assert cheapest_cuts(LENGTHS, 1e6) == []
-    assert cheapest_cuts(np.array([4, 4, 4]), 0.0) == []
-
-
-def test_a_wider_model_takes_more_slices_and_a_gpu_fewer():
-    assert slice_cost(768, CPU) == slice_cost(384, CPU) / 4
-    assert slice_cost(384, torch.device("cuda")) > 10 * slice_cost(384, CPU)
 
 
 @pytest.mark.parametrize(

@@ -147,52 +147,6 @@ def test_a_worker_alone_divides_by_its_own_tokens():
     assert ALONE.any(True, False) == [True, False]
 
 
-NUMBERS = """
-import json, sys
-import torch, torch.distributed as dist
-from cse.losses.group import Group
-rank, meeting = int(sys.argv[1]), sys.argv[2]
-dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, world_size=2)
-group = Group.joined(torch.device("cpu"))
-wide = torch.arange(4.0).reshape(2, 2) + 10 * rank
-found = {"joined": group.gather(wide, [2, 2]).tolist()}
-weights = {name: torch.nn.Parameter(torch.zeros(shape)) for name, shape in (("a", (2, 3)), ("idle", (7,)), ("b", (4,)))}
-group.average_gradients(weights)  # where nothing has a gradient
-weights["a"].grad = torch.full((2, 3), 1.0 + rank)
-weights["b"].grad = torch.arange(4.0) * (1 + rank)
-group.average_gradients(weights)
-found["gradients"] = [weights[name].grad.flatten().tolist() for name in ("a", "b")] + [weights["idle"].grad]
-total, count = torch.tensor(3.0 + 3 * rank, requires_grad=True), torch.tensor(1.0 * rank)
-part = group.over_all(total, count)
-part.backward()
-found["part"] = [part.item(), total.grad.item(), count.item()]
-found["nothing"] = group.over_all(torch.tensor(0.0), torch.tensor(0.0)).item()
-found["means"] = group.average({"x": torch.tensor(float(rank)), "y": torch.tensor(3.0 * rank, dtype=torch.bfloat16)})
-found["flags"] = group.any(False, rank == 0, True)
-print(json.dumps(found))
-dist.destroy_process_group()
-"""
-
-
-def test_what_workers_tell_each_other(forking_python, tmp_path):
-    """Tokens: 0 and 1 of the workers, sums 3 and 6; the workers' mean of ``2 * sum / 1`` is 9 / 1."""
-    processes = [
-        subprocess.Popen(
-            [forking_python, "-c", NUMBERS, str(rank), tmp_path / "meeting"], stdout=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    found = [json.loads(process.communicate(timeout=100)[0]) for process in processes]
-    assert [worker.pop("part") for worker in found] == [[6.0, 2.0, 0.0], [12.0, 2.0, 1.0]]
-    assert found[0] == found[1] == {
-        "joined": [[0, 1], [2, 3], [10, 11], [12, 13]],
-        "gradients": [[1.5] * 6, [0, 1.5, 3.0, 4.5], None],
-        "nothing": 0.0,
-        "means": {"x": 0.5, "y": 1.5},
-        "flags": [False, True, True],
-    }  # fmt: skip
-
-
 TALK = """
 import json, sys
 import torch, torch.distributed as dist
@@ -205,7 +159,10 @@ own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows her
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()
 print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]))
-print(json.dumps([*group.any(rank == 1), group.from_first(lambda: rank)]))
+group.average_gradients({"idle": torch.nn.Parameter(torch.zeros(7))})  # where nothing has a gradient
+nothing = group.over_all(torch.tensor(0.0), torch.tensor(0.0)).item()
+means = group.average({"x": torch.tensor(float(rank)), "y": torch.tensor(3.0 * rank, dtype=torch.bfloat16)})
+print(json.dumps([*group.any(rank == 1), group.from_first(lambda: rank), nothing, means]))
 
 def fail():
     raise CseError("dev: its own words")
@@ -247,7 +204,7 @@ def test_gather_carries_the_gradient_of_all_losses(talk):
     """Worker r's loss is (r + 1) * sum x^2, so each row's gradient is (1 + 2) * 2 x."""
     assert talk[0][0] == [[0, 1, 0, 1, 2], [0, 6]]
     assert talk[1][0] == [[0, 1, 0, 1, 2], [0, 6, 12]]
-    assert talk[0][1] == talk[1][1] == [True, 0]
+    assert talk[0][1] == talk[1][1] == [True, 0, 0.0, {"x": 0.5, "y": 1.5}]
 
 
 def test_an_error_of_one_worker_ends_the_others_at_once(talk):

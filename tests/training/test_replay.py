@@ -87,34 +87,6 @@ def test_slices_of_any_size(folder, cut):
     )
 
 
-def test_without_the_random_state_it_would_be_another_method(folder, monkeypatch):
-    direct = step(make_system("promcse", folder, dropout=0.1), Cut(4, None))
-
-    def forgetful(run, *tensors):
-        return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
-
-    monkeypatch.setattr("cse.training.batch.run_twice", forgetful)
-    with pytest.raises(AssertionError):
-        assert_same(direct, step(make_system("promcse", folder, dropout=0.1), Cut(1, 5)))
-
-
-def test_two_batches_before_one_gradient(folder):
-    def both(cut):
-        encoder, losses, table = make_system("promcse", folder, dropout=0.1)
-        torch.manual_seed(7)
-        batches = [
-            encode_batch(
-                encoder, table, rows, cut=cut, step=0,
-                epoch=0, device=torch.device("cpu"), bf16=False,
-            )
-            for rows in (ROWS, ROWS + 1)
-        ]  # fmt: skip
-        sum(losses(batch)["loss"] for batch in batches).backward()
-        return encoder.prompt.table.grad
-
-    torch.testing.assert_close(both(Cut(1, 5)), both(Cut(4, None)), rtol=1e-5, atol=1e-7)
-
-
 def test_what_is_kept_does_not_grow_with_the_layers(folder):
     def kept(cut):
         """Bytes that autograd holds between the passes, each storage once."""
