@@ -148,8 +148,6 @@ def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models
     sided = SentenceEncoder(encoder.backbone, side="query")
     with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
         collection_from(sided, [PreparedData(data["sentences"])])
-    with pytest.raises(CseError, match=r"contains triplets, but queries are trained on pairs"):
-        collection_from(sided, [PreparedData(data["triplets"])])
 
 
 def test_one_document_is_no_collection(prepared, tmp_path, models):
@@ -176,3 +174,17 @@ def test_a_map_recovers_a_rotation(monkeypatch):
 
     fitted = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
     assert found(queries) < 0.9 < found(fitted(torch.from_numpy(queries)).numpy())
+
+
+def test_a_row_that_comes_often_is_learned_best():
+    """Two queries with the same vector and other documents: the map follows the one that comes ten times as often."""
+    queries = np.tile(np.array([[1.0, 1.0]], np.float32), (2, 1))
+    targets = Targets(np.array([[0], [1]]), np.ones((2, 1), np.float32), np.full(2, -1))
+
+    def mapped(times):
+        made = fit_query_map(queries, np.eye(2, dtype=np.float32), targets, temperature=0.5, seed=0, times=times)
+        return (queries @ made.matrix.numpy())[0]
+
+    first, second = mapped(np.array([10, 1])), mapped(np.array([1, 10]))
+    assert first[0] > first[1] + 0.1 and second[1] > second[0] + 0.1
+    assert np.array_equal(mapped(None), mapped(np.array([1, 1])))

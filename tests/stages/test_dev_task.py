@@ -79,15 +79,6 @@ def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepare
     assert "no dev pairs" not in said.err
 
 
-def test_another_measure_selects_if_asked_for(run, settings, prepared, tmp_path):
-    metrics = run(settings({"train.dev_measure": "MAP", "train.learning_rate": 0.3}))
-    assert metrics["dev_measure"] == "MAP"
-    assert read_config(tmp_path / "run/checkpoint")["facts"]["settings"]["train"]["dev_measure"] == "MAP"
-    encoder = load_checkpoint(tmp_path / "run/checkpoint")
-    found = score_dev(encoder, open_dev(PreparedData(prepared)), measure="MAP")
-    assert metrics["dev_score"] == pytest.approx(found.value, abs=1e-3)
-
-
 def test_an_unknown_measure_is_refused_before_training(run, settings, prepared, tmp_path):
     with pytest.raises(CseError, match=r"train.dev_measure: 'nDCG@10' is no measure of topics \(labelled texts\); one"):
         run(settings({"train.dev_measure": "nDCG@10"}))

@@ -98,10 +98,6 @@ class TestShrinkage:
         assert found == pytest.approx(expected, abs=1e-6)
         assert len({round(score, 4) for score in found.values()}) > 1
 
-    def test_few_texts_in_many_channels_need_more_of_it(self):
-        few, many = (choose_shrinkage(*noisy(8, rows, width=100), None) for rows in (8, 600))
-        assert max(few, key=few.get) > max(many, key=many.get)
-
     def test_a_large_fold_is_ranked_in_part(self, monkeypatch):
         ranked = []
 

@@ -162,8 +162,6 @@ def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
     assert [column.ids[: column.starts[1]].tolist() for column in pairs.columns] == expected
     first = tokenizer.encode("q: " + training.data.train["sent0"][0].as_py()).ids[:12]
     assert sentences.columns[0].ids[: sentences.columns[0].starts[1]].tolist() == first
-    with pytest.raises(CseError, match=r"^train.roles: 1 roles for 2 columns of text \(sent0, sent1\)$"):
-        opened(several(source(files, "pairs"), **texts, **{"train.roles": ["query"]}), tmp_path)
 
 
 def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
-from scipy.special import logsumexp
 
 from cse.errors import CseError
 from cse.evaluation.score import score_dev
@@ -16,9 +13,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.train import train_stage
 from cse.training import Folders
 from cse.training.ready import open_training
-from tests.parts import new_plan, new_prompt, sentence_encoder
 from tests.stages.training import train_in
-from tests.training.helpers import embed_rows, losses_of, make_table
 
 TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
 ROLES = {"train.roles": ["query", "passage", "passage"]}
@@ -33,34 +28,12 @@ def opened(data, settings, tmp_path):
     return call
 
 
-def test_each_column_gets_the_text_of_its_role(opened):
-    training = opened(TRIPLETS | ROLES)
-    table, tokenizer, rows = training.tables()[0], training.encoder.tokenizer, training.data.train
-    for column, name, text in zip(table.columns, rows.column_names, ("the old ", "a red ", "a red "), strict=True):
-        for row in (0, 11, 23):
-            expected = tokenizer.encode(text + rows[name][row].as_py()).ids[:12]
-            found = column.ids[column.starts[row] : column.starts[row + 1]].tolist()
-            assert found[:-1] == expected[: len(found) - 1]  # a cut text still ends in [SEP]
-    plain = opened(TRIPLETS).tables()[0]
-    assert len(plain.columns[0].ids) < len(table.columns[0].ids)
-
-
 def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened):
     column = (
         opened(ROLES | TRIPLETS | {"backbone.texts": {"query": "red " * 4, "passage": "a "}}).tables()[0].columns[0]
     )
     rows = {tuple(column.ids[a:b].tolist()) for a, b in zip(column.starts, column.starts[1:], strict=False)}
     assert len(rows) > 20, "texts behind the longest task text differ"
-
-
-def test_dev_pairs_are_read_in_their_roles(opened):
-    training = opened(TRIPLETS | ROLES)
-    dev, encoder = training.dev, training.encoder
-    first, second = encoder.encode(dev.sentence1, role="query"), encoder.encode(dev.sentence2, role="passage")
-    cosines = (first * second).sum(axis=1)
-    order = np.argsort(np.argsort(cosines)), np.argsort(np.argsort(dev.score))
-    assert training.score(dev) == pytest.approx(100 * np.corrcoef(*order)[0, 1], abs=1e-6)
-    assert training.score(dev) != pytest.approx(score_dev(encoder, dev, 64).value, abs=1e-3)
 
 
 @pytest.mark.parametrize("post", ["none", "whitening"])
@@ -101,24 +74,6 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(data, settings, tmp
 def test_roles_that_do_not_fit(opened, changes, message):
     with pytest.raises(CseError, match=message):
         opened(TRIPLETS | changes)
-
-
-def test_matryoshka_is_the_mean_of_nt_xent_on_cut_vectors(bert):
-    torch.manual_seed(3)
-    encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=3, dropout=0.0), pooler="mean")
-    batch = embed_rows(encoder, make_table(bert), range(7), new_plan())
-    options = {"weight": 1.0, "widths": [16, 8]}
-    off = {"weight": 0.0}
-    losses = losses_of(encoder, matryoshka=options, nt_xent=off, energy_hinge=off)
-    expected = []
-    for width in (16, 8):
-        anchor, positive, negative = (view[:, :width].double().detach().numpy() for view in batch.views)
-        anchor, positive, negative = (
-            x / np.linalg.norm(x, axis=1, keepdims=True) for x in (anchor, positive, negative)
-        )
-        logits = np.concatenate([anchor @ positive.T, anchor @ negative.T], axis=1) / 0.05
-        expected.append((logsumexp(logits, axis=1) - np.diag(logits)).mean())
-    assert losses.terms["matryoshka"](batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
 
 
 def test_a_model_trained_for_shorter_vectors_offers_them(data, settings, tmp_path):
