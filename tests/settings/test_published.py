@@ -85,11 +85,6 @@ def test_every_table_is_complete():
     assert len(rows()) == 189
 
 
-def test_no_figure_stands_twice():
-    keys = [(*identity(row), score.metric, score.dataset) for row in rows() for score in row.scores]
-    assert len(set(keys)) == len(keys)
-
-
 def test_every_row_of_the_papers_has_a_preset_or_a_reason():
     covered = coverage()
     assert len(covered) == len(rows())
@@ -165,13 +160,6 @@ def test_printed_averages_that_are_no_means():
     wrong = {identity(row): (row.average.value, round(row.mean, 3)) for row in rows() if row.misprinted}
     assert wrong == MISPRINTED
     assert sum(row.mean is not None for row in rows()) == 96
-
-
-def test_averages_over_other_tables_have_no_mean():
-    margin = next(row for row in rows_of("simcse-eh-bert-base-margin-0.1"))
-    assert (margin.average.value, margin.mean, margin.misprinted) == (81.75, None, False)
-    parameters = rows_of("dcpcse-unsup-roberta-large")
-    assert [row.average for row in parameters] == [None]
 
 
 def test_rows_of_a_preset_come_in_its_order():
