@@ -1,4 +1,7 @@
-"""Every loss: its gradient is the numeric one, and it computes in float32 or better, whatever autocast says."""
+"""Every loss: its gradient is the numeric one, and it computes in float32 or better, whatever autocast says.
+
+Values of losses with passes or weights of their own: ``tests/training/test_terms``.
+"""
 
 from __future__ import annotations
 
@@ -68,6 +71,20 @@ LOSSES = {
     "similarity_divergence": lambda a, b: similarity_divergence(a, b, rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
 }
+NONE = torch.zeros_like(REAL)
+# of rows that have nothing to learn from: no other row, no label, no positive, no token
+NOTHING = {
+    "nt_xent_two_views": lambda a, b: nt_xent_two_views(a[:1], b[:1].detach(), temperature=0.05),
+    "similarity_divergence": lambda a, b: similarity_divergence(a[:3], b[:3].detach(), rows=1, temperature=0.05),
+    "label_proxies": lambda a, b: label_proxies(a, b[:3].detach(), torch.full((8,), UNLABELLED), temperature=0.1),
+    "supervised_contrastive": lambda a, b: supervised_contrastive(a, torch.arange(8), 0.2),
+    "self_guided": lambda a, b: self_guided(a[:1], b[:3, None], temperature=0.01),
+    "mutual_information": lambda a, b: local_global_information(a.view(4, 2, 16)[:1], b[:1], MASK[:1]),
+    "mutual_information of no row": lambda a, b: local_global_information(a.view(4, 2, 16)[:0], b[:0], MASK[:0]),
+    "replaced_tokens_tokens": lambda a, b: replaced_tokens(a.view(8, 8, 2), REPLACED, NONE, normalize="tokens")[0],
+    "replaced_tokens_sum": lambda a, b: replaced_tokens(a.view(8, 8, 2), REPLACED, NONE, normalize="sum")[0],
+    "squared_distance": lambda a, b: squared_distance([a], [a.detach()]),
+}
 
 
 @pytest.mark.parametrize("name", LOSSES)
@@ -76,6 +93,19 @@ def test_the_gradient_equals_finite_differences(name):
     assert torch.autograd.gradcheck(LOSSES[name], inputs)
     (slope, *_) = torch.autograd.grad(LOSSES[name](*inputs), inputs, allow_unused=True)
     assert slope.abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_where_nothing_is_to_be_learned_the_loss_is_zero_with_zero_gradient(name):
+    inputs = FIRST.double().requires_grad_(), SECOND.double().requires_grad_()
+    loss = NOTHING[name](*inputs)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert not any(each.grad.any() for each in inputs if each.grad is not None) and inputs[0].grad is not None
+
+
+def test_large_scores_of_contrastive_tension_stay_finite():
+    assert torch.isfinite(contrastive_tension(1e3 * FIRST, 1e3 * SECOND, group=4))
 
 
 @pytest.mark.parametrize("name", LOSSES)
