@@ -14,7 +14,7 @@ from cse.losses.group import ALONE
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.shared import Loss, cosines
 from cse.settings.objective import ObjectiveSettings
-from tests.training.helpers import contrast, losses_of
+from tests.training.helpers import losses_of
 
 ROWS, WIDTH, QUEUE = 6, 5, 3
 
@@ -89,12 +89,6 @@ def test_nt_xent(vectors, temperature, weight, triplets, queued):
     assert found.item() == pytest.approx(reference_nt_xent(*lists, temperature=temperature, weight=weight), abs=1e-10)
 
 
-def test_an_empty_queue_changes_nothing(vectors):
-    z1, z2, _, queue = vectors
-    plain = nt_xent(cosines(z1, z2), temperature=0.05)
-    assert torch.equal(nt_xent(cosines(z1, z2), temperature=0.05, queue_AQ=cosines(z1, queue[:0])), plain)
-
-
 @pytest.mark.parametrize("temperature", [0.05, 0.5])
 def test_two_views(views, temperature):
     z1, z2, _ = views
@@ -133,17 +127,6 @@ def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, tem
     pairs = values(views[:2], nt_xent=of_nt_xent, energy_hinge={"weight": 0.0})
     assert list(pairs) == ["nt_xent", "loss"], "a loss without weight is computed"
     assert pairs["loss"].item() == pytest.approx(reference_nt_xent(*lists[:2], temperature=temperature), abs=1e-10)
-
-
-def test_a_queue_and_both_views_reach_the_contrast(vectors):
-    z1, z2, _, queue = vectors
-    batch = SimpleNamespace(views=(z1, z2), projected_XD=z1, group=ALONE, step=0)
-    found = contrast(None, temperature=0.3, queue=SimpleNamespace(negatives=lambda: queue))(batch)
-    expected = nt_xent(cosines(z1, z2), queue_AQ=cosines(z1, queue), temperature=0.3)
-    assert found.item() == pytest.approx(expected.item(), rel=1e-12)
-    assert found > contrast(None, temperature=0.3)(batch)
-    both = values((z1, z2), nt_xent={"temperature": 0.3, "two_views": True}, energy_hinge={"weight": 0.0})["loss"]
-    assert both.item() == pytest.approx(nt_xent_two_views(z1, z2, temperature=0.3).item(), rel=1e-12)
 
 
 @pytest.mark.parametrize("width", [2, 4])

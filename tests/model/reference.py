@@ -77,13 +77,3 @@ def key_value_prefix(table, layers, width):
     """A table (P, 2 * layers * D) as one (key, value) pair (P, D) a layer."""
     cut = table.reshape(len(table), layers, 2, width)
     return [(cut[:, layer, 0], cut[:, layer, 1]) for layer in range(layers)]
-
-
-def hidden_prefix(table, weights):
-    """Hidden states (layers, P, D) through each layer's key and value projections."""
-    w = {name: value.astype(np.float64) for name, value in weights.items()}
-    names = [f"encoder.layer.{layer}.attention.self." for layer in range(len(table))]
-    return [
-        (linear(hidden, w, name + "key"), linear(hidden, w, name + "value"))
-        for hidden, name in zip(table, names, strict=True)
-    ]

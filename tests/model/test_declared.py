@@ -109,12 +109,6 @@ def test_a_checkpoint_keeps_its_use_whatever_the_folder_says_later(folder, tmp_p
     np.testing.assert_array_equal(found.encode("a dog", role="query"), encoder.encode("a dog", role="query"))
 
 
-def test_a_task_text_without_room_is_refused(folder):
-    use = Declared(None, 8, {"query": "red " * 10}, ())
-    with pytest.raises(CseError, match=r"task text of role query: .* fills the 8 tokens and leaves no room"):
-        sentence_encoder(load(folder), use=use)
-
-
 def test_vectors_are_cut_before_they_are_scaled(folder):
     encoder = sentence_encoder(load(folder), use=Declared(None, None, {}, (8, 16)), pooler="mean")
     whole = encoder.encode(["red bird", "a dog"], normalize=False)
