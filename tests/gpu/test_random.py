@@ -9,7 +9,7 @@ from cse.settings.train import AugmentSettings
 from cse.training.batch import RandomState
 from tests.gpu.base import needs_gpu
 from tests.parts import PLAIN, Cut
-from tests.training.encoding import encode_batch
+from tests.training.helpers import encode_batch
 from tests.training.systems import SYSTEMS, make_system
 from tests.training.test_replay import ROWS, assert_same, step
 

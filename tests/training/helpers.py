@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+
 import numpy as np
 import pyarrow as pa
 import torch
 
+from cse.losses.group import ALONE, Group
 from cse.losses.nt_xent import MomentumQueue, NtXent
 from cse.losses.replaced_tokens import ReplacedTokens
 from cse.losses.self_guided import SelfGuided
 from cse.losses.shared import Batch
+from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import (
     ContrastiveTensionSettings,
@@ -18,12 +22,12 @@ from cse.settings.objective import (
     ReplacedTokensSettings,
     SelfGuidedSettings,
 )
-from cse.settings.train import TrainSettings
+from cse.settings.train import AugmentSettings, TrainSettings
+from cse.training.batch import Batcher
 from cse.training.losses import Losses, losses_from
 from cse.training.tokens import TokenTable, tokenise
-from tests.parts import Cut, new_prompt, sentence_encoder
+from tests.parts import PLAIN, Cut, new_prompt, sentence_encoder
 from tests.tiny import WORDS
-from tests.training.encoding import encode_batch
 
 
 def make_rows(count: int = 40, seed: int = 0) -> pa.Table:
@@ -88,6 +92,25 @@ def make_table(backbone, rows: int = 40, view: str = "triplets") -> TokenTable:
     return tokenise(make_rows(rows), view, [backbone.tokenizer], max_length=12, pad_id=backbone.pad_id)
 
 
+def encode_batch(
+    encoder: SentenceEncoder,
+    table: TokenTable,
+    rows: np.ndarray,
+    *,
+    cut: Cut,
+    augment: AugmentSettings = PLAIN,
+    device: torch.device,
+    bf16: bool,
+    group: Group = ALONE,
+    **place: int,
+) -> Batch:
+    """Encode all views of a batch, with its place in the run: step and epoch."""
+    settings = TrainSettings(**cut._asdict())
+    batcher = Batcher(encoder=encoder, settings=settings, augment=augment, device=device, bf16=bf16, group=group)
+    staged = batcher.stage(table, rows, **place)
+    return batcher.encode(staged, on_device(staged.arrays, device))
+
+
 def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
     """Encode rows as in the loop's first step."""
     return encode_batch(
@@ -101,6 +124,10 @@ def embed_rows(encoder, table: TokenTable, rows, plan) -> Batch:
         device=torch.device("cpu"),
         bf16=plan.bf16,
     )
+
+
+def copies(weights) -> dict[str, torch.Tensor]:
+    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 class Recorder:
@@ -120,3 +147,12 @@ class Recorder:
 
     def close(self):
         self.closed += 1
+
+
+class Stop(Recorder):
+    """An observer under which SIGTERM comes at the first step that is told."""
+
+    def step(self, record):
+        super().step(record)
+        if len(self.records) == 1:
+            signal.raise_signal(signal.SIGTERM)

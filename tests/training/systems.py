@@ -32,10 +32,10 @@ from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
 from cse.training.tokens import TokenTable, tokenise
 from tests.parts import Cut, new_prompt, new_template, sentence_encoder
-from tests.training.encoding import encode_batch
 from tests.training.helpers import (
     Fours,
     contrast,
+    encode_batch,
     make_rows,
     momentum_queue,
     replaced_tokens_term,

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from cse.training.batches import NO_KEY, Batches, RowOrder, distinct_batches, row_keys
-from cse.training.tokens import shared_table
-from tests.training.helpers import make_table
 
 
 def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
@@ -87,10 +84,3 @@ def test_steps_add_up_though_epochs_may_differ():
         epoch, rows = batches.at(step)
         assert epoch == flat[step][0]
         assert np.array_equal(rows, flat[step][1])
-
-
-def test_shared_rows_keep_their_keys(bert, tmp_path):
-    own = replace(make_table(bert), keys=np.arange(40)[:, None] % 7)
-    shared = shared_table(tmp_path / "table", lambda: own)
-    assert np.array_equal(own.keys, shared.keys)
-    assert shared_table(tmp_path / "other", lambda: make_table(bert)).keys is None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 import torch
 
 from cse.errors import Interrupted
 from cse.training.state import RunFolder
 from tests.parts import replan, train
-from tests.training.helpers import Recorder, make_problem
+from tests.training.helpers import Recorder, Stop, make_problem
 from tests.training.test_loop import PLAN, run
 
 MIXED = replan(PLAN, start_share=0.3)
@@ -42,12 +40,6 @@ def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, t
 
 def test_a_stopped_run_takes_up_its_share(bert, tmp_path):
     whole, _, _ = run(bert, tmp_path / "whole", MIXED)
-
-    class Stop(Recorder):
-        def step(self, record):
-            super().step(record)
-            signal.raise_signal(signal.SIGTERM)
-
     encoder, losses, table = make_problem(bert)
     with pytest.raises(Interrupted):
         train(encoder, losses, table, MIXED, dev=None, folder=RunFolder(tmp_path / "cut"), observer=Stop())

@@ -22,7 +22,9 @@ from tests.parts import Cut, Plan, new_plan, new_prompt, replan, sentence_encode
 from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
+    Stop,
     contrast,
+    copies,
     embed_rows,
     make_problem,
     make_table,
@@ -194,21 +196,16 @@ def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
 
     plan = replan(PLAN, learning_rate=0.01)
     whole, losses, table = make_problem(bert, frozen=frozen)
-    start = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
+    start = copies(whole.trainable())
     expected = train(
         whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "whole"), observer=Recorder()
     )
-    result = {name: weight.detach().clone() for name, weight in whole.trainable().items()}
+    result = copies(whole.trainable())
 
     def restart():
         with torch.no_grad():
             for name, weight in whole.trainable().items():
                 weight.copy_(start[name])
-
-    class Stop(Recorder):
-        def step(self, record):
-            super().step(record)
-            signal.raise_signal(signal.SIGTERM)
 
     restart()
     with pytest.raises(Interrupted) as stop:
@@ -351,12 +348,6 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
 
 
 def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
-    class Stop(Recorder):
-        def step(self, record):
-            super().step(record)
-            if record.step == 5:
-                signal.raise_signal(signal.SIGTERM)
-
     results = {}
     for name, observers in (("whole", [Recorder()]), ("cut", [Stop(), Recorder()])):
         for number, observer in enumerate(observers, start=1):

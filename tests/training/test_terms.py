@@ -32,6 +32,7 @@ from tests.training.helpers import (
     Fours,
     Recorder,
     contrast,
+    copies,
     embed_rows,
     make_table,
     momentum_queue,
@@ -55,10 +56,6 @@ def in_float64(encoder, batch):
     """The batch as it is before the loop rounds what the loss compares to float32."""
     pooled = batch.in_order([piece.tokens.pooled_BD for piece in batch.slices])
     return replace(batch, projected_XD=encoder.project(pooled))
-
-
-def copies(weights) -> dict[str, torch.Tensor]:
-    return {name: weight.detach().clone() for name, weight in weights.items()}
 
 
 def fit(encoder, losses, table, folder, **changes):
