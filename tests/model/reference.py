@@ -29,6 +29,11 @@ def hidden_states(
         before = np.broadcast_to(norm(front, w, "embeddings.LayerNorm", eps), (rows, *front.shape))
         x = np.concatenate([before, x], axis=1)
         mask_BL = np.concatenate([np.ones((rows, len(front)), dtype=mask_BL.dtype), mask_BL], axis=1)
+    return run_layers(x, mask_BL, w, layers=layers, heads=heads, prefix=prefix, eps=eps)
+
+
+def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):
+    """States after each layer, from any input of the first layer."""
     states = [x]
     for layer in range(layers):
         name = f"encoder.layer.{layer}."

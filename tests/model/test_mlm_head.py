@@ -1,38 +1,16 @@
-"""The head is the backbone's own pretrained one, or a clear refusal."""
+"""MLM heads and generators that cannot be had; what they compute: test_terms, test_corruption in ``tests/training``."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
-import torch
 
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import MINILM
-from cse.model.mlm_head import load_mlm_head
-from tests.tiny import make_backbone_folder
-
-
-@pytest.fixture
-def folder(family, tmp_path):
-    return make_backbone_folder(tmp_path / "backbone", family, head=True)
-
-
-@pytest.fixture
-def with_head(folder):
-    return load_backbone(find_backbone(str(folder)))
-
-
-def test_tied_and_frozen_by_default_and_whole_when_untied(with_head):
-    head = load_mlm_head(with_head, wanted_by="test")
-    assert not [name for name, weight in head.named_parameters() if weight.requires_grad]
-    table = with_head.model.get_input_embeddings().weight
-    hidden = torch.randn(4, 32)
-    tied = head(hidden, table)
-    head.untie(table)
-    assert torch.equal(head(hidden, torch.zeros_like(table)), tied), "the copy decodes, not what is passed"
-    assert all(weight.requires_grad for weight in head.parameters())
-    assert head.decoder.data_ptr() != table.data_ptr()
+from cse.model.mlm_head import UnigramGenerator, load_generator, load_mlm_head
+from tests.tiny import make_backbone_folder, make_tokenizer
 
 
 @pytest.mark.parametrize("name", ["without", MINILM])
@@ -45,3 +23,36 @@ def test_a_backbone_without_a_head_is_refused_and_others_are_named(tiny_folders,
     assert "bert-base-uncased" in message
     assert "roberta-large" in message
     assert "\n" not in message
+
+
+def test_another_vocabulary_is_refused(bert, tmp_path):
+    folder = make_backbone_folder(tmp_path / "other", "bert", head=True)
+    tokenizer = make_tokenizer("bert")
+    tokenizer.add_tokens(["extra"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    with pytest.raises(CseError) as caught:
+        load_generator(str(folder), bert, dropout=False)
+    assert str(caught.value).startswith(f"objective.replaced_tokens.generator: {folder} has another vocabulary (")
+    assert "take a generator of the same family" in str(caught.value)
+
+
+def test_a_model_without_a_head_is_refused(bert, tiny_folders):
+    with pytest.raises(CseError, match=r"objective.replaced_tokens.generator: .* has no MLM head; models that have"):
+        load_generator(str(tiny_folders["bert"]), bert, dropout=False)
+
+
+def test_where_none_can_be_had_the_unigram_generator_is_offered(bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(CseError) as caught:
+        load_generator("distilbert/distilbert-base-uncased", bert, dropout=False)
+    message = str(caught.value)
+    assert message.startswith("objective.replaced_tokens.generator")
+    assert message.endswith("set objective.replaced_tokens.generator: unigram")
+    assert "\n" not in message
+
+
+def test_the_ends_of_unigram_draws_are_words_of_the_text():
+    columns = [np.array([2, 5, 5, 3]), np.array([2, 6, 5, 3]), np.array([], dtype=int)]
+    generator = UnigramGenerator(columns, 8, special=(2, 3))
+    ends = generator.propose(np.zeros((1, 2), int), np.ones((1, 2), int), np.array([[0.0, 1.0 - 1e-16]]))
+    assert set(ends[0].tolist()) <= {5, 6}

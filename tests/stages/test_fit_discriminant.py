@@ -18,11 +18,8 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
 from cse.stages.train import train_stage
 from cse.training.fit_post import SHRINKAGES, choose_shrinkage, labelled_texts, put_behind
-from tests.tiny import WORDS
+from tests.stages.test_dev_task import TEXTS
 
-# four labels of a few words each
-TEXTS = {label: [f"{a} {b}" for a in WORDS[at : at + 6] for b in WORDS[at + 3 : at + 8]] for label, at in
-         {"one": 0, "two": 8, "three": 16, "four": 24}.items()}  # fmt: skip
 ROWS = [(text, label) for label, texts in TEXTS.items() for text in texts]
 
 

@@ -71,20 +71,6 @@ def weights_of(backbone) -> dict[str, np.ndarray]:
     return {name: value.double().numpy() for name, value in backbone.model.state_dict().items()}
 
 
-def run_layers(x, mask, w, prefix, eps):
-    """States after each layer, from any input of the first layer."""
-    states = [x]
-    for layer in range(LAYERS):
-        name = f"encoder.layer.{layer}."
-        block = None if prefix is None else prefix[layer]
-        attended = reference.attend(x, mask, w, name, HEADS, block)
-        x = reference.norm(x + attended, w, name + "attention.output.LayerNorm", eps)
-        inner = reference.gelu(reference.linear(x, w, name + "intermediate.dense"))
-        x = reference.norm(x + reference.linear(inner, w, name + "output.dense"), w, name + "output.LayerNorm", eps)
-        states.append(x)
-    return states
-
-
 def reference_states(backbone, ids, mask, prefix=None, shift=0, first=None):
     """States of all layers; ``first`` takes the place of the first token behind the embedding LayerNorm."""
     w, eps = weights_of(backbone), backbone.model.config.layer_norm_eps
@@ -94,7 +80,7 @@ def reference_states(backbone, ids, mask, prefix=None, shift=0, first=None):
     )  # fmt: skip
     if first is not None:
         x = np.concatenate([first[:, None], x[:, 1:]], axis=1)
-    return run_layers(x, mask, w, prefix, eps)
+    return reference.run_layers(x, mask, w, layers=LAYERS, heads=HEADS, prefix=prefix, eps=eps)
 
 
 def prefix_of(encoder):
