@@ -6,41 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers as hf
 from tokenizers import Tokenizer, processors
-from transformers import (
-    AlbertConfig,
-    AlbertModel,
-    BertConfig,
-    BertModel,
-    CamembertConfig,
-    CamembertModel,
-    DistilBertConfig,
-    DistilBertModel,
-    ElectraConfig,
-    ElectraModel,
-    EuroBertConfig,
-    EuroBertModel,
-    Gemma3TextConfig,
-    Gemma3TextModel,
-    GteConfig,
-    GteModel,
-    LlamaConfig,
-    LlamaModel,
-    MistralConfig,
-    MistralModel,
-    ModernBertConfig,
-    ModernBertModel,
-    MPNetConfig,
-    MPNetModel,
-    NomicBertConfig,
-    NomicBertModel,
-    Qwen3Config,
-    Qwen3Model,
-    RobertaConfig,
-    RobertaModel,
-    XLMRobertaConfig,
-    XLMRobertaModel,
-)
 
 from tests.tiny import SHAPE, make_tokenizer
 
@@ -59,69 +26,73 @@ _ROBERTA = SHAPE | {"pad_token_id": 1, "initializer_range": 0.2, "type_vocab_siz
 
 # name of a case: config class, model class, values, tokenizer
 CASES: dict[str, tuple[Any, Any, dict[str, Any], str]] = {
-    "bert": (BertConfig, BertModel, _BERT, "bert"),
-    "roberta": (RobertaConfig, RobertaModel, _ROBERTA, "roberta"),
-    "xlm-roberta": (XLMRobertaConfig, XLMRobertaModel, _ROBERTA, "roberta"),
-    "camembert": (CamembertConfig, CamembertModel, _ROBERTA, "roberta"),
-    "electra": (ElectraConfig, ElectraModel, _BERT | {"embedding_size": 24}, "bert"),
-    "electra, wide words": (ElectraConfig, ElectraModel, _BERT | {"embedding_size": 32}, "bert"),
+    "bert": (hf.BertConfig, hf.BertModel, _BERT, "bert"),
+    "roberta": (hf.RobertaConfig, hf.RobertaModel, _ROBERTA, "roberta"),
+    "xlm-roberta": (hf.XLMRobertaConfig, hf.XLMRobertaModel, _ROBERTA, "roberta"),
+    "camembert": (hf.CamembertConfig, hf.CamembertModel, _ROBERTA, "roberta"),
+    "electra": (hf.ElectraConfig, hf.ElectraModel, _BERT | {"embedding_size": 24}, "bert"),
+    "electra, wide words": (hf.ElectraConfig, hf.ElectraModel, _BERT | {"embedding_size": 32}, "bert"),
     "distilbert": (
-        DistilBertConfig,
-        DistilBertModel,
+        hf.DistilBertConfig,
+        hf.DistilBertModel,
         {
             "vocab_size": 64, "dim": 32, "n_layers": 3, "n_heads": 4, "hidden_dim": 48, "max_position_embeddings": 40,
             "initializer_range": 0.2, "pad_token_id": 0,
         },
         "bert",
     ),
-    "mpnet": (MPNetConfig, MPNetModel, _ROBERTA | {"type_vocab_size": None}, "roberta"),
-    "albert": (AlbertConfig, AlbertModel, _BERT | {"embedding_size": 24, "num_hidden_layers": 4}, "bert"),
+    "mpnet": (hf.MPNetConfig, hf.MPNetModel, _ROBERTA | {"type_vocab_size": None}, "roberta"),
+    "albert": (hf.AlbertConfig, hf.AlbertModel, _BERT | {"embedding_size": 24, "num_hidden_layers": 4}, "bert"),
     "albert, two groups of two": (
-        AlbertConfig,
-        AlbertModel,
+        hf.AlbertConfig,
+        hf.AlbertModel,
         _BERT | {"embedding_size": 24, "num_hidden_layers": 4, "num_hidden_groups": 2, "inner_group_num": 2},
         "bert",
     ),
     "modernbert": (
-        ModernBertConfig,
-        ModernBertModel,
+        hf.ModernBertConfig,
+        hf.ModernBertModel,
         _ROTARY | _SLIDING | {"local_attention": 2 * WINDOW, "initializer_range": 0.2, "pad_token_id": 0},
         "bert",
     ),
-    "nomic_bert": (NomicBertConfig, NomicBertModel, _BERT, "bert"),
-    "gte": (GteConfig, GteModel, _BERT | {"type_vocab_size": 1}, "bert"),
-    "gte, no types": (GteConfig, GteModel, _BERT | {"type_vocab_size": 0}, "bert"),
-    "eurobert": (EuroBertConfig, EuroBertModel, _GROUPED | {"initializer_range": 0.2, "mask_token_id": 4}, "both"),
-    "llama": (LlamaConfig, LlamaModel, _GROUPED | {"initializer_range": 0.2}, "last"),
+    "nomic_bert": (hf.NomicBertConfig, hf.NomicBertModel, _BERT, "bert"),
+    "gte": (hf.GteConfig, hf.GteModel, _BERT | {"type_vocab_size": 1}, "bert"),
+    "gte, no types": (hf.GteConfig, hf.GteModel, _BERT | {"type_vocab_size": 0}, "bert"),
+    "eurobert": (
+        hf.EuroBertConfig, hf.EuroBertModel, _GROUPED | {"initializer_range": 0.2, "mask_token_id": 4}, "both",
+    ),
+    "llama": (hf.LlamaConfig, hf.LlamaModel, _GROUPED | {"initializer_range": 0.2}, "last"),
     "llama, wide heads, no added tokens": (
-        LlamaConfig,
-        LlamaModel,
+        hf.LlamaConfig,
+        hf.LlamaModel,
         _GROUPED | {"head_dim": 24, "initializer_range": 0.2},
         "none",
     ),
-    "mistral": (MistralConfig, MistralModel, _GROUPED | {"sliding_window": WINDOW, "initializer_range": 0.2}, "last"),
+    "mistral": (
+        hf.MistralConfig, hf.MistralModel, _GROUPED | {"sliding_window": WINDOW, "initializer_range": 0.2}, "last",
+    ),
     "mistral, no window": (
-        MistralConfig,
-        MistralModel,
+        hf.MistralConfig,
+        hf.MistralModel,
         _GROUPED | {"sliding_window": None, "initializer_range": 0.2},
         "last",
     ),
-    "qwen3": (Qwen3Config, Qwen3Model, _GROUPED | {"initializer_range": 0.2}, "last"),
+    "qwen3": (hf.Qwen3Config, hf.Qwen3Model, _GROUPED | {"initializer_range": 0.2}, "last"),
     "qwen3, sliding": (
-        Qwen3Config,
-        Qwen3Model,
+        hf.Qwen3Config,
+        hf.Qwen3Model,
         _GROUPED | _SLIDING | {"use_sliding_window": True, "sliding_window": WINDOW, "initializer_range": 0.2},
         "last",
     ),
     "gemma3": (
-        Gemma3TextConfig,
-        Gemma3TextModel,
+        hf.Gemma3TextConfig,
+        hf.Gemma3TextModel,
         _GROUPED | _SLIDING | {"sliding_window": WINDOW, "query_pre_attn_scalar": 16, "initializer_range": 0.2},
         "both",
     ),
     "gemma3, both ways": (
-        Gemma3TextConfig,
-        Gemma3TextModel,
+        hf.Gemma3TextConfig,
+        hf.Gemma3TextModel,
         _GROUPED
         | _SLIDING
         | {

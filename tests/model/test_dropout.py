@@ -35,12 +35,6 @@ def test_the_seed_fixes_the_mask_and_the_gradient_follows_it():
     assert torch.equal(values.grad, first.detach())
 
 
-def test_evaluation_and_probability_zero_change_nothing():
-    values = torch.randn(5, 5)
-    assert torch.equal(Dropout(0.3).eval()(values), values)
-    assert torch.equal(dropout(values, 0.0), values)
-
-
 def test_every_dropout_of_a_backbone_is_replaced(bert):
     kinds = [type(module) for module in bert.model.modules()]
     assert kinds.count(Dropout) == 1 + 3 * bert.layers

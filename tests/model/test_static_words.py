@@ -2,11 +2,10 @@
 
 import numpy as np
 import pytest
-import torch
 
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
-from cse.model.checkpoint import count_parameters, save_checkpoint
+from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import find_words, load_words, read_words, words_of
@@ -106,10 +105,3 @@ def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):
     np.testing.assert_array_equal(loaded.encode(SENTENCES), expected)
     served = OnnxEncoder(tmp_path / "bundle", provider="cpu", threads=1)
     np.testing.assert_allclose(served.encode(SENTENCES), expected, atol=1e-6)
-
-
-def test_nothing_is_trained(encoder):
-    assert encoder.trainable() == {}
-    assert count_parameters(encoder).backbone == (len(VECTORS) + 2) * 3
-    with torch.no_grad():
-        assert encoder.backbone.model.weight[:2].abs().sum() == 0

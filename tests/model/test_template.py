@@ -37,16 +37,6 @@ def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **o
 # ---- tokens -------------------------------------------------------------------------------------------------------
 
 
-def test_the_words_of_the_template_stand_around_the_sentence(backbone):
-    template = new_template(TEXT, backbone)
-    cls, sep, mask = (backbone.special_ids[name] for name in ("cls", "sep", "mask"))
-    found = template.tokenizer(backbone.tokenizer).encode("two small birds").ids
-    sentence, near, end = ids_of(backbone, "two small birds"), ids_of(backbone, "near"), ids_of(backbone, ".")
-    assert found == [cls, *ids_of(backbone, "the man reads"), *sentence, *near, mask, *end, sep]
-    assert template.ids == (cls, *ids_of(backbone, "the man reads"), *near, mask, *end, sep)
-    assert (template.start, template.tail) == (4, 2)
-
-
 def test_truncation_cuts_the_sentence_and_never_the_template(backbone):
     template = new_template(TEXT, backbone)
     tokenizer = template.tokenizer(backbone.tokenizer)

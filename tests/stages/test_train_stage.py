@@ -344,9 +344,31 @@ def refused(run, settings, message, view="sentences"):
     assert "\n" not in str(error.value)
 
 
-def test_labelled_rows_with_a_contrastive_objective(run, settings):
-    message = "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"
-    refused(run, settings(), message, "labelled")
+@pytest.mark.parametrize(
+    ("view", "changes", "message"),
+    [
+        ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
+        (
+            "sentences",
+            {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0},
+            r"contains sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
+        ),
+        (
+            "sentences",
+            {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full",
+             "prompt.kind": "none"},
+            r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
+        ),
+        (
+            "sentences",
+            {"post.kind": "whitening", "post.dimension": 33},
+            r"^post.dimension: 33 is not between 1 and 32, the encoder's width",
+        ),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_the_rows_or_the_model(run, settings, tmp_path, view, changes, message):
+    refused(run, settings(changes), message, view)
+    assert not list((tmp_path / "scratch").rglob("state.pt"))
 
 
 @pytest.mark.parametrize(
@@ -372,15 +394,6 @@ def test_rows_that_give_no_negative(settings, data, tmp_path, rows, changes, mes
         assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1
 
 
-def test_rows_without_labels_for_the_classifier(run, settings):
-    changes = {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0}
-    refused(
-        run,
-        settings(changes),
-        r"contains sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
-    )
-
-
 def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
     changes = {"data.view": "categories", "objective.label_proxies.weight": 1.0}
     pairs = tmp_path / "pairs"
@@ -389,22 +402,6 @@ def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
     write_report(pairs, "pairs", 2)
     with pytest.raises(CseError, match=r"contains pairs, but objective\.label_proxies needs labelled texts"):
         stage_in(settings(changes), {"sentences": pairs}, tmp_path, "out")
-
-
-def test_a_template_that_leaves_no_room_for_a_sentence(run, settings):
-    changes = {
-        "template.text": "a b c d e f {sentence} h i j {mask}",
-        "pooler.kind": "mask",
-        "prompt.kind": "none",
-        "train.parameters": "full",
-    }
-    refused(run, settings(changes), r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room")
-
-
-def test_post_processing_that_does_not_fit_is_refused_before_training(run, settings, tmp_path):
-    changes = {"post.kind": "whitening", "post.dimension": 33}
-    refused(run, settings(changes), r"^post.dimension: 33 is not between 1 and 32, the encoder's width")
-    assert not list((tmp_path / "scratch").rglob("state.pt"))
 
 
 def test_word_vectors_are_not_trained(run, settings, models):
