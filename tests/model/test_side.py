@@ -64,8 +64,6 @@ def test_texts_of_the_backbone_stay(tmp_path):
         np.testing.assert_array_equal(encoder.encode(SENTENCES, role=role), bare.encode(SENTENCES, role=role))
     queries = bare.encode(SENTENCES, normalize=False, role="query") @ encoder.post.matrix.numpy()
     np.testing.assert_allclose(encoder.encode(SENTENCES, normalize=False, role="query"), queries, atol=1e-5)
-    with pytest.raises(CseError, match="role: 'corpus' is not known; one of query, passage"):
-        encoder.encode(SENTENCES, role="corpus")
 
 
 def test_only_the_query_side_is_trained_and_stored(tiny_folders, tmp_path):

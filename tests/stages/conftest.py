@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cse.data.store import TRAIN_FILE, write_rows
-from cse.data.tasks.kinds import ScoredPairs
-from cse.data.tasks.store import write_tasks
 from cse.settings.load import Settings, check_settings, set_key
-from tests.tiny import WORDS, make_backbone_folder, write_report
+from tests.systems.tiny import make_views, write_words
+from tests.tiny import make_backbone_folder
 
-LABELS = ("entailment", "neutral", "contradiction")
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # alike with and without dropout
 
 
@@ -22,43 +18,19 @@ STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}  # ali
 def models(tmp_path_factory) -> dict[str, Path]:
     """Folders of a backbone with and without its MLM head, generators, and a file of word vectors."""
     root = tmp_path_factory.mktemp("models")
-    rng = np.random.default_rng(0)
-    words = root / "glove.txt"
-    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.normal(size=12))]) for word in WORDS]
-    words.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return {
         "bert": make_backbone_folder(root / "bert", "bert", head=True),
         "headless": make_backbone_folder(root / "headless", "bert"),
         "roberta": make_backbone_folder(root / "roberta", "roberta", head=True),
         "generator": make_backbone_folder(root / "generator", "bert", seed=1, head=True, num_hidden_layers=1, **STILL),
-        "words": words,
+        "words": write_words(root / "glove.txt"),
     }
 
 
 @pytest.fixture(scope="session")
 def data(tmp_path_factory) -> dict[str, Path]:
     """Prepared folders by view, with dev pairs and one task."""
-    rng = np.random.default_rng(1)
-
-    def text() -> str:
-        return " ".join(rng.choice(WORDS, int(rng.integers(2, 9))))
-
-    def pairs(name: str) -> ScoredPairs:
-        first, second = [text() for _ in range(20)], [text() for _ in range(20)]
-        return ScoredPairs(name, first, second, rng.uniform(0, 5, 20), ["all"] * 20)
-
-    rows = {
-        "sentences": [(text(),) for _ in range(60)],
-        "triplets": [(text(), text(), text()) for _ in range(24)],
-        "labelled": [(text(), text(), LABELS[i % 3]) for i in range(24)],
-    }
-    folders = {}
-    for view, lines in rows.items():
-        folders[view] = folder = tmp_path_factory.mktemp(view)
-        write_rows(folder / TRAIN_FILE, view, lines)
-        write_tasks(folder, dev=pairs("dev"), test=[pairs("task")])
-        write_report(folder, view, len(lines))
-    return folders
+    return make_views(tmp_path_factory.mktemp("data"), {"sentences": 60, "triplets": 24, "labelled": 24}, dev=20)
 
 
 @pytest.fixture(scope="session")

@@ -34,10 +34,6 @@ def test_exit_codes(error, code, says, capsys):
     assert says in capsys.readouterr().err
 
 
-def test_success():
-    assert run_safely(lambda: None) == 0
-
-
 def test_a_terminated_stage_says_so_and_leaves_no_draft(tmp_path):
     """A process of its own, which SIGTERM reaches while an output is on its way."""
     code = (

@@ -35,15 +35,25 @@ def make_models(root: Path) -> dict[str, Path]:
         found[f"{family} generator"] = make_backbone_folder(
             root / f"{family}-generator", family, seed=1, head=True, num_hidden_layers=1
         )
+    found["glove"] = write_words(root / "glove.txt")
+    return found
+
+
+def write_words(path: Path) -> Path:
+    """A file of word vectors, 12 numbers each."""
     rng = np.random.default_rng(0)
     lines = [" ".join([word, *(f"{x:.4f}" for x in rng.normal(size=12))]) for word in WORDS]
-    found["glove"] = root / "glove.txt"
-    found["glove"].write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return found
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
 
 
 def make_data(root: Path) -> dict[str, Path]:
     """Make prepared rows of each view, with dev pairs and one task."""
+    return make_views(root, {"sentences": 3 * ROWS, "pairs": ROWS, "triplets": ROWS, "labelled": ROWS}, dev=12)
+
+
+def make_views(root: Path, counts: dict[str, int], *, dev: int) -> dict[str, Path]:
+    """Make prepared folders by view with these numbers of rows and dev pairs, and a task of 20 pairs."""
     rng = np.random.default_rng(1)
 
     def text() -> str:
@@ -53,19 +63,16 @@ def make_data(root: Path) -> dict[str, Path]:
         first, second = [text() for _ in range(count)], [text() for _ in range(count)]
         return ScoredPairs(name, first, second, rng.uniform(0, 5, count), ["all"] * count)
 
-    labels = ["entailment", "neutral", "contradiction"]
-    rows = {
-        "sentences": [(text(),) for _ in range(ROWS * 3)],
-        "pairs": [(text(), text()) for _ in range(ROWS)],
-        "triplets": [(text(), text(), text()) for _ in range(ROWS)],
-        "labelled": [(text(), text(), labels[i % 3]) for i in range(ROWS)],
-    }
+    texts = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 2}
+    rows = {view: [tuple(text() for _ in range(texts[view])) for _ in range(count)] for view, count in counts.items()}
+    labels = ("entailment", "neutral", "contradiction")
+    rows["labelled"] = [(*row, labels[number % 3]) for number, row in enumerate(rows["labelled"])]
     folders = {}
     for view, lines in rows.items():
         folder = folders[view] = root / view
         folder.mkdir(parents=True)
         write_rows(folder / TRAIN_FILE, view, lines)
-        write_tasks(folder, dev=pairs("dev", 12), test=[pairs("task", 20)])
+        write_tasks(folder, dev=pairs("dev", dev), test=[pairs("task", 20)])
         write_report(folder, view, len(lines))
     return folders
 

@@ -29,7 +29,7 @@ OVER = "prompt.length=[2, 3]"
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
 
 
-def test_a_trial_equals_the_stage(make_job, folder):
+def test_a_trial_equals_the_stage_and_is_trained_once(make_job, folder, monkeypatch):
     """Checkpoint, metrics and plots are, byte for byte, those of `cse train` with the trial's settings."""
     job, reports = make_job(), []
     run_trial(CONFIG, job, reports.append)
@@ -43,6 +43,11 @@ def test_a_trial_equals_the_stage(make_job, folder):
     result = job.record_of(CONFIG).result
     assert result[METRIC] == metrics["dev_spearman"] and result["values"] == CONFIG
     assert not (found / "scratch").exists()
+    monkeypatch.setattr("cse.bench.place.train_stage", lambda *_, **__: pytest.fail("trained again"))
+    again = []
+    run_trial(CONFIG, job, again.append)
+    assert [report["percent"] for report in again] == [50, 100]
+    assert [report[METRIC] for report in again] == pytest.approx([report[METRIC] for report in reports], abs=1e-4)
 
 
 def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, folder):
@@ -83,19 +88,6 @@ def test_a_trial_cannot_see_a_test_set(make_job, folder):
     held = [text.encode() for task in tested for text in all_texts(task) if not any(text in each for each in seen)]
     bytes_of = (job.data.prepared / TASKS_FILE).read_bytes()
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
-
-
-def test_a_setting_is_trained_once(make_job, monkeypatch):
-    job, first, second = make_job(), [], []
-    run_trial(CONFIG, job, first.append)
-
-    def never(*arguments, **options):
-        raise AssertionError("trained again")
-
-    monkeypatch.setattr("cse.bench.place.train_stage", never)
-    run_trial(CONFIG, job, second.append)
-    assert [r["percent"] for r in second] == [r["percent"] for r in first] == [50, 100]
-    assert [r[METRIC] for r in second] == pytest.approx([r[METRIC] for r in first], abs=1e-4)
 
 
 def test_trials_read_further_sources(make_job, folder):
