@@ -24,12 +24,6 @@ GPU = torch.device("cuda")
 CAPTURED = {"promcse", "hinge"}
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """A tiny BERT with its MLM head."""
-    return make_backbone_folder(tmp_path_factory.mktemp("capture") / "bert", "bert", head=True)
-
-
 def why(encoder, losses, device=GPU, **changes) -> str:
     plan = new_plan(**changes)
     return why_not(encoder, losses, plan.train, plan.augment, device, ALONE)

@@ -12,7 +12,6 @@ import torch
 from cse.losses.group import ALONE, Group
 from cse.training.state import RunFolder
 from tests.parts import Cut, new_plan, train
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import Recorder
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
@@ -76,11 +75,6 @@ dist.init_process_group("gloo", init_method=f"file://{meeting}", rank=rank, worl
 torch.save(everything(folder, out / "scratch", Group.joined(torch.device("cpu"))), out / f"{rank}.pt")
 dist.destroy_process_group()
 """
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_backbone_folder(tmp_path_factory.mktemp("group") / "bert", "bert", head=True)
 
 
 @pytest.fixture(scope="module")

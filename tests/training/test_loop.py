@@ -345,3 +345,43 @@ def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
     assert int(results["cut"]["loss.terms.nt_xent.queue.filled"]) == 20
     for name, weight in results["whole"].items():
         assert torch.equal(weight, results["cut"][name]), name
+
+
+# ---- a share of the initial weights in what is scored and saved -----------------------------------------------------
+
+MIXED = replan(PLAN, start_share=0.3)
+
+
+def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, tmp_path):
+    start = copies(make_problem(bert)[0].trainable())
+    plain, _, _ = run(bert, tmp_path / "plain")
+    encoder, losses, table = make_problem(bert)
+    seen = []
+
+    def dev():
+        seen.append(copies(encoder.trainable()))
+        return float(len(seen))
+
+    train(encoder, losses, table, MIXED, dev=dev, folder=RunFolder(tmp_path / "own"), observer=Recorder())
+    without_dev, _, _ = run(bert, tmp_path / "blind", MIXED)
+    (name,) = start
+    expected = 0.3 * start[name] + 0.7 * copies(plain.trainable())[name]
+    torch.testing.assert_close(copies(encoder.trainable())[name], expected)
+    assert torch.equal(copies(encoder.trainable())[name], seen[-1][name])
+    assert torch.equal(seen[0][name], start[name])
+    assert torch.equal(copies(encoder.trainable())[name], copies(without_dev.trainable())[name])
+
+
+def test_a_stopped_run_takes_up_its_share(bert, tmp_path):
+    whole, _, _ = run(bert, tmp_path / "whole", MIXED)
+    encoder, losses, table = make_problem(bert)
+    with pytest.raises(Interrupted):
+        train(encoder, losses, table, MIXED, dev=None, folder=RunFolder(tmp_path / "cut"), observer=Stop())
+    again, _, recorder = run(bert, tmp_path / "cut", MIXED)
+    assert recorder.starts == [(5, 10)]
+    (name,) = copies(whole.trainable())
+    assert torch.equal(copies(again.trainable())[name], copies(whole.trainable())[name])
+    ended, _, _ = run(bert, tmp_path / "cut", MIXED)
+    assert torch.equal(copies(ended.trainable())[name], copies(whole.trainable())[name]), (
+        "running an ended training again changed its weights"
+    )

@@ -14,16 +14,10 @@ import torch
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.batch import RandomState, slices_of
 from tests.parts import PLAIN, Cut
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22, 8, 14, 30])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_backbone_folder(tmp_path_factory.mktemp("replay") / "bert", "bert", head=True)
 
 
 def step(system, cut, *, augment=PLAIN, bf16=False, device=CPU):

@@ -12,15 +12,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from tests.parts import Cut
-from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return make_backbone_folder(tmp_path_factory.mktemp("rounded") / "bert", "bert", head=True)
 
 
 @pytest.fixture

@@ -11,18 +11,11 @@ import numpy as np
 import pytest
 
 from tests.parts import Cut
-from tests.tiny import make_backbone_folder
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
 CUTS = (Cut(4, None), Cut(1, 4), Cut(3, 5))
 CASES = [*((name, "bert") for name in SYSTEMS), ("d2cse", "roberta")]  # whose padding has another position
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("slices")
-    return {family: make_backbone_folder(folder / family, family, head=True) for family in ("bert", "roberta")}
 
 
 @pytest.mark.parametrize(("name", "family"), CASES)

@@ -27,7 +27,6 @@ from cse.training.losses import Losses, bare_teacher
 from cse.training.state import RunFolder
 from tests.model import reference
 from tests.parts import Cut, embed, new_plan, new_prompt, replan, sentence_encoder, train
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Fours,
     Recorder,
@@ -271,15 +270,9 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
 # ---- masked language modelling ------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def folders_with_head(tmp_path_factory):
-    root = tmp_path_factory.mktemp("heads")
-    return {family: make_backbone_folder(root / family, family, head=True) for family in ("bert", "roberta")}
-
-
 @pytest.fixture
-def with_head(folders_with_head, family):
-    return load_backbone(find_backbone(str(folders_with_head[family])))
+def with_head(folders, family):
+    return load_backbone(find_backbone(str(folders[family])))
 
 
 def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> MaskedLm:
@@ -289,7 +282,7 @@ def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> Maske
     return made
 
 
-def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
+def test_masked_lm_equals_transformers(with_head, folders, family):
     encoder = make_encoder(with_head, prompt=False).eval()
     term = masked_lm_term(encoder)
     plan = replan(PLAN, cut=Cut(1, None))
@@ -302,7 +295,7 @@ def test_masked_lm_equals_transformers(with_head, folders_with_head, family):
         rows.ids_BL, rows.mask_BL, rows.index_BL, rows.views, term.vocabulary, share=0.4, seed=8, epoch=2
     )
     assert chosen.sum() > 10
-    model = AutoModelForMaskedLM.from_pretrained(folders_with_head[family]).eval()
+    model = AutoModelForMaskedLM.from_pretrained(folders[family]).eval()
     with torch.no_grad():
         expected = model(
             input_ids=torch.from_numpy(masked),
