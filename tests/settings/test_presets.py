@@ -18,10 +18,6 @@ from cse.settings.document import _edit, params_text, write_values
 from cse.settings.load import flatten, set_key, walk_keys
 from cse.settings.presets import MACHINE_KEYS, apply_preset, load_preset, preset_names
 
-WITH_MLM = {f"{system}-unsup-roberta-{size}" for system in ("promcse", "dcpcse") for size in ("base", "large")} | {
-    "dcpcse-unsup-bert-base-mlm"
-}
-
 
 def settings_of(name):
     tree = {}
@@ -70,7 +66,6 @@ def test_presets_say_what_they_are():
         assert preset.description
         assert preset.source
         assert not any(line.endswith(" ") or "  " in line for line in (preset.expect, preset.notes))
-        assert ("train_head" in preset.notes) == (name in WITH_MLM - {"dcpcse-unsup-bert-base-mlm"})
 
 
 MINE = """\

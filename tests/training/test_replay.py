@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import RandomState, slices_of
+from cse.training.batch import slices_of
 from tests.parts import PLAIN, Cut
 from tests.training.helpers import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
@@ -100,12 +100,3 @@ def test_what_is_kept_does_not_grow_with_the_layers(folder):
         return sum(held.values())
 
     assert kept(Cut(1, 5)) < kept(Cut(4, None)) / 10
-
-
-def test_a_draw_is_replayed_and_leaves_no_trace():
-    torch.manual_seed(1)
-    state = RandomState(torch.device("cpu"))
-    drawn = torch.rand(3)
-    following = torch.get_rng_state()
-    assert torch.equal(state.replay(lambda: torch.rand(3)), drawn)
-    assert torch.equal(torch.get_rng_state(), following)
