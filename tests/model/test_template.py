@@ -177,16 +177,6 @@ def padded(backbone, rows):
     return ids_BL, (np.arange(ids_BL.shape[1]) < np.array([[len(ids)] for ids in rows])).astype(int)
 
 
-def test_the_output_at_the_mask_is_the_embedding(backbone, family):
-    encoder = make_encoder(backbone)
-    sentences = ["two small birds", "dog", ""]
-    rows = [encoder.tokenizer.encode(text).ids for text in sentences]
-    last_BLD = last_states(backbone, family, *padded(backbone, rows))
-    where = [row.index(backbone.special_ids["mask"]) for row in rows]
-    expected = last_BLD[np.arange(3), where]
-    np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=2e-5)
-
-
 @pytest.mark.parametrize(("kind", "shift"), [(None, True), ("key_value", True), ("key_value", False)])
 def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, family, kind, shift):
     """PromptBERT: what stands behind the sentence keeps the positions that it has behind the sentence."""
@@ -209,14 +199,6 @@ def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_i
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=3e-5)
 
 
-def test_denoising_for_the_loss_only_leaves_inference_alone(bert):
-    encoder = make_encoder(bert, denoise="train_only")
-    plain = make_encoder(bert)
-    np.testing.assert_array_equal(encoder.encode(["dog"]), plain.encode(["dog"]))
-    assert encoder.constants().noise_TND is None
-    assert encoder.noise(10).shape == (1, 10, 32)
-
-
 @pytest.mark.parametrize("denoise", ["none", "train_only"])
 def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     """PromptBERT's trainer scores with denoising and without an added period; afterwards all is as it was."""
@@ -224,6 +206,7 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     asked = make_encoder(bert, denoise="none" if denoise == "none" else "always")
     sentences = ["two small birds", "dog", "a dog."]
     before = encoder.encode(sentences)
+    np.testing.assert_array_equal(before, make_encoder(bert, end_with_period=True).encode(sentences))
     with encoder.read_as_in_training():
         np.testing.assert_array_equal(encoder.encode(sentences), asked.encode(sentences))
     np.testing.assert_array_equal(encoder.encode(sentences), before)
