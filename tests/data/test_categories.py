@@ -68,13 +68,6 @@ def test_the_seed_decides_who_meets_whom(tmp_path):
     assert len(partners("drawn", max_rows=9)) == 9
 
 
-def test_labels_may_be_numbers_and_columns_named(tmp_path):
-    lines = [{"query": f"q{i}", "kind": i % 2} for i in range(5)]
-    rows = settings(tmp_path, "\n".join(map(json.dumps, lines)), "rows.jsonl", columns=["query", "kind"])
-    prepare(rows, tmp_path / "out", progress=False)
-    assert PreparedData(tmp_path / "out").train["group"].to_pylist() == ["0", "1", "0", "1", "0"]
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [

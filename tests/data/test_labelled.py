@@ -5,7 +5,6 @@ import json
 import pytest
 
 from cse.data.prepare import prepare
-from cse.data.sample import sample_rows
 from cse.data.shape import read_rows
 from cse.data.store import PreparedData
 from cse.errors import CseError
@@ -83,11 +82,3 @@ def test_a_label_in_the_evaluation_text_drops_nothing(tmp_path):
     text = "premise,hypothesis,label\na,b,neutral\n"
     report = prepare(settings(tmp_path, text), tmp_path / "out", progress=False)
     assert report["train"]["kept"] == 1
-
-
-def test_rows_of_the_sample_have_all_labels():
-    rows = list(sample_rows("labelled"))
-    counts = {label: sum(row[2] == label for row in rows) for label in {row[2] for row in rows}}
-    assert set(counts) == {"entailment", "neutral", "contradiction"}
-    assert min(counts.values()) > 600
-    assert all(first != second for first, second, _ in rows)
