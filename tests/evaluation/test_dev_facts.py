@@ -13,10 +13,8 @@ from cse.evaluation.dev_facts import (
     dev_of,
     facts_of,
     measure_in,
-    read_dev_curve,
     value_of,
 )
-from cse.report.pictures import draw_training
 
 SCORED = {"start_dev_spearman": 60.0, "dev_spearman": 71.12346, "best_step": 4, "selection_spearman": 70.5}
 OWN = {"start_dev_score": 60.0, "dev_measure": "kNN", "dev_score": 71.5, "best_step": 4}
@@ -47,14 +45,3 @@ def test_a_run_without_a_dev_score():
     assert dev_of({}) is None
     assert measure_in({"dev_spearman": None}) is None  # as in the metrics of a domain without dev pairs
     assert dev_of({"dev_spearman": None, "dev_score": 3.5, "dev_measure": "AP"}) == DevScore(3.5, "AP")
-
-
-def test_the_curve_of_either(tmp_path):
-    (tmp_path / "train.csv").write_text("step,loss\n5,1.5\n10,1.25\n")
-    for column, label in (("spearman", "Spearman * 100 on the dev pairs"), ("score", "dev score")):
-        (tmp_path / "dev.csv").write_text(f"step,{column}\n0,50.5\n10,88.0\n")
-        assert read_dev_curve(tmp_path / "dev.csv") == [(0, 50.5), (10, 88.0)]
-        picture = draw_training(tmp_path)
-        assert picture.caption == f"loss, and {label}"
-        assert picture.data.splitlines()[0] == f"step,loss,{column}"
-    assert read_dev_curve(tmp_path / "none.csv") == []

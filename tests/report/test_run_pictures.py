@@ -28,6 +28,9 @@ def test_loss_and_dev_score(tmp_path):
     assert picture.data == "step,loss,spearman\n5,2.0,\n10,1.5,88.0\n"
     (tmp_path / "dev.csv").unlink()
     assert "dev Spearman" not in draw_training(tmp_path).svg, "no dev pairs, no axis"
+    (tmp_path / "dev.csv").write_text("step,score\n0,50.5\n10,88.0\n")
+    picture = draw_training(tmp_path)
+    assert (picture.caption, picture.data.splitlines()[0]) == ("loss, and dev score", "step,loss,score")
 
 
 def test_nothing_to_draw(tmp_path):
