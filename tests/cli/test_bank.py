@@ -97,13 +97,6 @@ def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders
     assert cse("bank", "check", "wide").out == "wide: 2 of 2 domains are whole\n"
 
 
-def test_each_row_names_its_domain(cse, project):
-    assert cse("encode", "bank", "rows.csv", "--domain-column", "queue", "--out", "vectors.npy").code == 0
-    expected = OnnxEncoder("bank", provider="cpu").encode(TEXTS, domain=["hidden", "hidden", "bare"])
-    np.testing.assert_allclose(np.load("vectors.npy"), expected, atol=1e-6)
-    assert not np.allclose(expected[1], OnnxEncoder("bank", provider="cpu").encode(TEXTS[1], domain="bare"), atol=0.01)
-
-
 def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt", "--domain", "hidden", "--out", "vectors.npy"])
     assert consumer.main() == 0
