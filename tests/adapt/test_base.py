@@ -59,8 +59,3 @@ def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
     assert base_settings(PARAMS_FILE, {}) == (Settings(), None), "no file is needed"
     with pytest.raises(CseError, match="no such file"):
         base_settings(PARAMS_FILE, {}, named=True)
-
-
-def test_an_unknown_key_on_the_command_line_is_named(place):
-    with pytest.raises(CseError, match=r"^train\.epoch: unknown key; did you mean 'train\.epochs'\?"):
-        base_settings(PARAMS_FILE, {"train.epoch": 3})

@@ -21,7 +21,6 @@ import torch
 import cse as library
 from cse.cli.main import cli
 from cse.data.store import PreparedData
-from cse.settings import Settings, load_settings
 from tests.cli.workspace import contents, full_disk
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
@@ -157,21 +156,6 @@ def test_debug_shows_the_trace(cse, project, before):
     assert ("Traceback" in done.err) == before
     assert done.err.splitlines()[-1] == "error: nowhere: no prepared data; run `cse prepare`"
     assert done.code == 2
-
-
-# ---- presets ------------------------------------------------------------------------------------------------------
-
-
-def test_preset_show_and_use(cse, empty):
-    shown = cse("preset", "show", "promcse-unsup-bert-base").out
-    assert "source: " in shown
-    assert re.search(r"^  prompt\.length: \d+$", shown, re.MULTILINE)
-    done = cse("preset", "use", "promcse-unsup-bert-base")
-    assert done.code == 0
-    assert re.fullmatch(r"params\.yaml: now promcse-unsup-bert-base, \d+ keys changed; .*", done.out.splitlines()[-1])
-    settings = load_settings(empty / "params.yaml")
-    assert f"prompt.length: {settings.prompt.length}" in shown
-    assert settings != Settings()
 
 
 # ---- prepare ------------------------------------------------------------------------------------------------------
@@ -324,27 +308,6 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
     assert again == "post.kind: the encoder already has whitening; use one without"
     assert not (project / "data/both").exists()
-
-
-def test_post_behind_a_bare_backbone_scores_and_encodes_like_any_checkpoint(cse, project, tiny_folders):
-    assert cse("post", tiny_folders["bert"], "--kind", "flow", "--out", "data/flow").code == 0
-    done = cse("evaluate", "data/flow", str(tiny_folders["bert"]), "--json", "scores.json")
-    assert done.code == 0
-    flow, bare = json.loads((project / "scores.json").read_text()).values()
-    assert flow["sts"]["near"]["all"] != bare["sts"]["near"]["all"]
-
-
-def test_post_fits_a_query_map_and_leaves_documents_alone(cse, project, tiny_folders):
-    lines = [json.dumps({"title": text, "text": f"{text} again. {text} and more."}) for text in SENTENCES]
-    (project / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    values = {"source": "files", "view": "documents", "pairs": "[stand_ins]", "train_path": "corpus.jsonl"}
-    own = [part for key, value in values.items() for part in ("-s", f"data.{key}={value}")]
-    assert cse("prepare", *own, "--out", "data/stand-ins").code == 0
-    done = cse("post", tiny_folders["bert"], "--kind", "query_map", "--data", "data/stand-ins", "--out", "data/mapped")
-    assert done.code == 0, done.err
-    mapped, bare = (library.SentenceEncoder.load(str(each)) for each in ("data/mapped", tiny_folders["bert"]))
-    np.testing.assert_array_equal(mapped.encode(SENTENCES), bare.encode(SENTENCES))
-    assert np.abs(mapped.encode(SENTENCES, role="query") - bare.encode(SENTENCES)).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -515,19 +478,6 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
     line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
     assert line.endswith("or data.view: triplets, or mine.negatives: 1")
-
-
-def test_sentences_become_pairs_by_the_commands_of_the_page(cse, project):
-    """The loss is named to `cse train` alone, as docs/train.md has it."""
-    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]}" for i in range(40)]
-    (project / "questions.txt").write_text("\n".join(texts), encoding="utf-8")
-    sources = ("data.source=files", "data.view=sentences", "data.train_path=questions.txt")
-    assert cse("prepare", *(part for source in sources for part in ("-s", source))).code == 0
-    assert "pairs of neighbours among 40 sentences" in cse("mine", "-s", "mine.neighbours=5").out
-    done = cse("train", "-s", "mine.neighbours=5", "-s", "objective.energy_hinge.weight=0")
-    assert (done.code, " pairs, cpu" in done.err) == (0, True), done
-    line = cse("mine", "-s", "mine.negatives=1").refused()
-    assert line.startswith("data/prepared: contains sentences, but mine.negatives needs pairs")
 
 
 def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):

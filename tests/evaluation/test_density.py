@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 
-from cse.data.suite import read_stsb
 from cse.evaluation.space import ALL, densities
-
-SENTEVAL = Path(__file__).parents[3] / "shared/data/senteval"
 
 
 def reference(cosine, grid):
@@ -37,12 +31,3 @@ def test_a_group_without_two_different_cosines_has_no_curve():
     gold = np.array([0.5, 0.6, 1.5, 4.5, 4.6])
     cosine = np.array([0.1, 0.3, 0.5, 0.8, 0.8])
     assert [curve.group for curve in densities(cosine, gold)] == [ALL, "[0, 1)"]
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SENTEVAL.is_dir(), reason="no evaluation data here")
-@pytest.mark.parametrize(("split", "pairs"), [("test", [243, 198, 265, 335, 338]), ("dev", [344, 254, 273, 365, 264])])
-def test_groups_of_stsb(split, pairs):
-    gold = read_stsb(SENTEVAL, split).score
-    found = densities(np.random.default_rng(0).uniform(0, 1, len(gold)), gold)
-    assert [curve.pairs for curve in found] == [len(gold), *pairs]

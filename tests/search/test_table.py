@@ -370,11 +370,6 @@ def test_queries_or_a_task(cse, table):  # noqa: F811
     assert "give queries, or --task and none" in cse("search", table, "dog", "--task", "x").err
 
 
-def test_vectors_of_another_width(table):
-    with pytest.raises(CseError, match=r"^search: 1 queries, vectors \(1, 3\); .*table has 8 dimensions$"):
-        open_table(str(table)).search(["dog"], np.ones((1, 3), np.float32), 3, "vectors")
-
-
 def test_no_index_and_no_folder(cse, table, tmp_path):  # noqa: F811
     write_txt(tmp_path / "empty/notes.md", ["mine"])
     line = f"{tmp_path}/empty: no index here; make one with `cse index TEXTS --out {tmp_path}/empty`"
