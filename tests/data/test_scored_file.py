@@ -34,10 +34,7 @@ def test_numbers_in_any_plain_form(tmp_path):
     assert read_scored(path).score.tolist() == [3, 3, 0.5, 1.5, 2, 1, 0.25]
 
 
-def test_a_column_that_stands_twice_and_a_sentence_without_end(tmp_path):
-    path = write(tmp_path / "a.csv", "sentence1,sentence2,score,score\na,b,1,2\n")
-    with pytest.raises(CseError, match=r"a.csv: 2 columns 'score'; give each its own name"):
-        read_scored(path)
+def test_a_sentence_without_end(tmp_path):
     path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{'x' * 100_001},b,1\n")
     with pytest.raises(CseError, match=r"a.csv:2: 100,001 characters in column 'sentence1'; split the text"):
         read_scored(path)
@@ -67,9 +64,5 @@ def test_missing_sentence_column_and_rows(tmp_path):
         read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,score\na, ,1\n"))
     with pytest.raises(CseError, match=r"no column 'score'; did you mean 'scores'\?; the columns are"):
         read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,scores\na,b,1\n"))
-    with pytest.raises(CseError, match=r"a.csv: no rows; add rows"):
-        read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,score\n\n"))
     with pytest.raises(CseError, match=r"cannot read columns from a .txt file"):
         read_scored(write(tmp_path / "a.txt", "x"))
-    with pytest.raises(CseError, match="no such file"):
-        read_scored(tmp_path / "none.csv")

@@ -118,29 +118,6 @@ def test_the_class_probability_is_that_of_the_temperature_that_fits_best(clouds)
     assert labels.class_probability(test, test_label + 40, reference, reference_label) == 0
 
 
-def test_vectors_that_spread_more_gain_nothing_by_it():
-    """Vectors near each other, as a bare backbone's, tell more labels right than others that spread."""
-    rng = np.random.default_rng(0)
-    centre_CD = rng.normal(size=(20, 32))
-
-    def drawn(rows: int, noise: float, common: float) -> tuple[np.ndarray, np.ndarray]:
-        label = np.arange(rows * 20) % 20
-        around = centre_CD[label] + noise * rng.normal(size=(len(label), 32))
-        return unit_rows((around + common).astype(np.float32)), label
-
-    near, apart = ((*drawn(4, noise, common), *drawn(5, noise, common)) for noise, common in ((1.6, 3.0), (1.8, 0.0)))
-    right = [(labels.class_mean_labels(each[0], *each[2:]) == each[1]).mean() for each in (near, apart)]
-    assert right[0] > right[1] + 0.02
-    assert labels.class_probability(*near) > labels.class_probability(*apart)
-    at_a_fixed_temperature = [
-        softmax(vectors[0].astype(np.float64) @ labels.class_means(*vectors[2:])[1].T / 0.1, axis=1)[
-            np.arange(len(vectors[1])), vectors[1]
-        ].mean()
-        for vectors in (near, apart)
-    ]
-    assert at_a_fixed_temperature[0] < at_a_fixed_temperature[1], "which a fixed temperature would turn round"
-
-
 def test_clusters_are_compared_by_v_measure(clouds):
     test, label = clouds[:2]
     clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)

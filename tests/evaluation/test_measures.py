@@ -48,12 +48,6 @@ def test_cosines_agree_with_a_float64_sum(dtype):
     np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-14)
 
 
-def test_cosines_ignore_length_even_where_float32_squares_overflow():
-    a, b = np.random.default_rng(4).normal(size=(2, 5, 16)).astype(np.float32)
-    np.testing.assert_allclose(pair_cosines(a * np.float32(1e30), b), pair_cosines(a, b), atol=1e-6)
-    np.testing.assert_allclose(pair_cosines(a, b * np.float32(1e-30)), pair_cosines(a, b), atol=1e-6)
-
-
 def test_equal_pairs_tie_exactly():
     a, b = np.random.default_rng(6).normal(size=(2, 500, 384)).astype(np.float32)
     assert set(pair_cosines(a, a)) == {1.0}
