@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import cse
-from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
@@ -117,11 +116,3 @@ def test_embeddings_as_nested_lists_are_no_sentences(encoder):
 
 def test_similarity_with_no_sentences_is_empty(encoder):
     assert encoder.similarity([], ["a dog", "the cat"]).shape == (0, 2)
-
-
-def test_a_folder_of_the_other_kind_is_sent_to_the_other_encoder(encoders):
-    bundle = encoders[1].path
-    with pytest.raises(CseError, match=r"this is an ONNX bundle or a bank; load it with cse\.OnnxEncoder"):
-        cse.SentenceEncoder.load(bundle)
-    with pytest.raises(CseError, match="no bundle here"):
-        cse.OnnxEncoder(bundle.with_name("checkpoint"))

@@ -112,10 +112,6 @@ def test_many_labels_fill_batches_without_two_of_one(tmp_path):
     ("text", "says"),
     [
         ("text,category\na,x\nb,x\n", "all texts have the label 'x'; give texts of two labels or more"),
-        (
-            "text,category\na,x\nb,y\nc,z\n",
-            "none of the 3 labels in column category has two texts, and pairs are made within a label; ",
-        ),
         ("text,category\na,\nb, \n", "no text has a label; give texts of two labels or more"),
         (
             "text,category\na,x\nA!,y\nb,x\nb,y\n",

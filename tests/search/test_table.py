@@ -119,27 +119,6 @@ def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):  # n
         assert hit["cosine"] is None
 
 
-@pytest.mark.parametrize(
-    ("query", "found"),
-    [
-        ("\u652f\u6301", "zh"),
-        ("\u30d1\u30b9\u30ef\u30fc\u30c9", "ja"),
-        ("\ube44\ubc00\ubc88\ud638", "ko"),
-        ("CAFE", "fr"),
-    ],
-)
-def test_words_of_scripts_without_blanks_are_found(cse, make, query, found):  # noqa: F811
-    texts = {
-        "zh": "\u6df7\u5408\u68c0\u7d22\u652f\u6301\u4e2d\u6587",
-        "ja": "\u30d1\u30b9\u30ef\u30fc\u30c9\u3092\u5fd8\u308c\u307e\u3057\u305f",
-        "ko": "\ube44\ubc00\ubc88\ud638\ub97c \uc78a\uc5b4\ubc84\ub838\uc5b4\uc694",
-        "fr": "un caf\u00e9",
-    }
-    folder = make([{"id": name, "text": text} for name, text in texts.items()], "scripts")
-    (answer,) = answers(cse, folder, "--mode", "words", queries=[query])
-    assert [hit["id"] for hit in answer["hits"]] == [found]
-
-
 @pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", '"mat" AND (sat', "the"])
 def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query):
     for place in (module, hybrid):
