@@ -7,10 +7,11 @@ import pytest
 from scipy.special import softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from cse.evaluation import labels
+from cse.evaluation.pairs import average_precision, best_f1, triplet_hits
 from cse.evaluation.retrieval import cosine_blocks
 from cse.runtime.encode import unit_rows
 
@@ -124,3 +125,23 @@ def test_clusters_are_compared_by_v_measure(clouds):
     assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
     assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
     assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
+
+
+# ---- pairs and triplets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_average_precision_and_f1_are_scikit_learns(digits, share):
+    rng = np.random.default_rng(1)
+    label = rng.random(101) < share
+    cosine = np.clip(rng.normal(0.2 * label, 0.3), -1, 1).round(digits)
+    assert average_precision(cosine, label) == pytest.approx(average_precision_score(label, cosine), abs=1e-12)
+    found = best_f1(cosine, label)
+    every = {threshold: f1_score(label, cosine >= threshold) for threshold in np.unique(cosine)}
+    assert found.f1 == pytest.approx(max(every.values()), abs=1e-12)
+    assert every[found.cosine] == pytest.approx(found.f1, abs=1e-12)
+
+
+def test_a_tied_triplet_is_missed():
+    assert triplet_hits(np.array([0.5, 0.5, 0.2]), np.array([0.4, 0.5, 0.3])).tolist() == [1, 0, 0]
