@@ -60,7 +60,7 @@ def write_table(path, names):
     if path.suffix == ".parquet":
         return write_parquet(path, columns, 7)
     with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(columns), delimiter="\t" if path.suffix == ".tsv" else ",")
+        writer = csv.DictWriter(file, list(columns))
         writer.writeheader()
         writer.writerows(rows)
     return path
@@ -99,20 +99,6 @@ def rows_in(folder):
 
 
 # ---- whose prompts ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("domain", ["billing", "auto"])
-def test_one_domain_for_all_rows(run, corpus, tmp_path, bank, domain):
-    done = run(corpus, tmp_path / "vectors", f"{bank}:{domain}")
-    assert done.code == 0, done.err
-    _, vectors, texts = read_vectors(tmp_path / "vectors")
-    assert texts == TEXTS
-    np.testing.assert_allclose(vectors, expected(bank, domain), atol=1e-5)
-    for other in {*KINDS} - {domain}:
-        assert np.abs(vectors - expected(bank, other)).max() > 0.01
-    known = identities(bank)
-    assert facts(tmp_path / "vectors")["domain"] == domain
-    assert facts(tmp_path / "vectors")["domains"] == (known if domain == "auto" else {domain: known[domain]})
 
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])

@@ -222,16 +222,7 @@ def test_filters_that_are_none(cse, table):  # noqa: F811
     for mode in ("hybrid", "vectors", "words"):
         line = cse(*search, "yaer > 2000", "--mode", mode).refused()
         assert line == f"--where: no column 'yaer'; did you mean 'year'?; {columns}"
-    for part in (
-        "year >",
-        "",
-        " ",
-        "year > 1; DROP",
-        "year > 1 or",
-        "year > 1 garbage",
-        "paid)",
-        "paid) OR (paid",
-    ):
+    for part in ("year >", " ", "year > 1; DROP", "year > 1 garbage", "paid)", "paid) OR (paid"):
         line = cse(*search, part).refused()
         assert line == f'--where: {part!r} is not a condition in SQL, such as "id = 7"'
     for part in ("year + 1", "year = 'x'", "foo(year)", "year LIKE 3"):
