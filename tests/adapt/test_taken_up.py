@@ -168,11 +168,3 @@ def test_a_damaged_record_is_one_line(tmp_path, damaged):
         with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
             opened(out, again=again)
     assert (out / "ledger/adaptation.json").read_bytes() == damaged
-
-
-def test_of_two_exports_the_last_is_on_record(tmp_path):
-    done = opened(tmp_path / "out")
-    for name in ("export head", "export prompts-42"):
-        done.run(name, lambda: None)
-        done.forget(*(other for other in ("export head", "export prompts-42") if other != name))
-    assert opened(tmp_path / "out").names() == ["adaptation", "export prompts-42"]

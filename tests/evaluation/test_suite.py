@@ -15,7 +15,7 @@ from cse.evaluation.linear import FULL
 from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
-from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
+from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_examples, format_suite
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -82,13 +82,6 @@ def test_a_measure_that_does_not_exist_costs_no_other(data):
     assert "alignment and uniformity (uniformity: sentence" in results.missing[-2]
     assert results.cxc is not None
     assert "zero vector" in format_suite({"model": results})
-
-
-def test_measures_by_name():
-    assert measures_from("full") == MEASURES
-    assert measures_from("cxc, sts,cxc") == ("cxc", "sts")
-    with pytest.raises(CseError, match=r"suite 'trasfer': choose full, or some of .*; did you mean 'transfer'\?"):
-        measures_from("sts,trasfer")
 
 
 def test_only_what_a_measure_reads_is_encoded_and_missed(data):
