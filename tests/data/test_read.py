@@ -97,19 +97,6 @@ def test_a_line_ends_at_n_rn_and_r_only(tmp_path):
     ]
 
 
-def test_mixed_line_ends_in_csv_and_jsonl(tmp_path):
-    assert texts(write(tmp_path / "a.csv", "text\na\u2028b\r\nc\rd\n"), "sentences") == [("a\u2028b",), ("c",), ("d",)]
-    path = write(tmp_path / "a.jsonl", '{"text": "a\u0085b"}\r\n{"text": "c"}\r{"text": "d"}')
-    assert texts(path, "sentences") == [("a\u0085b",), ("c",), ("d",)]
-
-
-def test_line_breaks_quotes_and_commas_inside_quoted_fields(tmp_path):
-    path = write(tmp_path / "a.csv", 'sent0,sent1\n"a\nb","say ""x"", y"\nc,d\n')
-    rows = list(read_rows(path, "pairs"))
-    assert [row.texts for row in rows] == [("a\nb", 'say "x", y'), ("c", "d")]
-    assert [row.line for row in rows] == [2, 4]
-
-
 @pytest.mark.parametrize("mark", [";", "\t", "|"])
 def test_what_separates_the_header_s_names_separates_fields(tmp_path, mark):
     lines = [f'"sent0"{mark}sent1{mark}"hard, neg"', f'a, b{mark}"c{mark}d"{mark}e', f"one{mark}two, three"]
