@@ -137,12 +137,6 @@ def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
 # ---- sentence-transformers ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def folder(tiny_folders, tmp_path):
-    """A folder of sentence-transformers: the tiny BERT, fine-tuned a little."""
-    return fine_tuned(tiny_folders["bert"], tmp_path / "tuned", "mean")
-
-
 def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Normalize")):
     shutil.copytree(backbone, place)
     weights = load_file(place / "model.safetensors")
@@ -154,16 +148,14 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
     modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_max_tokens": pooling == "max"}
     (place / "1_Pooling/config.json").write_text(json.dumps(modes))
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    kind = "sentence_transformers.models."
     listed = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths.get(name, f"{i}_{name}"),
-            "type": f"sentence_transformers.models.{name}",
-        }
+        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": f"{kind}{name}"}
         for i, name in enumerate(modules)
     ]
     (place / "modules.json").write_text(json.dumps(listed))
+    known = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"}
+    (place / "tokenizer_config.json").write_text(json.dumps(known))
     (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
     return place
 
@@ -172,9 +164,6 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
 def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_path, pooling, worst):
     models = pytest.importorskip("sentence_transformers")
     source = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling)
-    (source / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
-    )
     done = import_model(source, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
     found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
     expected = models.SentenceTransformer(str(source), device="cpu").encode(TEXTS)
@@ -189,9 +178,6 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     models = pytest.importorskip("sentence_transformers")
     bert = tiny_folders["bert"]
     source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
-    (source / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
-    )
     (source / "2_Dense").mkdir()
     dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
     dense.save(str(source / "2_Dense"))
