@@ -205,11 +205,6 @@ def test_recorded_rows_notice_any_change():
     assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
 
 
-@pytest.mark.parametrize(("view", "width"), [("sentences", 1), ("pairs", 2)])
-def test_views_are_the_first_columns_of_the_same_rows(view, width):
-    assert list(sample_rows(view)) == [row[:width] for row in sample_rows("triplets")]
-
-
 def test_no_pair_both_selects_and_measures():
     dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
     assert (len(dev), len(test), dev & test) == (500, 1000, set())

@@ -33,11 +33,6 @@ def test_uniformity_is_the_loop_over_pairs(monkeypatch, block):
     assert uniformity(rows) == pytest.approx(np.log(np.mean(kernel)), abs=1e-12)
 
 
-def test_uniformity_of_one_point_and_of_opposite_ones():
-    assert uniformity(np.ones((5, 3))) == pytest.approx(0, abs=1e-12)
-    assert uniformity(np.array([[1.0, 0], [-1, 0]])) == pytest.approx(-8)
-
-
 def test_alignment_is_the_mean_squared_distance():
     a, b = np.random.default_rng(0).normal(size=(2, 7, 4))
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
