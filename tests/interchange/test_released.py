@@ -313,14 +313,12 @@ QUERY = "bert.encoder.layer.1.attention.self.query.weight"
     ("spoil", "said"),
     [
         (lambda t: t | {QUERY: t[QUERY] + 1e-3}, f"{QUERY} differs from that of"),
-        (lambda t: t | {QUERY: t[QUERY][:16]}, f"{QUERY} has shape (16, 32)"),
         (lambda t: {name: value for name, value in t.items() if name != QUERY}, f"lacks {QUERY}"),
         (
             lambda t: t | {"bert.encoder.layer.3.output.dense.bias": random(WIDTH)},
             "layer.3.output.dense.bias is unknown",
         ),
         (lambda t: t | {"ghost.weight": random(3)}, "ghost.weight has no place in a promcse model"),
-        (lambda t: t | {"generator.bias": random(3)}, "generator.bias has no place in a promcse model"),
         (lambda t: t | {"prefix_encoder.ghost": random(3)}, "prefix_encoder.ghost is unknown"),
         (
             lambda t: t | {"prefix_encoder.embedding.weight": random(LENGTH, 2 * 4 * WIDTH)},
@@ -403,6 +401,7 @@ RELEASED = Path(__file__).parents[1] / "assets" / "released"
 @pytest.mark.parametrize("pooler", ["cls", "cls_before_pooler"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_file_of_the_old_library_gives_its_vectors(family, pooler, tmp_path, worst):
+    """Tiny random models put together as PromCSE's classes are, saved by that library, with their embeddings."""
     source = RELEASED / f"promcse-{family}"
     saved = torch.load(source / "pytorch_model.bin", weights_only=True)
     backbone = AutoModel.from_config(AutoConfig.from_pretrained(source), add_pooling_layer=False)
