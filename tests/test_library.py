@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import subprocess
 import sys
 import textwrap
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 
 import cse
-from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
@@ -78,19 +76,6 @@ def test_encoding_with_a_checkpoint_loads_neither_training_nor_evaluation(tiny_f
     assert loaded.isdisjoint({"pandas", "sklearn", "datasets", "cse.evaluation", "cse.losses", "cse.training.loop"})
 
 
-def test_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="no attribute 'SentenceEncoders'"):
-        _ = cse.SentenceEncoders
-
-
-def test_both_encoders_take_the_same_arguments():
-    for method in ("encode", "similarity"):
-        torch_side, onnx_side = (
-            list(inspect.signature(getattr(kind, method)).parameters) for kind in (cse.SentenceEncoder, cse.OnnxEncoder)
-        )
-        assert torch_side == onnx_side
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -109,24 +94,6 @@ def test_both_encoders_give_the_same_embeddings(encoders, options):
     np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     unit = np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
     assert unit == options.get("normalize", True)
-
-
-def test_they_know_the_same_about_themselves(encoders):
-    for name in ("dimension", "max_length"):
-        assert getattr(encoders[0], name) == getattr(encoders[1], name)
-
-
-def test_one_string_gives_one_vector_and_no_sentences_give_none(encoder):
-    one = encoder.encode("the cat sits")
-    assert one.shape == (32,)
-    np.testing.assert_allclose(encoder.encode(["the cat sits"])[0], one, atol=1e-6)
-    assert encoder.encode([]).shape == (0, 32)
-
-
-def test_order_and_repetition_do_not_matter(encoder):
-    texts = [*SENTENCES, *reversed(SENTENCES)]
-    vectors = encoder.encode(texts, batch_size=3)
-    np.testing.assert_array_equal(vectors[: len(SENTENCES)], vectors[: len(SENTENCES) - 1 : -1])
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])
@@ -149,26 +116,3 @@ def test_embeddings_as_nested_lists_are_no_sentences(encoder):
 
 def test_similarity_with_no_sentences_is_empty(encoder):
     assert encoder.similarity([], ["a dog", "the cat"]).shape == (0, 2)
-
-
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda encoder: encoder.encode(["a cat", None]), r"sentences\[1\]"),
-        (lambda encoder: encoder.encode("a cat", normalize="x"), r"normalize: expected True or False, found 'x'"),
-        (lambda encoder: encoder.encode(["a cat"], batch_size=0), "batch_size: 0"),
-        (lambda encoder: encoder.similarity(np.ones((2, 3)), np.ones((2, 4))), "do not match"),
-    ],
-)
-def test_mistakes_are_one_line_in_both(encoder, call, message):
-    with pytest.raises(CseError, match=message) as caught:
-        call(encoder)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_folder_of_the_other_kind_is_sent_to_the_other_encoder(encoders):
-    bundle = encoders[1].path
-    with pytest.raises(CseError, match=r"this is an ONNX bundle or a bank; load it with cse\.OnnxEncoder"):
-        cse.SentenceEncoder.load(bundle)
-    with pytest.raises(CseError, match="no bundle here"):
-        cse.OnnxEncoder(bundle.with_name("checkpoint"))

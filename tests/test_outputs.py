@@ -80,14 +80,6 @@ def test_an_error_while_moving_in_puts_the_old_output_back(tmp_path, monkeypatch
     assert contents(out) == before
 
 
-def test_a_file_replaces_the_old_one(tmp_path):
-    for text in ("first", "second"):
-        with publish_file(tmp_path / "a.json") as new:
-            new.write_text(text, encoding="utf-8")
-    assert (tmp_path / "a.json").read_text(encoding="utf-8") == "second"
-    assert names(tmp_path) == ["a.json"]
-
-
 def test_a_link_stands_for_what_it_leads_to(tmp_path):
     publish(tmp_path / "big-disk/out")
     (tmp_path / "out").symlink_to(tmp_path / "big-disk/out")

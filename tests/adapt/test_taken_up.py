@@ -142,15 +142,12 @@ def test_a_plan_is_kept_and_not_bent(tmp_path):
 
 
 def test_what_makes_it_another_adaptation_is_said(tmp_path):
-    out, text = tmp_path / "out", tmp_path / "text.txt"
+    out = tmp_path / "out"
     opened(out)
     with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
         opened(out, **{"train.seed": 7})
     with pytest.raises(CseError, match=r"out: backbone\.texts\.query was absent and is find: +now; "):
         opened(out, **{"backbone.texts": {"query": "find: "}})
-    text.write_text("another line\n", encoding="utf-8")
-    with pytest.raises(CseError, match=r"out: the text changed since; "):
-        opened(out)
 
 
 def test_other_weights_in_the_same_folder_are_another_adaptation(tmp_path):
@@ -171,11 +168,3 @@ def test_a_damaged_record_is_one_line(tmp_path, damaged):
         with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
             opened(out, again=again)
     assert (out / "ledger/adaptation.json").read_bytes() == damaged
-
-
-def test_of_two_exports_the_last_is_on_record(tmp_path):
-    done = opened(tmp_path / "out")
-    for name in ("export head", "export prompts-42"):
-        done.run(name, lambda: None)
-        done.forget(*(other for other in ("export head", "export prompts-42") if other != name))
-    assert opened(tmp_path / "out").names() == ["adaptation", "export prompts-42"]

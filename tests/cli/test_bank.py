@@ -97,13 +97,6 @@ def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders
     assert cse("bank", "check", "wide").out == "wide: 2 of 2 domains are whole\n"
 
 
-def test_each_row_names_its_domain(cse, project):
-    assert cse("encode", "bank", "rows.csv", "--domain-column", "queue", "--out", "vectors.npy").code == 0
-    expected = OnnxEncoder("bank", provider="cpu").encode(TEXTS, domain=["hidden", "hidden", "bare"])
-    np.testing.assert_allclose(np.load("vectors.npy"), expected, atol=1e-6)
-    assert not np.allclose(expected[1], OnnxEncoder("bank", provider="cpu").encode(TEXTS[1], domain="bare"), atol=0.01)
-
-
 def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt", "--domain", "hidden", "--out", "vectors.npy"])
     assert consumer.main() == 0
@@ -120,10 +113,8 @@ def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
         ("bank add bank other --name x", "another backbone"),
         ("bank add bank data/checkpoint --name a/b", "domain 'a/b': not a valid name"),
         ("bank add data/bundle data/checkpoint --name x", "data/bundle: a bundle of one model, not a bank"),
-        ("bank add nowhere data/checkpoint --name x", "nowhere: no bundle here (bundle.json is missing);"),
         ("bank create bank data/checkpoint", "bank: holds files that cse did not put there"),
         ("bank remove bank hiden", "no domain 'hiden'; did you mean 'hidden'"),
-        ("bank list data/bundle", "data/bundle: a bundle of one model, not a bank"),
         ("encode bank lines.txt --out x.npy", "bank: a bank; name one of its domains, for instance bank:bare"),
         ("encode bank:hiden lines.txt --out x.npy", "did you mean 'hidden'"),
         ("encode bank:auto lines.txt --out x.npy", "added with their text"),

@@ -89,7 +89,7 @@ def in_bank() -> dict[str, bytes]:
     return contents(Path("data/bank/domains"))
 
 
-def test_added_once_then_unchanged(update, project, tiny_folders):
+def test_added_then_unchanged_then_replaced_by_one_alike_and_by_no_worse_one(update, project, tiny_folders):
     found = update()
     assert outcomes(found) == {"tickets": "added", "mail": "added", "late": "not trained"}
     encoder = load_checkpoint(TICKETS / "checkpoint")
@@ -107,10 +107,7 @@ def test_added_once_then_unchanged(update, project, tiny_folders):
     assert outcomes(update()) == {"tickets": "unchanged", "mail": "unchanged", "late": "not trained"}
     assert contents(Path("data/bank")) == before
 
-
-def test_a_new_checkpoint_that_scores_alike_replaces_the_old_one(update, project):
-    first = update("tickets", "mail")
-    before = in_bank()
+    first, before = found, in_bank()
     rewrite(TICKETS / "checkpoint", with_noise(TICKETS / "checkpoint", 1e-4))
     found = update()
     assert outcomes(found) == {"tickets": "replaced", "mail": "unchanged", "late": "not trained"}
@@ -121,10 +118,7 @@ def test_a_new_checkpoint_that_scores_alike_replaces_the_old_one(update, project
     held = OnnxEncoder("data/bank", provider="cpu").bank.domain("tickets")
     assert held.facts.checkpoint == identity_of(TICKETS / "checkpoint")
 
-
-def test_a_worse_checkpoint_is_refused_and_the_old_one_stays(update, project):
-    first = update("tickets", "mail")
-    before = contents(Path("data/bank"))
+    first, before = found, contents(Path("data/bank"))
     shutil.rmtree(TICKETS / "checkpoint")
     shutil.copytree("worse", TICKETS / "checkpoint")
     for _ in range(2):

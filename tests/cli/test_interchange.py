@@ -25,16 +25,8 @@ def test_a_folder_for_sentence_transformers(cse, project):
 
 def test_a_bare_backbone_without_prepared_data(cse, project, tiny_folders, tmp_path):
     pytest.importorskip("sentence_transformers")
-    done = cse(
-        "export",
-        tiny_folders["bert"],
-        "--data",
-        tmp_path / "none",
-        "--format",
-        "sentence-transformers",
-        "--out",
-        "there",
-    )
+    given = ("--data", tmp_path / "none", "--format", "sentence-transformers", "--out", "there")
+    done = cse("export", tiny_folders["bert"], *given)
     assert done.code == 0, done.err
     assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n")
 

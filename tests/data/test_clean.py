@@ -61,14 +61,6 @@ def test_duplicates_may_stay():
     assert report.distinct_sentences == 3
 
 
-def test_rows_of_the_evaluation_data_may_stay_and_are_counted():
-    rows, keys = [("a test sentence",), ("other",), ("A test sentence!",)], overlap_keys(["A test sentence."])
-    kept, report = clean(rows, held_out=keys, drop_held_out=False)
-    assert (len(kept), report.evaluation_overlap_kept, dropped(report)) == (3, 2, {})
-    kept, report = clean(rows, held_out=keys)
-    assert (len(kept), report.evaluation_overlap_kept) == (1, 0)
-
-
 def test_max_rows_are_drawn_after_cleaning_from_everywhere():
     rows = [("",), *((f"row {n}",) for n in range(1000)), ("row 7",)]
     kept, report = clean(rows, max_rows=100, seed=1)

@@ -88,17 +88,6 @@ def test_a_held_out_query_does_not_find_itself_among_the_documents(tmp_path, tas
     assert all(query.lower().rstrip("!") == document for query, document in found)
 
 
-def test_without_a_task_as_much_again_is_held_out_to_be_measured(tmp_path):
-    rows = [(f"q{i}", f"a{i}") for i in range(30)]
-    data, dev = made(tmp_path, rows, ("sent0", "sent1"), view="pairs")
-    (measured,) = open_tasks(data, OWN)
-    assert (dev.name, measured.name) == ("rows held out (proxy)",) * 2
-    assert all(3 <= len(part) <= 9 for part in (dev, measured)), "about a fifth each"
-    assert len(dev) + len(measured) + len(data.train) == 30
-    assert not {*dev.queries} & {*measured.queries}
-    assert {*dev.queries, *measured.queries, *data.train["sent0"].to_pylist()} == {question for question, _ in rows}
-
-
 @pytest.mark.parametrize("measured", ["task", "held out"])
 def test_what_selected_can_be_trained_on_after_the_choice(tmp_path, task, measured):
     rows = [(f"text {label} {i}", label) for label in "abc" for i in range(8)]

@@ -66,13 +66,11 @@ def test_a_searchs_queries_are_shared_out_with_their_judgements():
     assert all(part.documents == task.documents for part in parts)
 
 
-def test_pairs_and_triplets_are_halved():
+def test_pairs_are_halved_with_their_scores():
     pairs = ScoredPairs("pairs", list("abcdefg"), list("hijklmn"), np.arange(7.0), ["one"] * 7)
     halves = dev_part(pairs), part_for_test(pairs)
     rows = [row for half in halves for row in zip(half.sentence1, half.sentence2, half.score, strict=True)]
     assert sorted(rows) == sorted(zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
-    triplets = Triplets("triplets", list("abcde"), list("fghij"), list("klmno"))
-    assert sorted(dev_part(triplets).anchor + part_for_test(triplets).anchor) == list("abcde")
 
 
 def halves_of(texts, kind=ScoredPairs):

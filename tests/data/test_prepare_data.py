@@ -1,11 +1,15 @@
 """Preparing end to end: sources, settings, report, and the promise that a failure changes nothing."""
 
+from __future__ import annotations
+
 import json
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 
 from cse.data.prepare import prepare
+from cse.data.sample import sample_pairs, sample_rows
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
@@ -179,3 +183,28 @@ def test_published_data(tmp_path):
     assert without["dev"] == {"from": None, "pairs": 0}
     report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
     assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
+
+
+# ---- the sample -----------------------------------------------------------------------------------------------------
+
+FIRST_ROW = (
+    "A weary secretary is taking on two salespeople at the headquarters early in the morning.",
+    "At daybreak, an assistant is hiring two salespeople at the head office.",
+    "A tired assistant is not taking on two salespeople at the headquarters early in the morning.",
+)
+ROWS_HASH = "19d1a820a3a0b117ea72b302b97a508d1d786f9f347b1c07566e36be610810a1"
+PAIRS_HASH = "325af39e75ada22fcc2770829469215fae7181f2af224fa888a82eeb0ca598ec"
+
+
+def test_recorded_rows_notice_any_change():
+    rows, pairs = list(sample_rows("triplets")), sample_pairs("test")
+    text = "\n".join("\t".join(row) for row in rows)
+    scored = "\n".join(f"{a}\t{b}\t{s}" for a, b, s in zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
+    assert rows[0] == FIRST_ROW
+    assert (len(rows), sha256(text.encode()).hexdigest()) == (3000, ROWS_HASH)
+    assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
+
+
+def test_no_pair_both_selects_and_measures():
+    dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
+    assert (len(dev), len(test), dev & test) == (500, 1000, set())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -224,10 +223,3 @@ def test_categories_may_be_numbers(tmp_path, values, name):
     assert list(read_rows(truths, "categories")) == [Row(1, ("a",), "true"), Row(2, ("b",), "false")]
     task = write(tmp_path / name, ("text", "label"), [(f"t {n}", values[n % 2]) for n in range(8)])
     assert set(read_task(task).test_label) == {"1", "2"}
-
-
-def test_binary_labels_that_are_floats_are_measured_as_binary(tmp_path):
-    for names in (("sentence1", "sentence2", "label"), SCORE):
-        task = read_task(pairs(tmp_path, ["0.0", "1.0", "1.0"], names))
-        assert isinstance(task, BinaryPairs)
-        np.testing.assert_array_equal(task.label, [False, True, True])

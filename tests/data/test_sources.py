@@ -109,11 +109,6 @@ def test_labels_and_documents_beside_the_main_source(made, tmp_path):
     }  # fmt: skip
 
 
-def test_without_further_sources_nothing_is_added(made, tmp_path):
-    assert "more" not in made()
-    assert PreparedData(tmp_path / "out").sources == []
-
-
 @pytest.mark.parametrize(
     ("more", "problem"),
     [

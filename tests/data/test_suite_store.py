@@ -13,7 +13,7 @@ import pytest
 
 from cse.data.prepare import prepare
 from cse.data.store import REPORT_FILE, PreparedData
-from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
+from cse.data.suite import SuiteData, open_suite, read_suite
 from cse.data.tasks.kinds import CaptionPairs, Labelled, Splits, TransferTask
 from cse.data.tasks.store import write_tasks
 from cse.settings.data import DataSettings
@@ -76,13 +76,6 @@ def test_reading_tasks_imports_no_pandas(suite, tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"
-
-
-def test_a_user_without_senteval_has_pairs_and_the_rest_is_named(tmp_path):
-    suite = only_pairs([make_task("own", {"one": 3})])
-    back = stored(suite, tmp_path)
-    assert same(back, suite)
-    assert "MRPC (no SentEval folder)" in back.missing
 
 
 @pytest.mark.slow

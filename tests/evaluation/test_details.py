@@ -94,24 +94,16 @@ def test_a_record_comes_back(written):
     assert record.table("nothing.csv") == []
 
 
-def test_broken_records_are_one_line(written, tmp_path):
+def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_path):
+    """``cse report`` and ``cse compare`` read every one of these files."""
     folder, _ = written
     with pytest.raises(CseError, match=r"no record.json in it; create one with `cse evaluate MODEL --out FOLDER`"):
         read_record(tmp_path)
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
-    (folder / RECORD_FILE).write_text(text[:-20], encoding="utf-8")
-    with pytest.raises(CseError, match="not valid JSON; evaluate the model again"):
-        read_record(folder)
-    write_sealed(folder / RECORD_FILE, json.loads(text) | {"format": 99})
+    tree = json.loads(text)
+    write_sealed(folder / RECORD_FILE, tree | {"format": 99})
     with pytest.raises(CseError, match="format 99, this version reads 3"):
         read_record(folder)
-
-
-def test_whatever_is_changed_in_a_record_is_noticed(written):
-    """``cse report`` and ``cse compare`` read every one of these files."""
-    folder, _ = written
-    text = (folder / RECORD_FILE).read_text(encoding="utf-8")
-    tree = json.loads(text)
     wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
     wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
     damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]

@@ -7,10 +7,11 @@ import pytest
 from scipy.special import softmax
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import average_precision_score, v_measure_score
+from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from cse.evaluation import labels
+from cse.evaluation.pairs import average_precision, best_f1, triplet_hits
 from cse.evaluation.retrieval import cosine_blocks
 from cse.runtime.encode import unit_rows
 
@@ -118,32 +119,29 @@ def test_the_class_probability_is_that_of_the_temperature_that_fits_best(clouds)
     assert labels.class_probability(test, test_label + 40, reference, reference_label) == 0
 
 
-def test_vectors_that_spread_more_gain_nothing_by_it():
-    """Vectors near each other, as a bare backbone's, tell more labels right than others that spread."""
-    rng = np.random.default_rng(0)
-    centre_CD = rng.normal(size=(20, 32))
-
-    def drawn(rows: int, noise: float, common: float) -> tuple[np.ndarray, np.ndarray]:
-        label = np.arange(rows * 20) % 20
-        around = centre_CD[label] + noise * rng.normal(size=(len(label), 32))
-        return unit_rows((around + common).astype(np.float32)), label
-
-    near, apart = ((*drawn(4, noise, common), *drawn(5, noise, common)) for noise, common in ((1.6, 3.0), (1.8, 0.0)))
-    right = [(labels.class_mean_labels(each[0], *each[2:]) == each[1]).mean() for each in (near, apart)]
-    assert right[0] > right[1] + 0.02
-    assert labels.class_probability(*near) > labels.class_probability(*apart)
-    at_a_fixed_temperature = [
-        softmax(vectors[0].astype(np.float64) @ labels.class_means(*vectors[2:])[1].T / 0.1, axis=1)[
-            np.arange(len(vectors[1])), vectors[1]
-        ].mean()
-        for vectors in (near, apart)
-    ]
-    assert at_a_fixed_temperature[0] < at_a_fixed_temperature[1], "which a fixed temperature would turn round"
-
-
 def test_clusters_are_compared_by_v_measure(clouds):
     test, label = clouds[:2]
     clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)
     assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
     assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
     assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
+
+
+# ---- pairs and triplets ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])
+@pytest.mark.parametrize("share", [0.05, 0.5])
+def test_average_precision_and_f1_are_scikit_learns(digits, share):
+    rng = np.random.default_rng(1)
+    label = rng.random(101) < share
+    cosine = np.clip(rng.normal(0.2 * label, 0.3), -1, 1).round(digits)
+    assert average_precision(cosine, label) == pytest.approx(average_precision_score(label, cosine), abs=1e-12)
+    found = best_f1(cosine, label)
+    every = {threshold: f1_score(label, cosine >= threshold) for threshold in np.unique(cosine)}
+    assert found.f1 == pytest.approx(max(every.values()), abs=1e-12)
+    assert every[found.cosine] == pytest.approx(found.f1, abs=1e-12)
+
+
+def test_a_tied_triplet_is_missed():
+    assert triplet_hits(np.array([0.5, 0.5, 0.2]), np.array([0.4, 0.5, 0.3])).tolist() == [1, 0, 0]

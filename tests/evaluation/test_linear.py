@@ -53,15 +53,6 @@ def test_a_stack_equals_one_at_a_time(rows, name):
             assert shares[r] == pytest.approx(accuracy(layer, features, label), abs=1e-12)
 
 
-def test_problems_do_not_depend_on_their_company(rows):
-    features, label = rows
-    problems = [Problem(np.arange(start, start + 90), np.arange(start + 90, 150), SMALL.l2) for start in (0, 20, 40)]
-    together = fit(features, label, problems, SMALL)
-    for problem, fitted in zip(problems, together, strict=True):
-        (alone,) = fit(features, label, [problem], SMALL)
-        torch.testing.assert_close(alone.weight, fitted.weight, atol=1e-6, rtol=1e-5)
-
-
 def test_the_callers_random_state_is_left_alone(rows):
     torch.manual_seed(7)
     expected = torch.rand(1)

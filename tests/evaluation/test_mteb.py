@@ -55,15 +55,6 @@ def test_mteb_gives_the_score_of_our_own_protocol(encoder, task, pairs):
     assert abs(ours) > 0.1
 
 
-def test_similarities_are_cosines(encoder):
-    model = MtebEncoder(encoder, "tiny")
-    rng = np.random.default_rng(1)
-    a, b = rng.normal(size=(4, 6)), rng.normal(size=(4, 6))
-    expected = (a / np.linalg.norm(a, axis=1, keepdims=True)) @ (b / np.linalg.norm(b, axis=1, keepdims=True)).T
-    np.testing.assert_allclose(np.asarray(model.similarity(a, b)), expected, rtol=1e-6)
-    np.testing.assert_allclose(np.asarray(model.similarity_pairwise(a, b)), np.diag(expected), rtol=1e-6)
-
-
 def test_an_unknown_task_is_one_line():
     with pytest.raises(CseError, match="did you mean 'STSBenchmark'"):
         find_tasks(["STSBenchmrk"])

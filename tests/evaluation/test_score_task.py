@@ -12,7 +12,7 @@ from cse.data.suite import SuiteData
 from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
 from cse.errors import CseError
 from cse.evaluation import retrieval
-from cse.evaluation.measures import NotFinite, UndefinedScore
+from cse.evaluation.measures import UndefinedScore
 from cse.evaluation.record import ITEMS_FILE, read_items, read_record, write_record
 from cse.evaluation.retrieval import OF_WORDS
 from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
@@ -123,13 +123,6 @@ def test_the_measure_that_selects_checkpoints():
         dev_measure(PAIRS, "F1 threshold", "train.dev_measure")
 
 
-def test_embeddings_without_a_score():
-    with pytest.raises(NotFinite, match="1 of 24 embeddings are not finite, the first of 'text 9'"):
-        score_task(FakeEncoder(broken=["text 9"]), BANK)
-    with pytest.raises(UndefinedScore, match="same: all 2 similarities are equal"):
-        score_task(FakeEncoder(), ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]), ["x", "x"]))
-
-
 def only(*tasks) -> SuiteData:
     return SuiteData().with_tasks(tasks)
 
@@ -226,19 +219,3 @@ def test_a_query_side_reads_queries_alone(bert):
     assert score.values == pytest.approx({name: 100 * each.mean() for name, each in found.items()})
     for task in others:
         assert score_task(encoder, task).values == score_task(bare, task).values
-
-
-def test_mteb_asks_a_query_side_for_queries_alone(bert):
-    pytest.importorskip("mteb")
-    from mteb.types import PromptType
-
-    from cse.evaluation.mteb_encoder import MtebEncoder
-
-    encoder, bare = query_side(bert, **SIDES["prompt"]), SentenceEncoder(bert)
-    inputs = [{"text": TEXTS[:3]}]
-    asked = MtebEncoder(encoder, "side")
-    np.testing.assert_array_equal(
-        asked.encode(inputs, prompt_type=PromptType.query), encoder.encode(TEXTS[:3], role="query")
-    )
-    for kind in (PromptType.document, None):
-        np.testing.assert_array_equal(asked.encode(inputs, prompt_type=kind), bare.encode(TEXTS[:3]))

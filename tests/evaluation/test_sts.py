@@ -8,7 +8,7 @@ from scipy.stats import spearmanr
 
 from cse.data.tasks.kinds import ScoredPairs
 from cse.errors import CseError
-from cse.evaluation.measures import Averaged, Score, UndefinedScore
+from cse.evaluation.measures import Averaged, Score
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, evaluate_sts
 from cse.evaluation.table import format_table
@@ -140,21 +140,6 @@ def test_an_embedding_that_is_not_finite_names_the_sentence():
             score()
         assert task.sentence2[3] in str(caught.value)
         assert "\n" not in str(caught.value)
-
-
-def test_constant_scores_name_the_task():
-    task = make_task("SICK-R", {"x": 20})
-    constant = ScoredPairs(task.name, task.sentence1, task.sentence2, np.full(20, 3.0), task.subset)
-    with pytest.raises(UndefinedScore, match="SICK-R: all 20 gold scores are equal"):
-        evaluate_sts(FakeEncoder(), [constant])
-    same = ScoredPairs(task.name, task.sentence1, task.sentence1, task.score, task.subset)
-    with pytest.raises(UndefinedScore, match="SICK-R"):
-        evaluate_sts(ConstantEncoder(), [same])
-
-
-class ConstantEncoder:
-    def encode(self, sentences, *, normalize, show_progress_bar):
-        return np.ones((len(sentences), WIDTH), dtype=np.float32)
 
 
 def test_a_subset_without_a_correlation_leaves_the_headline():

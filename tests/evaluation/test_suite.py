@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from cse.evaluation.linear import FULL
 from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
-from cse.evaluation.suite import MEASURES, evaluate_suite, measures_from
+from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_examples, format_suite
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -48,17 +47,6 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     texts = [text for task in tasks for text in (*task.sentence1, *task.sentence2)]
     texts += [*data.transfer[0].train.texts, *data.transfer[1].train.texts, *data.cxc.sentence1, *data.cxc.sentence2]
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
-
-
-def test_numbers_and_settings_in_json(data):
-    tree = json.loads(json.dumps(evaluate_suite(FakeEncoder(), data, classifier=QUICK).to_dict()))
-    assert tree["missing"] == data.missing
-    assert tree["cxc"]["query"] == "image"
-    assert tree["retrieval"]["dedup"] is True
-    assert tree["space"]["splits"] == ["STS-B train", "STS-B dev", "STS-B test"]
-    assert set(tree["transfer"]["transfer"]) == {"CR", "MR"}
-    assert "mean of 2 tasks" in tree["transfer"]
-    assert "Avg." not in json.dumps(tree)
 
 
 def test_what_is_not_there_is_not_measured(data):
@@ -94,13 +82,6 @@ def test_a_measure_that_does_not_exist_costs_no_other(data):
     assert "alignment and uniformity (uniformity: sentence" in results.missing[-2]
     assert results.cxc is not None
     assert "zero vector" in format_suite({"model": results})
-
-
-def test_measures_by_name():
-    assert measures_from("full") == MEASURES
-    assert measures_from("cxc, sts,cxc") == ("cxc", "sts")
-    with pytest.raises(CseError, match=r"suite 'trasfer': choose full, or some of .*; did you mean 'transfer'\?"):
-        measures_from("sts,trasfer")
 
 
 def test_only_what_a_measure_reads_is_encoded_and_missed(data):

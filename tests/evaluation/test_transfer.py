@@ -117,12 +117,6 @@ def test_average_has_its_name_only_with_all_seven():
         score_transfer(vectors, [], HOW)
 
 
-def test_rows_are_sorted_as_senteval_does_before_folding():
-    rows = make_labelled(["a b c", "d", "e f", "g"], [1, 1, 0, 0])
-    assert rows.texts == ["g", "d", "e f", "a b c"]
-    assert rows.label.tolist() == [0, 1, 0, 1]
-
-
 def test_too_few_rows_for_the_folds():
     with pytest.raises(CseError, match=r"own: no class has 10 rows, one for each fold; add rows"):
         score(TransferTask("own", part(8, 2)), FULL)

@@ -18,18 +18,7 @@ def test_imported_model_is_a_checkpoint_like_any_other(cse, tiny_folders, tmp_pa
     bert = tiny_folders["bert"]
     tensors = training_layout("bert", language_model(bert), prefix_encoder=prefix(), mlp=dense())
     released.save(tmp_path / "promcse", tensors, bert)
-    words = (
-        "import",
-        "promcse",
-        "--as",
-        "promcse",
-        "--backbone",
-        bert,
-        "--pooler",
-        "cls_before_pooler",
-        "--out",
-        "model",
-    )
+    words = f"import promcse --as promcse --backbone {bert} --pooler cls_before_pooler --out model".split()
     done = cse(*words)
     assert (done.code, done.err) == (0, "")
     assert done.out.splitlines() == [

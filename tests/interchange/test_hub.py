@@ -60,7 +60,7 @@ def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("model", ["checkpoint", "bundle"])
-def test_model_comes_back_as_it_went(cse, hub, project, tiny_folders, model):
+def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, project, tiny_folders, model, capsys):
     there = cse("push", "me/tickets", f"data/{model}")
     assert there.code == 0, there.err
     assert f"{hub.address}/me/tickets: {model}, " in there.out
@@ -80,6 +80,12 @@ def test_model_comes_back_as_it_went(cse, hub, project, tiny_folders, model):
         name for name in contents(project / f"data/{model}") if name != MANIFEST
     }
     assert any("/lfs/" in line for line in hub.asked), "no file went through LFS"
+    card = sent(hub)["README.md"].decode()
+    shell = re.search(r"```sh\ncse (.*)\n```", card)[1]
+    assert cse(*shell.split()).code == 0
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
+    exec(code.replace("FOLDER OF THE BACKBONE", str(tiny_folders["bert"])), {})
+    assert capsys.readouterr().out == "(2, 32)\n"
 
 
 def test_bank_comes_back(cse, hub, project):
@@ -163,17 +169,6 @@ def test_code_in_a_model_is_told(cse, hub, project):
     done = pull_of(cse, hub, "sentence-transformers model", {"modules.json": b"[]", "evil.py": b"1"})
     assert done.code == 0
     assert "note: me/tickets holds Python code (evil.py), which its library runs if you pass trust" in done.err
-
-
-@pytest.mark.parametrize("model", ["checkpoint", "bundle"])
-def test_snippet_of_the_card_runs(cse, hub, project, tiny_folders, model, capsys):
-    assert cse("push", "me/tickets", f"data/{model}").code == 0
-    card = sent(hub)["README.md"].decode()
-    shell = re.search(r"```sh\ncse (.*)\n```", card)[1]
-    assert cse(*shell.split()).code == 0
-    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)[1]
-    exec(code.replace("FOLDER OF THE BACKBONE", str(tiny_folders["bert"])), {})
-    assert capsys.readouterr().out == "(2, 32)\n"
 
 
 def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):

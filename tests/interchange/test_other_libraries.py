@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModel, AutoModelForSequenceClassification
-from transformers.cache_utils import DynamicCache
 
 from cse.errors import CseError
 from cse.interchange.importing import import_model
@@ -37,34 +36,6 @@ def adapter(folder, table=None, **changes):
     return folder
 
 
-def as_peft_does(folder, table, text):
-    """The base model with the prefix as past keys and values: positions and mask are the library's business."""
-    model = AutoModel.from_pretrained(folder, add_pooling_layer=False, attn_implementation="eager").eval()
-    (ids,) = released.rows(folder, [text])
-    past = table.view(1, LENGTH, 2 * LAYERS, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4).split(2)
-    cache = DynamicCache()
-    for layer, (key, value) in enumerate(past):
-        cache.update(key, value, layer)
-    seen = torch.ones(1, LENGTH + ids.shape[1], dtype=torch.long)
-    with torch.no_grad():
-        return model(input_ids=torch.from_numpy(ids), attention_mask=seen, past_key_values=cache).last_hidden_state[0]
-
-
-@pytest.mark.parametrize("projection", [False, True])
-@pytest.mark.parametrize("pooler", ["cls_before_pooler", "avg"])
-def test_prefix_of_peft_gives_its_embeddings(backbone_folder, pooler, projection, tmp_path, worst):
-    source = adapter(tmp_path / "adapter", prefix_projection=projection)
-    done = import_model(source, "peft", str(backbone_folder), tmp_path / "out", pooler=pooler)
-    table = load_file(source / "adapter_model.safetensors")["prompt_embeddings"]
-    states = [as_peft_does(backbone_folder, table, text) for text in TEXTS]
-    expected = [state[0] if pooler == "cls_before_pooler" else state.mean(dim=0) for state in states]
-    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False)
-    worst("peft", found, [vector.numpy() for vector in expected])
-    config = read_config(tmp_path / "out")
-    assert config["prompt"] == {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
-    assert any("someone/bert" in line for line in done.lines)
-
-
 @pytest.mark.parametrize("projection", [False, True])
 def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, projection, tmp_path, worst):
     peft = pytest.importorskip("peft")
@@ -79,8 +50,11 @@ def test_adapter_that_peft_saved_gives_the_embeddings_of_peft(backbone_folder, p
         with torch.no_grad():
             given = {"input_ids": torch.from_numpy(ids), "attention_mask": torch.ones(ids.shape, dtype=torch.long)}
             expected.append(model(**given).last_hidden_state[0].mean(dim=0).numpy())
-    import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
+    done = import_model(tmp_path / "adapter", "peft", str(backbone_folder), tmp_path / "out", pooler="avg")
     worst("peft itself", SentenceEncoder.load(tmp_path / "out").encode(TEXTS, normalize=False), expected)
+    prompt = {"kind": "key_value", "length": LENGTH, "shared": False, "position_shift": True}
+    assert read_config(tmp_path / "out")["prompt"] == prompt
+    assert any("an adapter holds no weights of its base model" in line for line in done.lines)
 
 
 def lora_of_peft(folder, target, *, head=False, **options):
@@ -163,12 +137,6 @@ def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
 # ---- sentence-transformers ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def folder(tiny_folders, tmp_path):
-    """A folder of sentence-transformers: the tiny BERT, fine-tuned a little."""
-    return fine_tuned(tiny_folders["bert"], tmp_path / "tuned", "mean")
-
-
 def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Normalize")):
     shutil.copytree(backbone, place)
     weights = load_file(place / "model.safetensors")
@@ -180,16 +148,14 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
     modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_max_tokens": pooling == "max"}
     (place / "1_Pooling/config.json").write_text(json.dumps(modes))
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
+    kind = "sentence_transformers.models."
     listed = [
-        {
-            "idx": i,
-            "name": str(i),
-            "path": paths.get(name, f"{i}_{name}"),
-            "type": f"sentence_transformers.models.{name}",
-        }
+        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": f"{kind}{name}"}
         for i, name in enumerate(modules)
     ]
     (place / "modules.json").write_text(json.dumps(listed))
+    known = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"}
+    (place / "tokenizer_config.json").write_text(json.dumps(known))
     (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
     return place
 
@@ -198,9 +164,6 @@ def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Nor
 def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_path, pooling, worst):
     models = pytest.importorskip("sentence_transformers")
     source = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling)
-    (source / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
-    )
     done = import_model(source, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
     found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
     expected = models.SentenceTransformer(str(source), device="cpu").encode(TEXTS)
@@ -215,9 +178,6 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     models = pytest.importorskip("sentence_transformers")
     bert = tiny_folders["bert"]
     source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
-    (source / "tokenizer_config.json").write_text(
-        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"})
-    )
     (source / "2_Dense").mkdir()
     dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
     dense.save(str(source / "2_Dense"))

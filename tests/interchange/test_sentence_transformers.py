@@ -16,7 +16,6 @@ from safetensors.torch import load, save
 
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import MANIFEST
 from tests.export.systems import SENTENCES
 from tests.interchange.conftest import Written
 from tests.model.families import CASES
@@ -28,7 +27,6 @@ from sentence_transformers import SentenceTransformer
 from cse.interchange.prompted_transformer import PROMPT
 from cse.interchange.sentence_transformers import export_sentence_transformers
 
-ROOT = Path(__file__).parents[2]
 CONFIG = "sentence_bert_config.json"
 # what a model may have beside a prompt of keys and values in every layer
 PARTS = {
@@ -272,20 +270,6 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
 
 
 # ---- on its own ---------------------------------------------------------------------------------------------------
-
-
-def test_the_copied_code_is_ours_and_needs_nothing_of_ours(tiny):
-    files = sorted(path.name for path in tiny.folder.glob("*.py"))
-    names = ("dropout", "families", "passes", "prompted_transformer", "transformer")
-    assert files == [f"{name}.py" for name in names]
-    for name in files:
-        text = (tiny.folder / name).read_text(encoding="utf-8")
-        assert "from cse" not in text
-        assert "import cse" not in text
-        own = next(path for path in (ROOT / "cse").rglob(name) if path.parent.name in ("model", "interchange"))
-        assert abs(len(text.splitlines()) - len(own.read_text(encoding="utf-8").splitlines())) == 0
-    manifest = json.loads((tiny.folder / MANIFEST).read_text())
-    assert {*files, PROMPT, "backbone/model.safetensors"} <= set(manifest["files"])
 
 
 MOVE = """

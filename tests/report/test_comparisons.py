@@ -49,11 +49,6 @@ def test_seeds_of_a_system_are_compared_together_with_its_bare_backbone(own):
     assert found.after == pytest.approx(np.mean([scores[seed] for seed in (1, 2, 3)]))
     assert (found.items, found.seeds) == (31, (1, 3))
     assert results[1].comparison.items == 80
-
-
-def test_the_average_of_sts_is_that_of_the_records(own):
-    systems = group(find_records([own]))
-    ((_, after, results),) = comparisons(systems)
     expected = np.mean([record.scores["mean of 2 tasks"]["all"] for record in after.records])
     assert results[1].comparison.after == pytest.approx(expected, abs=0.01)
 

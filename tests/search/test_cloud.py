@@ -43,9 +43,3 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):  # noqa: 
     monkeypatch.setattr(Maker, "embed", None)
     assert index().gone == 34
     assert len(open_table(url)) == 2
-
-
-def test_no_such_bucket_is_one_line(bucket, bundle):  # noqa: F811
-    with pytest.raises((CseError, OSError)) as error:
-        index_corpus("s3://nowhere/in", "s3://texts/vectors", str(bundle), Choices())
-    assert "nowhere" in str(error.value)

@@ -10,7 +10,6 @@ from cse.data.suite import open_suite
 from cse.data.tasks.kinds import kind_of
 from cse.data.tasks.store import OWN, TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
-from cse.outputs import MANIFEST
 from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
 from tests.data.tasks.files import write_beir, write_labelled, write_lines
@@ -37,17 +36,6 @@ def raw(tmp_path):
 def settings(raw, **how):
     paths = {f"{name}_path": str(raw / name) for name in ("dev", "evaluation", "cxc", "task")}
     return DataSettings(source="files", view="sentences", train_path=str(raw / "train.csv"), **{**paths, **how})
-
-
-def test_without_tasks_nothing_changes(raw):
-    report = prepare(settings(raw), raw / "out")
-    there = {path.name for path in (raw / "out").iterdir()}
-    assert there == {"train.arrow", "tasks.arrow", MANIFEST, "report.json"}
-    assert open_tasks(PreparedData(raw / "out"), OWN) == []
-    assert set(report) == {"source", "view", "train", "dev", "evaluation", "notes"}
-    assert set(report["dev"]) == {"from", "pairs"}
-    assert "own_tasks" not in counts(report)
-    assert report["train"]["kept"] == 6
 
 
 def test_tasks_are_stored_counted_and_held_out(raw):
@@ -82,19 +70,12 @@ def test_a_single_task_at_the_path_itself(raw):
         prepare(settings(raw, task_path=str(raw / "bird")), raw / "out")
 
 
-def test_a_default_path_may_be_missing(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_lines(tmp_path / "train.txt", ROWS)
-    chosen = DataSettings(source="files", view="sentences", train_path="train.txt")
-    assert "tasks" not in prepare(chosen, tmp_path / "out")
-    assert "tasks" not in prepare(DataSettings(source="sample", task_path="nowhere", max_rows=50), tmp_path / "out")
-
-
 def test_any_task_selects_checkpoints(raw):
     write_labelled(raw / "dev")
     report = prepare(settings(raw), raw / "out")
     data = PreparedData(raw / "out")
     assert open_dev(data).test == ["card lost", "rate today", "rate of exchange"]
+    assert open_dev(data).test_label == ["card", "rate", "rate"]
     assert (report["dev"]["pairs"], report["dev"]["task"]["items"]) == (0, 3)
     assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from dev" in summary(report)
     assert not any("no dev pairs" in note for note in report["notes"])
@@ -117,13 +98,3 @@ def test_a_dev_file_with_a_score_is_read_as_ever(raw, lines, kind):
     assert kind_of(open_dev(PreparedData(raw / "out"))) == (kind or "scored pairs")
     assert report["dev"].get("task", {}).get("kind") == kind
     assert report["dev"]["pairs"] == (0 if kind else 2)
-
-
-def test_a_broken_dev_task_is_refused(raw):
-    write_lines(raw / "dev/own.csv", ["sentence1,sentence2,label", "a,b,1", "c,d,1"])
-    with pytest.raises(CseError, match=r"dev/own.csv: all 2 pairs have the label 1"):
-        prepare(settings(raw), raw / "out")
-    write_lines(raw / "dev/own.csv", ["one,two", "a,b"])
-    with pytest.raises(CseError, match=r"dev/own.csv: the columns one, two are those of no task"):
-        prepare(settings(raw), raw / "out")
-    assert not (raw / "out").exists()

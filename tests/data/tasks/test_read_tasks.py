@@ -10,8 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 import pytest
 
 from cse.data.documents import read_documents
@@ -20,8 +18,6 @@ from cse.data.tasks.beir import write_beir as write_again
 from cse.data.tasks.kinds import (
     BinaryPairs,
     LabelledTexts,
-    Retrieval,
-    ScoredPairs,
     Triplets,
     all_texts,
     content_of,
@@ -30,7 +26,7 @@ from cse.data.tasks.kinds import (
     kind_of,
     put_before,
 )
-from cse.data.tasks.read import read_task, read_tasks
+from cse.data.tasks.read import read_scored, read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from tests.data.tasks.files import TREC, write_beir, write_labelled, write_lines
@@ -47,19 +43,7 @@ def test_pairs_with_a_label_in_any_usual_spelling(tmp_path):
     assert isinstance(task, BinaryPairs)
     assert (task.name, task.label.tolist()) == ("quora", [True, False, True, False])
     assert (task.sentence1[1], task.sentence2[1]) == ("a cat", "a dog")
-    lines = ['{"sentence1": "a", "sentence2": "b", "label": true}', '{"sentence1": "c", "sentence2": "d", "label": 0}']
-    assert read_task(write_lines(tmp_path / "own.jsonl", lines)).label.tolist() == [True, False]
-    pa.parquet.write_table(
-        pa.table({"text1": ["a", "c"], "text2": ["b", "d"], "label": [1.0, 0.0]}), tmp_path / "p.parquet"
-    )
-    assert read_task(tmp_path / "p.parquet").label.tolist() == [True, False]
     assert describe(task) == "binary pairs: 4 pairs, 2 of them mean the same"
-
-
-def test_labels_that_are_grades_are_gold_scores(tmp_path):
-    task = read_task(write_lines(tmp_path / "sts.tsv", ["sentence1\tsentence2\tlabel", "a\tb\t0", "c\td\t3.5"]))
-    assert isinstance(task, ScoredPairs)
-    assert task.score.tolist() == [0.0, 3.5]
 
 
 def test_triplets_and_scored_pairs_by_their_columns(tmp_path):
@@ -68,16 +52,6 @@ def test_triplets_and_scored_pairs_by_their_columns(tmp_path):
     assert task == Triplets("mine", ["a", "d"], ["b", "e"], ["c", "f"]), "a folder with one file bears its own name"
     scored = read_task(write_lines(tmp_path / "s.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"]))
     assert kind_of(scored) == "scored pairs"
-
-
-def test_a_search_collection_in_beirs_layout(tmp_path):
-    task = read_task(write_beir(tmp_path / "birds"))
-    assert isinstance(task, Retrieval)
-    assert task.queries == ["birds that wait", "machines"]
-    assert task.documents == ["Herons wait in shallow water.", "Storks They nest on roofs.", "A pump moves water."]
-    judged = np.array([task.query, task.document, task.relevance]).T
-    assert judged[task.document >= 0].tolist() == [[0, 0, 2], [0, 1, 1], [1, 2, 1]]
-    assert describe(task) == "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv"
 
 
 def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
@@ -108,8 +82,6 @@ JUDGED = [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)]
 @pytest.mark.parametrize(
     ("changes", "lines", "left"),
     [
-        ({"corpus": [*TREC["corpus.jsonl"], {"_id": "d0", "title": "", "text": " "}]}, None,
-         ", 1 documents without text left out"),
         ({"corpus": [{"_id": "d0", "text": None}, *TREC["corpus.jsonl"]], "test": [*JUDGED, ("q2", "d0", 1)]}, None,
          ", 1 documents without text left out, 1 judgements of queries or documents that are not there"),
         ({"test": [*JUDGED, ("q1", "d9", 1), ("q9", "d1", 1)]}, None,
@@ -183,16 +155,6 @@ def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
     (folder / "qrels/dev.tsv").rename(folder / "qrels/a.tsv")
     with pytest.raises(CseError, match=r"qrels: several files \(a.tsv, train.tsv\); name one test.tsv"):
         read_task(folder)
-
-
-def test_labelled_texts_with_given_splits(tmp_path):
-    task = read_task(write_labelled(tmp_path / "bank"))
-    assert isinstance(task, LabelledTexts)
-    assert (len(task.reference), task.test, task.test_label) == (
-        4, ["card lost", "rate today", "rate of exchange"], ["card", "rate", "rate"],
-    )  # fmt: skip
-    assert describe(task) == "labelled texts: 2 labels, 4 reference and 3 test rows"
-    assert read_task(write_labelled(tmp_path / "other", header="text,label")).test_label == task.test_label
 
 
 def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path):
@@ -281,14 +243,12 @@ def test_a_broken_file_is_refused_in_one_line(tmp_path, lines, said):
         ({"test": [("q1", "d1", 1), ("q2", "d1", 0)]}, "test.tsv: 1 of 2 queries with a relevant document"),
         ({"test": [("q1", "d1", 1), ("q1", "d1", 2)]}, "test.tsv:3: score 2, but 1 in line 2; keep one of them"),
         ({"test": [("q1", "d1", "high")]}, "test.tsv:2: score 'high' is not a whole number; correct it"),
-        ({"test": [("q1", "d1", "1.5")]}, "test.tsv:2: score '1.5' is not a whole number; correct it"),
         ({"test": [("q1", 0, 0, "d1", 1)]}, "test.tsv:2: 5 fields; give query-id, corpus-id, score, tabs between"),
         ({"test": []}, "test.tsv: no rows"),
         ({"corpus": [{"_id": "d1", "title": "", "text": " "}]}, "corpus.jsonl: no rows; add rows"),
         ({"corpus": [{"_id": "d1", "title": "", "text": "a"}] * 2}, "corpus.jsonl:2: id 'd1' is that of line 1; give"),
         ({"corpus": [{"_id": None, "title": "", "text": "a"}]}, "corpus.jsonl:1: no id; give each line its own _id"),
         ({"queries": [{"key": "q1", "text": "a"}]}, "queries.jsonl: no column '_id' (BEIR's layout)"),
-        ({"queries": [{"_id": "q1", "text": "a"}], "test": [("q1", "d1", 1)]}, "1 of 1 queries with a relevant"),
     ],
 )  # fmt: skip
 def test_a_broken_collection_is_refused_in_one_line(tmp_path, changes, said):
@@ -364,3 +324,68 @@ def test_the_shared_tasks():
         "retrieval: 225 queries, 1,398 documents, 1,836 judgements in qrels/test.tsv",
         "retrieval: 29 queries, 1,033 documents, 682 judgements in qrels/test.tsv",
     ]
+
+
+# ---- scored pairs ---------------------------------------------------------------------------------------------------
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])
+def test_usual_names(tmp_path, header):
+    pairs = read_scored(write(tmp_path / "a.csv", f"{header}\nx,y,1\n"), name="mine")
+    assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
+
+
+@pytest.mark.parametrize("value", ["nan", "", "high", "5.1", "-1", "inf", "0_1", "1_0e0", "\u0663", "\uff11"])
+def test_scores_that_are_no_number_in_the_range(tmp_path, value):
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\na,b,1\nc,d,{value}\n")
+    with pytest.raises(CseError) as caught:
+        read_scored(path)
+    assert str(caught.value) == (
+        f"{path}:3: score {value!r} is not a number from 0 to 5; fix it or set data.score_range"
+    )
+
+
+def test_numbers_in_any_plain_form(tmp_path):
+    forms = ["3", "3.", ".5", "+1.5", " 2 ", "1e0", "2.5E-1"]
+    lines = "".join(f"a{n},b,{form}\n" for n, form in enumerate(forms))
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{lines}")
+    assert read_scored(path).score.tolist() == [3, 3, 0.5, 1.5, 2, 1, 0.25]
+
+
+def test_a_sentence_without_end(tmp_path):
+    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{'x' * 100_001},b,1\n")
+    with pytest.raises(CseError, match=r"a.csv:2: 100,001 characters in column 'sentence1'; split the text"):
+        read_scored(path)
+
+
+def test_two_scores_for_one_pair(tmp_path):
+    """Whichever sentence comes first; the same score twice is only a repetition."""
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,1\nc,d,2\na,b,1\nb,a,4\n")
+    with pytest.raises(CseError) as caught:
+        read_scored(path)
+    assert str(caught.value) == f"{path}:5: score 4 for the pair that has 1 in line 2; keep one of them"
+    path = write(tmp_path / "b.csv", "sentence1,sentence2,score\na,b,1\na,b,1\n")
+    assert read_scored(path).score.tolist() == [1.0, 1.0]
+
+
+def test_score_range_is_the_users(tmp_path):
+    path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,-1\n")
+    assert read_scored(path, score_range=(-1.0, 1.0)).score.tolist() == [-1.0]
+    for value in ("NaN", "null", "true", '"x"', "1e999", "1" + "0" * 400):
+        path = write(tmp_path / "a.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": {value}}}')
+        with pytest.raises(CseError, match=r"a.jsonl:1: score"):
+            read_scored(path)
+
+
+def test_missing_sentence_column_and_rows(tmp_path):
+    with pytest.raises(CseError, match=r"a.csv:2: no text in column 'sentence2'; fill it in"):
+        read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,score\na, ,1\n"))
+    with pytest.raises(CseError, match=r"no column 'score'; did you mean 'scores'\?; the columns are"):
+        read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,scores\na,b,1\n"))
+    with pytest.raises(CseError, match=r"cannot read columns from a .txt file"):
+        read_scored(write(tmp_path / "a.txt", "x"))
