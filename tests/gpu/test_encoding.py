@@ -6,8 +6,6 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.tasks.kinds import ScoredPairs
-from cse.evaluation.score import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
@@ -75,15 +73,6 @@ def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
     figure(f"{apart:.0e}", apart)
     assert apart <= LARGEST
-
-
-def test_scores_of_an_evaluation(large, device, figure):
-    rng = np.random.default_rng(4)
-    first, second = texts(300), texts(600)[300:]
-    pairs = ScoredPairs("dev", first, second, rng.uniform(0, 5, 300), ["all"] * 300)
-    expected, found = (score_dev(large.to(where), pairs).value for where in (CPU, device))
-    figure(f"Spearman {found:.3f}, on the CPU {expected:.3f}")
-    assert found == pytest.approx(expected, abs=0.02)
 
 
 def test_what_was_trained_on_the_device_loads_anywhere(folders, device, tmp_path):
