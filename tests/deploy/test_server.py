@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import concurrent.futures
 import gc
 import json
@@ -60,12 +59,6 @@ def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
     assert [item.index for item in answer.data] == list(range(len(TEXTS)))
     assert (answer.model, answer.object) == ("small", "list")
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
-
-
-def test_one_text_and_base64_as_openai_sends_it(server, expected):
-    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS[0], "encoding_format": "base64"})
-    (item,) = answer.json()["data"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), expected[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -149,29 +142,19 @@ def test_the_client_raises_its_own_errors(client):
     assert len(client.embeddings.create(model="small", input="the cat", dimensions=8).data[0].embedding) == 8
 
 
-def test_models_are_listed(client, bank_server):
-    (card,) = client.models.list().data
-    assert (card.id, card.object, card.dimension, card.max_length) == ("small", "model", 8, 6)
-    assert {card["id"] for card in bank_server.get("/v1/models").json()["data"]} == KINDS.keys()
-
-
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ({"input": ""}, 400, "input is empty"),
         ({"input": []}, 400, "input is empty"),
         ({"input": ["a", ""]}, 400, "input[1] is empty"),
-        ({"input": [[4], []]}, 400, "input[1] is empty"),
         ({"input": ["a", 4]}, 400, "input[1] is not valid"),
         ({"input": {"a": 1}}, 400, "input is not valid"),
-        ({"input": None}, 400, "input"),
         ({}, 400, "input: Field required"),
         ({"input": [-1]}, 400, "input"),
-        ({"input": "a", "dimensions": -1}, 400, "dimensions"),
         ({"input": "a", "dimensions": 7}, 400, "dimensions: 7; this model gives 8"),
         ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format"),
         ({"input": "a", "model": "other"}, 404, "model 'other' does not exist; there is small"),
-        ({"input": "a", "model": None}, 400, "model"),
         ({"input": ["a"] * 2049}, 413, "2049 texts; a request may have 2048"),
         ({"input": ["a", "cat " * 25_001]}, 413, "input[1]: 100004 characters"),
         ({"input": "bad"}, 424, "not a finite number"),
@@ -185,17 +168,7 @@ def test_bad_requests_of_openai(server, body, status, message):
     assert error.keys() == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"{bad",
-        b"",
-        b"[]",
-        b'"text"',
-        b'{"model": "small", "input": "\xff"}',
-        b"[" * 10_000,
-    ],
-)
+@pytest.mark.parametrize("content", [b"{bad", b"[]", b'{"model": "small", "input": "\xff"}', b"[" * 10_000])
 def test_bodies_that_are_no_request(server, content):
     answer = CLIENT.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
@@ -273,7 +246,6 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
     [
         ("/embed", {"inputs": ""}, 400, "Empty"),
         ("/embed", {"inputs": []}, 400, "Empty"),
-        ("/embed", {"inputs": ["a", ""]}, 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {}, 422, "Validation"),
         ("/embed", {"inputs": [[9]]}, 422, "Tokenizer"),
@@ -281,14 +253,11 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/embed", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
         ("/similarity", {"inputs": LONG_PAIR, "parameters": {"truncate": False}}, 413, "Validation"),
         ("/similarity", {"inputs": PAIR, "parameters": {"prompt_name": "query"}}, 400, "Validation"),
-        ("/", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
-        ("/", {"inputs": ["a", ""]}, 400, "Empty"),
         ("/", {"inputs": PAIR | {"sentences": []}}, 400, "Empty"),
         ("/", {"inputs": PAIR | {"source_sentence": None}}, 422, "Validation"),
         ("/", {"inputs": "a", "normalize": "x"}, 422, "Validation"),
         ("/", ["a"], 422, "Validation"),
         ("/embed", {"inputs": "bad"}, 424, "Backend"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
         ("/similarity", {"inputs": "a"}, 422, "Validation"),
     ],
