@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tokenizers import Tokenizer
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import TOKENIZER
 from tests.export.exports import export
 from tests.export.systems import SENTENCES, make_encoder
 from tests.model.families import make_family_folder
@@ -30,15 +28,6 @@ def test_an_empty_text_less_its_noise_is_zero(exports, row):
         found = encoder.encode(["", "a dog"])
         assert not found[0].any()
         assert np.linalg.norm(found[1]) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.parametrize("row", ["bert template mask lora", "roberta template denoised"])
-def test_the_template_travels_in_the_tokenizer(exports, row):
-    exported = exports(row)
-    template = exported.encoder.templates[0]
-    ids = Tokenizer.from_file(str(exported.folder / TOKENIZER)).encode("a dog").ids
-    assert len(ids) >= len(template.ids) + 2
-    assert (ids[-1 - template.tail],) == template.mask
 
 
 @pytest.mark.slow

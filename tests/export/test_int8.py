@@ -167,13 +167,6 @@ def test_the_loss_of_score_is_printed_and_recorded(capsys):
     assert check_score(Fixed(0.0), Fixed(0.0), [task()], 0.0) == {"score_loss": 0.0}
 
 
-def test_too_large_a_loss_is_refused():
-    with pytest.raises(
-        CseError, match=r"export\.precision: the bundle loses \d+\.\d\d points of STS, more than .* 0\.3;"
-    ):
-        check_score(Fixed(0.0), Fixed(1.0), [task()], 0.3)
-
-
 class Forgetful:
     """Has other vectors at each call."""
 
@@ -197,7 +190,7 @@ def test_without_scored_pairs_ones_own_task_is_scored(capsys):
         def encode(self, sentences, **_):
             return np.stack([exact[text] for text in sentences])
 
-    refused = r"loses \d\d\.\d\d points of faq nDCG@10, more than export\.score_loss allows, 6\.67;"
+    refused = r"export\.precision: .* loses \d\d\.\d\d points of faq nDCG@10, more than .* allows, 6\.67;"
     with pytest.raises(CseError, match=refused):
         check_score(Exact(), Forgetful(), [search], 0.3)
 

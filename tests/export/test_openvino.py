@@ -54,14 +54,6 @@ def test_vectors_are_those_of_onnxruntime(bundle, threads):
     assert found.encode([]).shape == (0, found.dimension)
 
 
-@pytest.mark.usefixtures("openvino_in_float32")
-def test_float32_where_the_processor_has_no_bfloat16(bundle):
-    found = OnnxEncoder(bundle, provider="openvino", threads=1)
-    assert found.provider_note == "running on openvino (fp32; 1 thread)"
-    expected = OnnxEncoder(bundle, provider="cpu", threads=1).encode(TEXTS)
-    np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
-
-
 def test_several_threads_ask_at_once(bundle):
     encoder = OnnxEncoder(bundle, provider="openvino", threads=2)
     rows = [encoder.tokenize([text]).row(0) for text in TEXTS]

@@ -77,13 +77,6 @@ def test_queries_and_documents_share_a_batch(sides):
     np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
 
 
-def test_each_side_has_its_own_length(sides):
-    encoder, folder, _ = sides
-    onnx = OnnxEncoder(folder, provider="cpu", threads=1)
-    for role, side in (("query", encoder), ("passage", encoder.documents)):
-        assert len(onnx.tokenize([LONG], [onnx.bank.only.in_role(role, onnx.bank.bare)]).row(0)) == side.max_length
-
-
 def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
     encoder, folder, bare = sides
     manifest, plain = read_manifest(folder), read_manifest(bare)

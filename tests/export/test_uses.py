@@ -42,7 +42,6 @@ def test_the_bundle_does_as_torch(bundle):
         ({"widths": [0]}, "widths are not those of a model of 32 dimensions"),
         ({"widths": [33]}, "widths are not those of a model of 32 dimensions"),
         ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
-        ({"texts": {"query": 3}}, r"'texts' should be dict\[str, str\], found"),
     ],
 )
 def test_a_manifest_with_an_impossible_use_is_refused(bundle, wrong, message):

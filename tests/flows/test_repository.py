@@ -8,10 +8,6 @@ from flows.repository import check_no_conflict, find_root, git, paths_left_behin
 from tests.flows.repositories import commit, write
 
 
-def test_stages_come_after_what_they_depend_on(repository):
-    assert stages_in_order(repository) == ["first", "second"]
-
-
 def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
     third = "  a-third:\n    cmd: cp data/second.txt third.txt\n    deps: [data/second.txt]\n    outs: [third.txt]\n"
     with (repository / "dvc.yaml").open("a") as file:

@@ -164,7 +164,6 @@ def test_a_name_that_is_taken(bank):
         ({"backbone": "cd" * 32}, "another backbone"),
         ({"pooler": "cnn"}, "pooler 'cnn' is not one of cls, mean"),
         ({"width": 15}, "made for vectors of 15 numbers, and word vectors of 10, where the backbone has 12 and 10"),
-        ({"texts": {"query": 3}}, r"texts is no table of texts by role|'texts' should be dict\[str, str\]"),
         ({"max_length": POSITIONS}, "max_length is 30, not between 3 and 28"),
         ({"position_shift": -1}, "position_shift is -1"),
         ({"hashes": {"prompt": "0" * 64}}, "SHA-256 differs"),
@@ -264,9 +263,7 @@ def put_number(path):
         (Path.mkdir, "Is a directory"),
         (put_huge, f"{2**40} bytes, and all domains in memory may have"),
         (lambda path: path.symlink_to("/dev/zero"), "a pipe, a device"),
-        (lambda path: path.symlink_to("/dev/tty"), "a pipe, a device|No such device"),
         (lambda path: path.symlink_to("/proc/self/mem"), "truncated|cannot be read"),
-        (lambda path: path.symlink_to("/proc/kmsg"), "truncated|cannot be read"),
         (lambda path: path.symlink_to(path.name), "cannot be read"),
     ],
 )
@@ -333,24 +330,13 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda folder: (folder / MANIFEST).unlink(), "no bundle here"),
         (
             lambda folder: (folder / MANIFEST).rename(folder / "bank.json"),
             r"bank\.json: a bank of an older format, this version reads bundle\.json; create the bank again and add",
         ),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
-        (lambda folder: (folder / MANIFEST).write_text("{"), "not valid JSON"),
         (lambda folder: edit(folder, format=2), "format 2, this version reads 3; create the bank again or install"),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
-        (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
-        (lambda folder: edit(folder, adapters=[1, 2]), r"'adapters' should be list\[str\], found \[1, 2\]"),
-        (lambda folder: edit(folder, updates=dict.fromkeys(UPDATES, "3")), r"'updates' should be dict\[str, int\]"),
-        (
-            lambda folder: (folder / MANIFEST).write_text(
-                (folder / MANIFEST).read_text().replace('"heads": 3', '"heads": 4')
-            ),
-            "seal",
-        ),
     ],
 )
 def test_a_damaged_bank_is_not_opened(bank, change, reason):
@@ -384,11 +370,6 @@ def test_a_truncated_domain_is_replaced_and_removed(bank, share):
         path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
         touch()
     assert not path.exists()
-
-
-def test_removing_what_is_not_there(bank):
-    with pytest.raises(CseError, match="no domain 'bb'; did you mean 'b'"):
-        remove_domain(bank, "bb")
 
 
 WRITER = """
