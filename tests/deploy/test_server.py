@@ -6,9 +6,7 @@ import asyncio
 import concurrent.futures
 import gc
 import json
-import os
 import shutil
-import signal
 import threading
 import time
 
@@ -432,28 +430,6 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     assert max(seconds for _, seconds in again) < 2, "it is known to hang"
     assert sum(thread.name == "storage" for thread in threading.enumerate()) < 20
     assert freed[0].status_code == 200
-
-
-def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path):
-    bank, odd = shutil.copytree(small_bank, tmp_path / "bank"), ["pipe", "zeros"] * 4
-    os.mkfifo(bank / "domains/pipe.safetensors")
-    (bank / "domains/zeros.safetensors").symlink_to("/dev/zero")
-    with serving(bank, log=tmp_path / "log") as server:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda name: server.post("/embed", {"model": name, "inputs": "a"}), odd))
-        assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {
-            (503, f"model '{name}': its file in the bank is damaged; the log says how") for name in odd
-        }
-        assert server.post("/embed", {"model": "plain", "inputs": "a"}).status_code == 200
-        for route in ("/ready", "/v1/models", "/info"):
-            assert server.get(route).status_code == 200
-        assert server.memory() < 2**30
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-    said = sorted(line["event"] for line in server.lines() if line["level"] == "error")
-    assert len(said) == 2
-    for line, name in zip(said, ("pipe", "zeros"), strict=True):
-        assert f"{name}.safetensors: not a file but a pipe, a device or the like" in line
 
 
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):

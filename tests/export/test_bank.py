@@ -10,7 +10,6 @@ import pytest
 
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
-from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
@@ -20,7 +19,7 @@ from tests.export.banks import make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
-from tests.tiny import DECLARED, WORDS, make_backbone_folder
+from tests.tiny import DECLARED, WORDS
 
 _LONG = " ".join(WORDS + WORDS)  # beyond every domain's maximum length
 
@@ -188,15 +187,3 @@ def test_a_model_with_widths_is_refused(bert):
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=2), pooler="mean", use=use)
     with pytest.raises(CseError, match=r"domain it: it has shorter vectors \(8, 16\), and a bank has none; export"):
         make_domain(encoder, "it")
-
-
-def test_weights_that_are_not_the_banks_are_refused(tiny_folders, empty_banks, tmp_path):
-    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"plain": make_encoder(tiny_folders["bert"], "plain")})
-    other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
-    with pytest.raises(CseError, match="another backbone"):
-        add_domain(bank, make_domain(make_encoder(other, "plain"), "other"))
-    backbone = make_encoder(tiny_folders["bert"], "plain").backbone
-    whole = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2), pooler="mean", trained="full")
-    with pytest.raises(CseError, match="the language model were trained"):
-        create_bank(whole, tmp_path / "second", tolerance=1e-5)
-    assert sorted(OnnxEncoder(bank, provider="cpu").bank.domains().usable) == ["plain"]

@@ -23,13 +23,6 @@ def test_a_pipeline_that_dvc_cannot_read_is_one_line(repository):
     assert "\n" not in str(caught.value)
 
 
-def test_the_root_is_found_from_below(repository, tmp_path):
-    (repository / "data/deep").mkdir()
-    assert find_root(repository / "data/deep") == repository.resolve()
-    with pytest.raises(CseError, match="not inside a DVC repository"):
-        find_root(tmp_path)
-
-
 def test_a_root_needs_a_commit(tmp_path):
     (tmp_path / ".dvc").mkdir()
     with pytest.raises(CseError, match="not a git repository with a commit"):

@@ -8,7 +8,6 @@ import torch
 
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.sentence_encoder import SentenceEncoder
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.gpu.base import CPU
 from tests.parts import new_prompt, sentence_encoder
@@ -73,15 +72,3 @@ def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
     figure(f"{apart:.0e}", apart)
     assert apart <= LARGEST
-
-
-def test_what_was_trained_on_the_device_loads_anywhere(folders, device, tmp_path):
-    from cse.model.checkpoint import save_checkpoint
-
-    backbone = load_backbone(find_backbone(str(folders["bert"])))
-    encoder = make_encoder(backbone, "key_value", pooler="mean").to(device)
-    expected = encoder.encode(SENTENCES)
-    tmp_path.joinpath("checkpoint").mkdir()
-    save_checkpoint(encoder, tmp_path / "checkpoint", {})
-    found = SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES)
-    np.testing.assert_allclose(found, expected, atol=LARGEST)

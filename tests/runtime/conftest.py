@@ -74,6 +74,16 @@ def write_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
 
 
+def write_bundle(folder, tokenizer=None, *, normalize=True, **fields):
+    """A bundle of texts of at most six tokens."""
+    folder.mkdir(parents=True)
+    write_model(folder / MODEL)
+    (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
+    files = describe_files(folder, [MODEL, TOKENIZER])
+    Manifest(FORMAT, DIMENSION, "mean", normalize, MAX_LENGTH, PAD, files, **fields).write(folder)
+    return folder
+
+
 def write_bundle_of_words(folder, sentences, **fields):
     """A bundle that knows the words of the sentences: no two of them have the same vector."""
     folder.mkdir(parents=True)
@@ -105,10 +115,4 @@ def edit(folder, **changes):
 
 @pytest.fixture
 def bundle(tmp_path):
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
-    return folder
+    return write_bundle(tmp_path / "bundle", metrics={"STS-B": 80.0})
