@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import onnx
@@ -45,12 +45,6 @@ def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
     onnx_encoder = OnnxEncoder(tmp_path / "bundle", provider="cpu")
     expected = onnx_encoder.encode(SENTENCES)
     onnx_encoder._graph = OnnxruntimeGraph(onnx_encoder._graph.session, "cpu")  # as on a GPU, whose memory is not here
-    found: dict[int, np.ndarray] = {}
-    threads = [threading.Thread(target=lambda i=i: found.update({i: onnx_encoder.encode(SENTENCES)})) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for vectors in found.values():
-        np.testing.assert_array_equal(vectors, expected)
-    assert len(found) == 4
+    with ThreadPoolExecutor(4) as threads:
+        for vectors in threads.map(lambda _: onnx_encoder.encode(SENTENCES), range(4)):
+            np.testing.assert_array_equal(vectors, expected)
