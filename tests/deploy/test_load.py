@@ -67,30 +67,19 @@ class Server:
 
 @contextmanager
 def serving(server: Server):
-    ready, loop = threading.Event(), asyncio.new_event_loop()
-    port = []
-
-    async def begin() -> None:
-        found = await asyncio.start_server(server.serve, "127.0.0.1", 0)
-        port.append(found.sockets[0].getsockname()[1])
-        ready.set()
-
-    def run() -> None:
-        loop.create_task(begin())
-        loop.run_forever()
+    loop = asyncio.new_event_loop()
+    found = loop.run_until_complete(asyncio.start_server(server.serve, "127.0.0.1", 0))
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield found.sockets[0].getsockname()[1]
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
         for task in asyncio.all_tasks(loop):
             task.cancel()
         loop.run_until_complete(asyncio.sleep(0))
         loop.close()
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert ready.wait(10)
-    try:
-        yield port[0]
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
 
 
 def run(server: Server) -> dict:
