@@ -40,8 +40,9 @@ def masked_mean(ids, mask):
     return (vectors.sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]).astype(np.float32)
 
 
-def write_model(path):
-    table = make_table()
+def write_model(path, table=None):
+    """Write the graph; ``table`` has other vectors of words."""
+    table = make_table() if table is None else table
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
         helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.BOOL),
@@ -95,12 +96,8 @@ def write_bundle_of_words(folder, sentences, **fields):
     larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
     larger.save(str(folder / TOKENIZER))
-    write_model(folder / MODEL)
-    model = onnx.load(folder / MODEL)
-    (table,) = [one for one in model.graph.initializer if one.name == "table"]
     vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
-    table.CopyFrom(numpy_helper.from_array(vectors, "table"))
-    onnx.save(model, folder / MODEL)
+    write_model(folder / MODEL, vectors)
     files = describe_files(folder, [MODEL, TOKENIZER])
     Manifest(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
     return folder
