@@ -75,19 +75,18 @@ def write_model(path, table=None):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
 
 
-def write_bundle(folder, tokenizer=None, *, normalize=True, **fields):
+def write_bundle(folder, tokenizer=None, *, table=None, normalize=True, max_length=MAX_LENGTH, **fields):
     """A bundle of texts of at most six tokens."""
     folder.mkdir(parents=True)
-    write_model(folder / MODEL)
+    write_model(folder / MODEL, table)
     (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
     files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", normalize, MAX_LENGTH, PAD, files, **fields).write(folder)
+    Manifest(FORMAT, DIMENSION, "mean", normalize, max_length, PAD, files, **fields).write(folder)
     return folder
 
 
 def write_bundle_of_words(folder, sentences, **fields):
     """A bundle that knows the words of the sentences: no two of them have the same vector."""
-    folder.mkdir(parents=True)
     split = pre_tokenizers.Whitespace()
     tokenizer = make_tokenizer()
     vocabulary = tokenizer.get_vocab()
@@ -95,12 +94,8 @@ def write_bundle_of_words(folder, sentences, **fields):
         vocabulary.setdefault(word, len(vocabulary))
     larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
-    larger.save(str(folder / TOKENIZER))
     vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
-    write_model(folder / MODEL, vectors)
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
-    return folder
+    return write_bundle(folder, larger, table=vectors, max_length=16, **fields)
 
 
 def edit(folder, **changes):
