@@ -21,16 +21,18 @@ from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
+from cse.model.declared import Declared
 from cse.model.passes import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, sha256, verify
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, Manifest, read_manifest, sha256, verify
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.conftest import build
 from tests.export.exports import export
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.model.families import make_family_folder
+from tests.parts import new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
@@ -249,3 +251,42 @@ def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
         np.testing.assert_allclose(found.encode(SENTENCES, normalize=False), expected, atol=1e-5)
     without = make_encoder(backbone, "key_value", pooler="last").encode(SENTENCES, normalize=False)
     assert np.abs(expected - without).max() > 0.1
+
+
+# ---- task texts and shorter vectors --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_uses(bert, tmp_path):
+    prompt = new_prompt("key_value", bert, length=3, init_std=0.7)
+    encoder = sentence_encoder(bert, prompt, use=Declared(None, 20, {"query": "the old house "}, (8, 16)))
+    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
+        pass
+    return encoder, tmp_path / "bundle"
+
+
+def test_task_texts_and_shorter_vectors_are_those_of_torch(with_uses):
+    encoder, folder = with_uses
+    onnx = OnnxEncoder(folder, provider="cpu")
+    given = {"role": "query", "dimensions": 8}
+    np.testing.assert_allclose(onnx.encode(SENTENCES, **given), encoder.encode(SENTENCES, **given), atol=1e-5)
+    assert (onnx.texts, onnx.widths) == (encoder.texts, [8, 16])
+    with pytest.raises(CseError, match="role: 'passage' is not known; one of query"):
+        onnx.encode("a dog", role="passage")
+    with pytest.raises(CseError, match="dimensions: 9; this model gives 8, 16, 32"):
+        onnx.encode("a dog", dimensions=9)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"widths": [0]}, "widths are not those of a model of 32 dimensions"),
+        ({"widths": [33]}, "widths are not those of a model of 32 dimensions"),
+        ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
+    ],
+)
+def test_a_manifest_with_an_impossible_use_is_refused(with_uses, wrong, message):
+    _, folder = with_uses
+    Manifest(**vars(read_manifest(folder)) | wrong).write(folder)
+    with pytest.raises(CseError, match=message):
+        read_manifest(folder)
