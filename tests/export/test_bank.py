@@ -82,7 +82,10 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
     encoder = make_encoder(tiny_folders["bert"], "plain")
     bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"unit": encoder})
     add_domain(bank, make_domain(encoder, "raw", normalize=False))
-    unit, raw = OnnxEncoder(bank, provider="cpu").encode(["the cat"] * 2, domain=["unit", "raw"])
+    onnx, texts, names = OnnxEncoder(bank, provider="cpu"), ["the cat"] * 2, ["unit", "raw"]
+    forced = onnx.encode(texts, domain=names, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(forced, axis=1), 1, rtol=1e-5)
+    unit, raw = onnx.encode(texts, domain=names)
     assert np.linalg.norm(unit) == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
 

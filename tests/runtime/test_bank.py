@@ -30,10 +30,8 @@ from cse.runtime.domain import (
     hashes_of,
     update_shapes,
 )
-from cse.runtime.encode import Prepared, encode_prepared
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
-from cse.runtime.tokens import Tokens
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -432,43 +430,6 @@ def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
     assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
     assert fed["pooling"].tolist() == [0, 1]
     assert feed([short, short], {})["prompt"] is short.prompt, "one domain costs no copy"
-
-
-def test_a_batchs_updates_are_filled_up_with_zeros():
-    one, other = make_domain("o", 1.0), make_domain("x", 1.0)
-    up = np.arange(6, dtype=np.float32).reshape(3, 2)
-    given = {"update_down": np.ones((2, 4), np.float32), "update_up": up, "update_rest": np.ones(5, np.float32)}
-    fed = feed([one, dataclasses.replace(other, **given)], {"update_down": 4, "update_up": 2, "update_rest": 5})
-    assert fed["update_down"].shape == (2, 2, 4) and fed["update_rest"].sum(axis=1).tolist() == [0, 5]
-    np.testing.assert_array_equal(fed["update_up"], [np.zeros((3, 2)), up])
-
-
-def test_projectors_and_unit_length_are_each_rows_own():
-    random_numbers = np.random.default_rng(0)
-    weight, bias = (random_numbers.normal(size=shape).astype(np.float32) for shape in ((WIDTH, WIDTH), WIDTH))
-    plain = make_domain("p", normalize=False)
-    projected = make_domain("q", projector_weight=weight, projector_bias=bias)
-    pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
-    rows = [projected, plain, projected]
-    found = finish(pooled.copy(), rows)
-    np.testing.assert_array_equal(found[1], pooled[1])
-    for row in (0, 2):
-        np.testing.assert_allclose(found[row], np.tanh(weight @ pooled[row] + bias), rtol=1e-5)
-    tokens = Tokens.of([np.array([row + 1], np.int32) for row in range(3)])
-    own = {"names": ["q", "p", "q"], "single": False}
-    prepared = Prepared(["a", "b", "c"], tokens, rows, np.arange(3), np.arange(3), 3, **own)
-
-    def unit(normalize):
-        def embed(ids, mask, rows):
-            return finish(pooled[ids[:, 0] - 1], rows)
-
-        options = {"embed": embed, "dimension": WIDTH, "pad_id": 0, "normalize": normalize}
-        return encode_prepared(prepared, **options).embeddings
-
-    lengths = np.linalg.norm(found, axis=1)
-    np.testing.assert_allclose(np.linalg.norm(unit(None), axis=1), [1, lengths[1], 1], rtol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(unit(True), axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(unit(False), axis=1), lengths, rtol=1e-5)
 
 
 def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():
