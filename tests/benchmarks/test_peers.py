@@ -19,7 +19,7 @@ TEXTS = ["a dog runs", "two men are sitting in the park today", "a cat"]
 
 
 @pytest.mark.slow
-def test_contestants_in_fp32_agree_and_others_nearly(tmp_path):
+def test_contestants_in_fp32_agree_and_others_nearly():
     words = ["--backbone", "random:tiny", "--device", "cpu", "--sentences", "30", "--rounds", "1"]
     found = measure(parse([*words, "--peers", "torch-fp32"]))["contestants"]
     peer = found["sentence-transformers torch-fp32"]["facts"]

@@ -287,7 +287,7 @@ def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):
             assert b"connection: close" in answer
 
 
-def test_a_browser_cannot_bring_another_origin_to_a_server_without_keys(server, small_bundle, tmp_path):
+def test_a_browser_cannot_bring_another_origin_to_a_server_without_keys(server):
     port = server.address[1]
     for headers, status in (
         ({"Host": f"rebound.example:{port}"}, 403),

@@ -118,7 +118,7 @@ def test_null_is_as_good_as_absent(server, route, body, nulls):
         (b"cat \xed\xa0\xbd", "cat \ufffd"),
     ],
 )
-def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, small_bundle, sent, read):
+def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, sent, read):
     """JSON.stringify writes half an emoji where a text was cut in the middle of one."""
     for route, form in (
         ("/v1/embeddings", b'{"model": "small", "input": ["a dog", "%b"], "user": "\\ud83d"}'),
@@ -450,7 +450,7 @@ def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
 # ---- keys, logs, health --------------------------------------------------------------------------------------------
 
 
-def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeypatch):
+def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path):
     from click.testing import CliRunner
 
     from deploy.server.command import serve_key
