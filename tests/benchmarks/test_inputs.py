@@ -23,11 +23,6 @@ def test_random_backbone_has_its_shape_and_mean_pooling():
     assert not folder.exists()
 
 
-def test_unknown_shape_names_the_known_ones():
-    with pytest.raises(CseError, match="bert-base"), backbone_folder("random:bart"):
-        pass
-
-
 def test_rows_and_sentences_of_a_file(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("sent0,sent1,hard_neg\na dog,the dog,a cat\na cat,the cat,a dog\n")

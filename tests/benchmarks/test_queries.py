@@ -9,7 +9,6 @@ import pytest
 
 from benchmarks.queries import (
     BARE,
-    Remembering,
     measure,
     parse,
     stand_ins,
@@ -55,10 +54,3 @@ def test_judged_pairs_are_labels_of_the_same_documents(collection):
     assert judged.documents == pairs.documents
     assert (judged.place[-1], judged.stands_in[-1], judged.source[-1]) == (3, False, 1)
     assert judged.stands_in[:-1].all()
-
-
-def test_each_text_is_encoded_once(tiny_folders):
-    bare = Remembering(str(tiny_folders["bert"]))
-    first = bare.encode(["the cat", "a dog", "the cat"], "query")
-    bare.encoder.encode = None  # would fail
-    np.testing.assert_array_equal(bare.encode(["a dog", "the cat"], "document"), first[[1, 0]])

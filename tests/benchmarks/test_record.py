@@ -5,11 +5,7 @@ import json
 
 import pytest
 
-from benchmarks.harness import interleave, keep, lengths_in_words, ratio, table
-
-
-def test_texts_that_were_cut_are_counted():
-    assert lengths_in_words([1] * 10 + [9] * 5, limit=9) == "15 texts, 3.7 tokens on average, 5 reach the limit of 9"
+from benchmarks.harness import interleave, keep, ratio
 
 
 def test_history_keeps_earlier_runs(tmp_path):
@@ -44,9 +40,3 @@ def test_a_ratio_is_of_neighbours_in_time():
     assert str(found) == "2.00 (2.00-3.00)"
     with pytest.raises(ValueError):
         ratio([1.0], [1.0, 2.0])
-
-
-def test_table_is_aligned():
-    lines = table(("name", "n"), [("a", "1"), ("longer", "1,000")]).splitlines()
-    assert len({len(line) for line in lines}) == 1
-    assert lines[1] == "|--------|------:|"

@@ -99,6 +99,20 @@ async def blocked(batcher, encoder):
     return work
 
 
+def batches_of(batcher, encoder, *lengths, domains=None):
+    """Texts of these lengths wait, a request each: those that run together, by length."""
+
+    async def main():
+        works = [await blocked(batcher, encoder)]
+        for length, domain in zip(lengths, domains or [None] * len(lengths), strict=True):
+            works.append(batcher.submit(encoder, of_lengths(length), [domain] if domain else ()))
+        encoder.gate.set()
+        await asyncio.gather(*(work.done for work in works))
+
+    asyncio.run(main())
+    return [sorted(map(len, batch)) for batch in encoder.batches[1:]]
+
+
 def test_each_request_gets_its_own_vectors_in_order(make):
     batcher, encoder, random = make(lanes=2), Slow(), np.random.default_rng(1)
     encoder.gate.set()
@@ -118,48 +132,15 @@ def test_each_request_gets_its_own_vectors_in_order(make):
 
 
 def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_budget(make):
-    batcher, encoder = make(), Slow()
-
-    async def main():
-        works = [await blocked(batcher, encoder)]
-        works += [batcher.submit(encoder, of_lengths(length)) for length in (10, 50, 11, 9, 52, 12, 8, 10)]
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    ran = [sorted(len(row) for row in batch) for batch in encoder.batches]
-    assert ran[1] == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
-    assert sorted(map(tuple, ran[2:])) == [(12,), (50,), (52,)]
+    """A row beyond the budget runs alone."""
+    first, *others = batches_of(make(), Slow(), 10, 50, 11, 9, 52, 12, 8, 10, 500)
+    assert first == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
+    assert sorted(others) == [[12], [50], [52], [500]]
 
 
 def test_rows_that_would_be_padded_much_run_apart(make):
-    batcher, encoder = make(batch_tokens=1000, padding=4), Slow()
-
-    async def main():
-        works = [await blocked(batcher, encoder)]
-        works += [batcher.submit(encoder, of_lengths(length)) for length in (10, 30, 12, 14, 33, 9, 60)]
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    ran = [sorted(len(row) for row in batch) for batch in encoder.batches]
-    assert ran[1:] == [[9, 10, 12], [30, 33], [14], [60]]
-
-
-def test_a_row_beyond_the_budget_runs_alone(make):
-    batcher, encoder = make(), Slow()
-
-    async def main():
-        works = [
-            await blocked(batcher, encoder),
-            batcher.submit(encoder, of_lengths(500)),
-            batcher.submit(encoder, of_lengths(3)),
-        ]
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    assert [500] in [[len(row) for row in batch] for batch in encoder.batches]
+    batcher = make(batch_tokens=1000, padding=4)
+    assert batches_of(batcher, Slow(), 10, 30, 12, 14, 33, 9, 60) == [[9, 10, 12], [30, 33], [14], [60]]
 
 
 async def steps_to(work, encoder, most=3000):
@@ -279,33 +260,9 @@ def test_a_client_whose_bulk_fills_the_queue_asks_for_single_texts_beside_it(mak
 
 
 def test_a_heavy_domain_fills_up_no_rows_of_light_ones(make):
-    batcher, encoder = make(batch_tokens=1000), Slow()
     light, heavy = SimpleNamespace(bytes_filled=300_000), SimpleNamespace(bytes_filled=2**30)
-
-    async def main():
-        works = [await blocked(batcher, encoder)]
-        for size, domain in enumerate((light, heavy, light, heavy), 2):
-            works.append(batcher.submit(encoder, of_lengths(size), [domain]))
-        encoder.gate.set()
-        await asyncio.gather(*(work.done for work in works))
-
-    asyncio.run(main())
-    assert [sorted(map(len, batch)) for batch in encoder.batches[1:]] == [[2, 4], [3, 5]]
-
-
-def test_long_texts_among_many_short_ones_are_answered(make):
-    batcher, encoder = make(batch_tokens=64), Slow()
-    encoder.gate.set()
-
-    async def main():
-        long = batcher.submit(encoder, of_lengths(64))
-        served = 0
-        while not long.done.done():
-            await asyncio.gather(*(batcher.submit(encoder, of_lengths(4)).done for _ in range(16)))
-            served += 16
-            assert served < 500, "the long text starves"
-
-    asyncio.run(main())
+    found = batches_of(make(batch_tokens=1000), Slow(), 2, 3, 4, 5, domains=(light, heavy, light, heavy))
+    assert found == [[2, 4], [3, 5]]
 
 
 def test_a_full_queue_refuses_and_says_when_to_come_back(make):

@@ -164,6 +164,3 @@ def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path
     assert answers == [200]
     assert statuses == [200, *[429] * (len(statuses) - 2), 200]
     assert len(statuses) > 2, "it was refused at first"
-
-
-# ---- libraries on top of it ----------------------------------------------------------------------------------------

@@ -113,8 +113,6 @@ def test_nothing_in_is_nothing_out(embed, bundle, tmp_path):
         (["BUNDLE", "FILE"], b"caf\xe9\n", "not UTF-8"),
         (["BUNDLE", "FILE"], b"the cat\nbad\n", "not finite"),
         (["BUNDLE", "FILE", "--batch-size", "0"], b"the", "batch_size: 0"),
-        (["BUNDLE", "FILE", "--batch-size", "two"], b"the", "--batch-size"),
-        (["BUNDLE", "FILE", "--provider", "cuda0"], b"the", "--provider"),
         (["BUNDLE", "FILE", "--out", "no/such/folder/x.npy"], b"the", "No such file or directory"),
         ([], b"", "bundle"),
     ],

@@ -169,24 +169,6 @@ def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tm
         assert client.get(f"{server.url}/ready").status_code == 200
 
 
-def test_a_clients_bulks_leave_room_for_its_own_single_texts(small_bundle, tmp_path):
-    bulk, options = BODY | {"input": ["the cat sat"] * 4_000}, ("--timeout", 10, "--batch-tokens", 6, "--threads", 1)
-    with (
-        serving(small_bundle, *options, "--max-texts", 4_000, log=tmp_path / "log") as server,
-        httpx.Client(base_url=server.url, timeout=300, limits=LIMITS) as client,
-        concurrent.futures.ThreadPoolExecutor(32) as pool,
-    ):
-        bulks = [pool.submit(client.post, "/v1/embeddings", json=bulk) for _ in range(8)]
-        wait_for(lambda: server.metric("cse_queue_tokens ") > 5_000)
-        singles = list(pool.map(lambda _: client.post("/v1/embeddings", json=BODY), range(50)))
-        working = sum(not one.done() for one in bulks)
-        answers = [one.result() for one in bulks]
-    assert [answer.status_code for answer in singles] == [200] * 50
-    assert working, "the singles did not wait for the bulks"
-    assert {answer.status_code for answer in answers} == {200, 429}, "all are answered, or refused at the door"
-    assert all(int(answer.headers["Retry-After"]) >= 1 for answer in answers if answer.status_code == 429)
-
-
 def test_what_is_taken_is_finished_however_long_it_takes(small_bundle, monkeypatch):
     """Eight requests at once, whose work takes eight times what is allowed between two results."""
     app, run = (
@@ -305,7 +287,7 @@ def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):
             assert b"connection: close" in answer
 
 
-def test_a_browser_cannot_bring_another_origin_to_a_server_without_keys(server, small_bundle, tmp_path):
+def test_a_browser_cannot_bring_another_origin_to_a_server_without_keys(server):
     port = server.address[1]
     for headers, status in (
         ({"Host": f"rebound.example:{port}"}, 403),

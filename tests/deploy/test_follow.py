@@ -9,9 +9,7 @@ import threading
 
 import httpx
 import numpy as np
-import onnx
 import pytest
-from onnx import numpy_helper
 
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
@@ -22,7 +20,7 @@ from flows.registry import assign, find, register
 from tests.deploy.servers import serving
 from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtures
 from tests.flows.repositories import commit
-from tests.runtime.conftest import edit
+from tests.runtime.conftest import edit, make_table, write_model
 from tests.waiting import wait_for
 
 NAME, TEXT = "sentence-encoder", "the cat sat"
@@ -40,10 +38,7 @@ def publish(root, bundle) -> None:
 def other(bundle, folder):
     """The same bundle with other word vectors."""
     shutil.copytree(bundle, folder)
-    model = onnx.load(folder / MODEL)
-    (table,) = [one for one in model.graph.initializer if one.name == "table"]
-    table.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(table)[:, ::-1].copy(), "table"))
-    onnx.save(model, folder / MODEL)
+    write_model(folder / MODEL, make_table()[:, ::-1].copy())
     edit(folder, files=describe_files(folder, [MODEL, TOKENIZER]))
     return folder
 

@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import tomllib
+from itertools import combinations
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.training.workers import STORAGE_VARIABLE
+from deploy.server.metrics import names
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -266,3 +268,54 @@ def test_extras_of_the_image_exist():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
     defaults = dict(words.split("=") for words in arguments_of("ARG") if "=" in words)
     assert {defaults["DEVICE"], defaults["EXTRAS"], "gpu"} <= set(extras)
+
+
+# ---- Grafana -------------------------------------------------------------------------------------------------------
+
+BOARD = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
+SHOWN = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+VARIABLES = {variable["name"]: variable for variable in BOARD["templating"]["list"]}
+GIVEN = {"__rate_interval", "__all"}  # by Grafana
+
+
+def metrics_in(text: str) -> set[str]:
+    return set(re.findall(r"\bcse_\w+", text))
+
+
+def family(metric: str) -> str:
+    """The name that a metric's series share."""
+    return re.sub(r"_(bucket|sum|count)$", "", metric)
+
+
+def expressions() -> list[str]:
+    return [target["expr"] for panel in SHOWN for target in panel["targets"]]
+
+
+def test_every_metric_of_the_dashboard_is_one_of_the_servers():
+    used = set().union(*map(metrics_in, expressions()))
+    assert used <= names()
+    assert len(set(map(family, used))) >= 15
+    for variable in VARIABLES.values():
+        assert metrics_in(json.dumps(variable)) <= names()
+
+
+def test_variables_are_defined():
+    used = set(re.findall(r"\$\{?(\w+)", json.dumps(BOARD))) - GIVEN
+    assert used == set(VARIABLES)
+    assert VARIABLES["datasource"]["type"] == "datasource"
+
+
+def test_ids_and_titles_are_unique():
+    for key in ("id", "title"):
+        found = [panel[key] for panel in BOARD["panels"]]
+        assert len(set(found)) == len(found)
+    assert BOARD["schemaVersion"] >= 39
+
+
+def test_panels_do_not_overlap():
+    places = [panel["gridPos"] for panel in BOARD["panels"]]
+    assert all(place["x"] >= 0 and place["x"] + place["w"] <= 24 for place in places)
+    for one, other in combinations(places, 2):
+        beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
+        below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
+        assert beside or below, (one, other)

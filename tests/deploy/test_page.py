@@ -13,11 +13,10 @@ import pytest
 
 from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
-from tests.runtime.conftest import DIMENSION, MAX_LENGTH, PAD, make_tokenizer, write_model
+from tests.runtime.conftest import DIMENSION, MAX_LENGTH, write_bundle
 
 playwright = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -44,14 +43,8 @@ CONTRASTS = """() => {
 
 @pytest.fixture(scope="module")
 def bundle(tmp_path_factory):
-    """A bundle of texts of at most six tokens."""
-    folder = tmp_path_factory.mktemp("page") / "bundle"
-    folder.mkdir()
-    write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", False, MAX_LENGTH, PAD, files).write(folder)
-    return folder
+    """A bundle whose vectors are not of unit length."""
+    return write_bundle(tmp_path_factory.mktemp("page") / "bundle", normalize=False)
 
 
 @pytest.fixture(scope="module")

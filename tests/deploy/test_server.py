@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import concurrent.futures
 import gc
 import json
-import os
 import shutil
-import signal
 import threading
 import time
 
@@ -60,12 +57,6 @@ def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
     assert [item.index for item in answer.data] == list(range(len(TEXTS)))
     assert (answer.model, answer.object) == ("small", "list")
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
-
-
-def test_one_text_and_base64_as_openai_sends_it(server, expected):
-    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS[0], "encoding_format": "base64"})
-    (item,) = answer.json()["data"]
-    np.testing.assert_allclose(np.frombuffer(base64.b64decode(item["embedding"]), "<f4"), expected[0], atol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +118,7 @@ def test_null_is_as_good_as_absent(server, route, body, nulls):
         (b"cat \xed\xa0\xbd", "cat \ufffd"),
     ],
 )
-def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, small_bundle, sent, read):
+def test_half_a_character_is_a_replaced_one_in_its_own_text_alone(server, sent, read):
     """JSON.stringify writes half an emoji where a text was cut in the middle of one."""
     for route, form in (
         ("/v1/embeddings", b'{"model": "small", "input": ["a dog", "%b"], "user": "\\ud83d"}'),
@@ -149,29 +140,19 @@ def test_the_client_raises_its_own_errors(client):
     assert len(client.embeddings.create(model="small", input="the cat", dimensions=8).data[0].embedding) == 8
 
 
-def test_models_are_listed(client, bank_server):
-    (card,) = client.models.list().data
-    assert (card.id, card.object, card.dimension, card.max_length) == ("small", "model", 8, 6)
-    assert {card["id"] for card in bank_server.get("/v1/models").json()["data"]} == KINDS.keys()
-
-
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
         ({"input": ""}, 400, "input is empty"),
         ({"input": []}, 400, "input is empty"),
         ({"input": ["a", ""]}, 400, "input[1] is empty"),
-        ({"input": [[4], []]}, 400, "input[1] is empty"),
         ({"input": ["a", 4]}, 400, "input[1] is not valid"),
         ({"input": {"a": 1}}, 400, "input is not valid"),
-        ({"input": None}, 400, "input"),
         ({}, 400, "input: Field required"),
         ({"input": [-1]}, 400, "input"),
-        ({"input": "a", "dimensions": -1}, 400, "dimensions"),
         ({"input": "a", "dimensions": 7}, 400, "dimensions: 7; this model gives 8"),
         ({"input": "a", "encoding_format": "hex"}, 400, "encoding_format"),
         ({"input": "a", "model": "other"}, 404, "model 'other' does not exist; there is small"),
-        ({"input": "a", "model": None}, 400, "model"),
         ({"input": ["a"] * 2049}, 413, "2049 texts; a request may have 2048"),
         ({"input": ["a", "cat " * 25_001]}, 413, "input[1]: 100004 characters"),
         ({"input": "bad"}, 424, "not a finite number"),
@@ -185,17 +166,7 @@ def test_bad_requests_of_openai(server, body, status, message):
     assert error.keys() == {"message", "type", "param", "code"}
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"{bad",
-        b"",
-        b"[]",
-        b'"text"',
-        b'{"model": "small", "input": "\xff"}',
-        b"[" * 10_000,
-    ],
-)
+@pytest.mark.parametrize("content", [b"{bad", b"[]", b'{"model": "small", "input": "\xff"}', b"[" * 10_000])
 def test_bodies_that_are_no_request(server, content):
     answer = CLIENT.post(f"{server.url}/v1/embeddings", content=content, headers={"content-type": "application/json"})
     assert answer.status_code == 400, answer.text
@@ -273,7 +244,6 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
     [
         ("/embed", {"inputs": ""}, 400, "Empty"),
         ("/embed", {"inputs": []}, 400, "Empty"),
-        ("/embed", {"inputs": ["a", ""]}, 400, "Empty"),
         ("/embed", {"inputs": 3}, 422, "Validation"),
         ("/embed", {}, 422, "Validation"),
         ("/embed", {"inputs": [[9]]}, 422, "Tokenizer"),
@@ -281,14 +251,11 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/embed", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
         ("/similarity", {"inputs": LONG_PAIR, "parameters": {"truncate": False}}, 413, "Validation"),
         ("/similarity", {"inputs": PAIR, "parameters": {"prompt_name": "query"}}, 400, "Validation"),
-        ("/", {"inputs": "the cat sat on a mat", "truncate": False}, 413, "Validation"),
-        ("/", {"inputs": ["a", ""]}, 400, "Empty"),
         ("/", {"inputs": PAIR | {"sentences": []}}, 400, "Empty"),
         ("/", {"inputs": PAIR | {"source_sentence": None}}, 422, "Validation"),
         ("/", {"inputs": "a", "normalize": "x"}, 422, "Validation"),
         ("/", ["a"], 422, "Validation"),
         ("/embed", {"inputs": "bad"}, 424, "Backend"),
-        ("/similarity", {"inputs": {"source_sentence": "a", "sentences": []}}, 400, "Empty"),
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
         ("/similarity", {"inputs": "a"}, 422, "Validation"),
     ],
@@ -465,28 +432,6 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     assert freed[0].status_code == 200
 
 
-def test_what_is_no_file_of_a_domain_holds_up_neither_the_others_nor_the_end(small_bank, tmp_path):
-    bank, odd = shutil.copytree(small_bank, tmp_path / "bank"), ["pipe", "zeros"] * 4
-    os.mkfifo(bank / "domains/pipe.safetensors")
-    (bank / "domains/zeros.safetensors").symlink_to("/dev/zero")
-    with serving(bank, log=tmp_path / "log") as server:
-        with concurrent.futures.ThreadPoolExecutor(8) as pool:
-            answers = list(pool.map(lambda name: server.post("/embed", {"model": name, "inputs": "a"}), odd))
-        assert {(answer.status_code, answer.json()["error"]) for answer in answers} == {
-            (503, f"model '{name}': its file in the bank is damaged; the log says how") for name in odd
-        }
-        assert server.post("/embed", {"model": "plain", "inputs": "a"}).status_code == 200
-        for route in ("/ready", "/v1/models", "/info"):
-            assert server.get(route).status_code == 200
-        assert server.memory() < 2**30
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(20) == 0
-    said = sorted(line["event"] for line in server.lines() if line["level"] == "error")
-    assert len(said) == 2
-    for line, name in zip(said, ("pipe", "zeros"), strict=True):
-        assert f"{name}.safetensors: not a file but a pipe, a device or the like" in line
-
-
 def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
     app, body = create_app(Options(model=str(small_bundle))), b'{"input": [' + b"[]," * 200_000 + b"[]]}"
 
@@ -498,14 +443,14 @@ def test_a_body_of_many_lists_is_not_collected_over_and_over(small_bundle):
 
     status, collections = asyncio.run(ask())
     assert status == 413
-    assert collections < 50  # one for each 700 lists: 261
+    assert collections < 5  # one for each 20,000 lists, see tests/conftest.py: 10
     assert gc.isenabled()
 
 
 # ---- keys, logs, health --------------------------------------------------------------------------------------------
 
 
-def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path, monkeypatch):
+def test_keys_close_what_embeds_and_nothing_else(small_bundle, tmp_path):
     from click.testing import CliRunner
 
     from deploy.server.command import serve_key

@@ -24,14 +24,10 @@ IMPORT_SECONDS = 0.5
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
-def run(*command: object, stdin: str = "", folder: Path | None = None) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [*map(str, command)], input=stdin, capture_output=True, text=True, timeout=600, env=ENVIRONMENT, cwd=folder
+def worked(*command: object, stdin: str = "") -> str:
+    done = subprocess.run(
+        [*map(str, command)], input=stdin, capture_output=True, text=True, timeout=600, env=ENVIRONMENT
     )
-
-
-def worked(*command: object, **options: object) -> str:
-    done = run(*command, **options)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -88,11 +84,3 @@ def test_the_server_installation_helps_serves_and_encodes(server, bundle, expect
     assert "cse serve" in worked(server / "cse", "serve", "--help")
     worked(server / "cse", "encode", bundle, "--out", tmp_path / "x.npy", stdin="\n".join(LINES) + "\n")
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
-
-
-def test_the_server_installation_says_what_training_needs(server, tmp_path):
-    (tmp_path / "params.yaml").write_text("{}\n")
-    done = run(server / "cse", "train", folder=tmp_path)
-    assert done.returncode == 2
-    assert done.stderr.startswith("error: this command needs the training packages (")
-    assert done.stderr.count("\n") == 1

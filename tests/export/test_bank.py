@@ -10,7 +10,6 @@ import pytest
 
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
-from cse.export.bank import create_bank
 from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
@@ -20,7 +19,7 @@ from tests.export.banks import make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
-from tests.tiny import DECLARED, WORDS, make_backbone_folder
+from tests.tiny import DECLARED, WORDS
 
 _LONG = " ".join(WORDS + WORDS)  # beyond every domain's maximum length
 
@@ -83,7 +82,10 @@ def test_each_domain_has_its_own_default_of_normalisation(tiny_folders, empty_ba
     encoder = make_encoder(tiny_folders["bert"], "plain")
     bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"unit": encoder})
     add_domain(bank, make_domain(encoder, "raw", normalize=False))
-    unit, raw = OnnxEncoder(bank, provider="cpu").encode(["the cat"] * 2, domain=["unit", "raw"])
+    onnx, texts, names = OnnxEncoder(bank, provider="cpu"), ["the cat"] * 2, ["unit", "raw"]
+    forced = onnx.encode(texts, domain=names, normalize=True)
+    np.testing.assert_allclose(np.linalg.norm(forced, axis=1), 1, rtol=1e-5)
+    unit, raw = onnx.encode(texts, domain=names)
     assert np.linalg.norm(unit) == pytest.approx(1, abs=1e-5)
     np.testing.assert_allclose(raw, encoder.encode("the cat", normalize=False), atol=2e-5)
 
@@ -188,17 +190,3 @@ def test_a_model_with_widths_is_refused(bert):
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=2), pooler="mean", use=use)
     with pytest.raises(CseError, match=r"domain it: it has shorter vectors \(8, 16\), and a bank has none; export"):
         make_domain(encoder, "it")
-
-
-def test_weights_that_are_not_the_banks_are_refused(tiny_folders, empty_banks, tmp_path):
-    bank = make_bank(tmp_path / "bank", empty_banks("bert"), {"plain": make_encoder(tiny_folders["bert"], "plain")})
-    other = make_backbone_folder(tmp_path / "other", "bert", seed=1)
-    with pytest.raises(CseError, match="another backbone"):
-        add_domain(bank, make_domain(make_encoder(other, "plain"), "other"))
-    backbone = make_encoder(tiny_folders["bert"], "plain").backbone
-    whole = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2), pooler="mean", trained="full")
-    with pytest.raises(CseError, match="the language model were trained"):
-        make_domain(whole, "whole")
-    with pytest.raises(CseError, match="the language model were trained"):
-        create_bank(whole, tmp_path / "second", tolerance=1e-5)
-    assert sorted(OnnxEncoder(bank, provider="cpu").bank.domains().usable) == ["plain"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -54,30 +54,13 @@ def test_vectors_are_those_of_onnxruntime(bundle, threads):
     assert found.encode([]).shape == (0, found.dimension)
 
 
-@pytest.mark.usefixtures("openvino_in_float32")
-def test_float32_where_the_processor_has_no_bfloat16(bundle):
-    found = OnnxEncoder(bundle, provider="openvino", threads=1)
-    assert found.provider_note == "running on openvino (fp32; 1 thread)"
-    expected = OnnxEncoder(bundle, provider="cpu", threads=1).encode(TEXTS)
-    np.testing.assert_allclose(found.encode(TEXTS), expected, atol=1e-5)
-
-
 def test_several_threads_ask_at_once(bundle):
     encoder = OnnxEncoder(bundle, provider="openvino", threads=2)
     rows = [encoder.tokenize([text]).row(0) for text in TEXTS]
     expected = encoder.embed_rows(rows, one_core=True)
-    found: dict[int, np.ndarray] = {}
-    threads = [
-        threading.Thread(target=lambda i=i: found.update({i: encoder.embed_rows(rows, one_core=i % 2 == 0)}))
-        for i in range(8)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 8
-    for vectors in found.values():
-        np.testing.assert_allclose(vectors, expected, rtol=tolerance(encoder), atol=tolerance(encoder))
+    with ThreadPoolExecutor(8) as threads:
+        for vectors in threads.map(lambda i: encoder.embed_rows(rows, one_core=i % 2 == 0), range(8)):
+            np.testing.assert_allclose(vectors, expected, rtol=tolerance(encoder), atol=tolerance(encoder))
 
 
 def test_padded_lengths_are_few(bundle, monkeypatch):

@@ -16,7 +16,7 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MANIFEST, MODEL, Manifest, file_of, read_manifest
+from cse.runtime.bundle import MODEL, Manifest, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
@@ -77,13 +77,6 @@ def test_queries_and_documents_share_a_batch(sides):
     np.testing.assert_allclose(found, np.stack(expected), atol=1e-5)
 
 
-def test_each_side_has_its_own_length(sides):
-    encoder, folder, _ = sides
-    onnx = OnnxEncoder(folder, provider="cpu", threads=1)
-    for role, side in (("query", encoder), ("passage", encoder.documents)):
-        assert len(onnx.tokenize([LONG], [onnx.bank.only.in_role(role, onnx.bank.bare)]).row(0)) == side.max_length
-
-
 def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
     encoder, folder, bare = sides
     manifest, plain = read_manifest(folder), read_manifest(bare)
@@ -101,15 +94,6 @@ def test_what_training_changed_is_not_a_document_side(tiny_folders, tmp_path):
     backbone = fresh(tiny_folders["bert"])
     trained = SentenceEncoder(backbone, query_side(backbone, length=3).prompt)
     assert read_manifest(export(trained, tmp_path / "both")).documents == ""
-
-
-def test_a_file_of_another_bundle_is_refused(sides, tiny_folders, tmp_path):
-    encoder, _, _ = sides
-    folder = export(encoder, tmp_path / "bundle")
-    other = export(query_side(fresh(tiny_folders["bert"]), length=5, seed=9), tmp_path / "other")
-    (folder / QUERY_SIDE).write_bytes((other / QUERY_SIDE).read_bytes())
-    with pytest.raises(CseError, match=rf"{QUERY_SIDE}: .*{MANIFEST}"):
-        OnnxEncoder(folder)
 
 
 def test_a_manifest_without_its_query_side_is_refused(tiny_folders, tmp_path):

@@ -16,12 +16,9 @@ from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings import Settings
-from cse.stages import bank as stage
 from tests.export.banks import make_encoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
@@ -63,12 +60,6 @@ def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, opened, r
     np.testing.assert_allclose(found, np.stack([alone[name][text] for text, name in rows]), atol=1e-5)
 
 
-def test_documents_are_shared_by_all_domains(banked, opened, backbone):
-    bare = SentenceEncoder(backbone).encode(TEXTS)
-    for name in banked[1].keys() - {"both"}:
-        np.testing.assert_allclose(opened.encode(TEXTS, domain=name), bare, atol=1e-5)
-
-
 def test_the_librarys_words_for_queries_and_documents(banked, opened):
     queries = opened.encode(TEXTS, domain="prompt", role="query")
     np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="prompt"), queries)
@@ -108,17 +99,6 @@ def test_one_domain_for_code_that_knows_no_banks(banked):
         check_parity(encoders["map"], one, SENTENCES, tolerance=1e-5)
     assert (onnx.of("both").texts, onnx.of("auto").texts) == ({}, {})
     assert onnx.of("both").query_side is None
-
-
-def test_a_checkpoint_becomes_a_domain(backbone, empty_banks, tmp_path):
-    folder = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
-    encoder = query_side(backbone, **PARTS["prompt"])
-    (tmp_path / "checkpoint").mkdir()
-    save_checkpoint(encoder, tmp_path / "checkpoint")
-    added = stage.add(str(tmp_path / "checkpoint"), folder, "legal", Settings(), data=None, replace=False)
-    assert added.facts.side == "query"
-    found = OnnxEncoder(folder, provider="cpu").encode(TEXTS, domain="legal", role="query")
-    np.testing.assert_allclose(found, encoder.encode(TEXTS, role="query"), atol=1e-5)
 
 
 def test_task_texts_go_before_queries_and_passages(tmp_path):

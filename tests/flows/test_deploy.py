@@ -1,11 +1,14 @@
-"""What a deployment knows about its project."""
+"""What a deployment knows about its project, and what a worker does to its clone."""
 
 from __future__ import annotations
 
 import pytest
 from ruamel.yaml import YAML
 
+from cse.errors import CseError
 from flows.repository import git
+from flows.workspace import keep_remotes
+from tests.flows.repositories import commit, dvc, write
 from tests.pipeline.workspace import ROOT
 
 
@@ -38,3 +41,45 @@ def test_prefect_yaml_names_what_is_there(deploy):
         assert found["work_pool"]["name"] in deploy.POOLS
         assert "command" not in found["work_pool"].get("job_variables", {})
         assert not any(schedule["active"] for schedule in found.get("schedules", ()))
+
+
+# ---- a worker's fresh clone, before the flow starts ------------------------------------------------------------------
+
+
+def remote_of(folder) -> str:
+    return dvc(folder, "remote", "list").replace("\n", "")  # DVC breaks long lines
+
+
+@pytest.fixture
+def clone(repository, tmp_path):
+    folder = tmp_path / "far/away/clone"
+    folder.parent.mkdir(parents=True)
+    git(repository, "clone", "--quiet", "--depth", "1", repository.as_uri(), str(folder))
+    return folder
+
+
+def test_the_folder_beside_the_project_stays_the_remote(repository, clone, tmp_path):
+    assert str(tmp_path / "far/away/remote") in remote_of(clone), "without the step: beside the clone"
+    assert keep_remotes(str(clone), str(repository)) == {"directory": str(clone)}
+    assert str(tmp_path / "remote") in remote_of(clone)
+    assert "far/away" not in remote_of(clone)
+    assert git(clone, "status", "--short") == ""
+
+
+def test_a_remote_of_ones_own_counts_too(repository, clone, tmp_path):
+    write(repository / ".dvc/config.local", f"['remote \"local\"']\n    url = {tmp_path}/mine\n")
+    keep_remotes(str(clone), str(repository))
+    assert str(tmp_path / "mine") in remote_of(clone)
+
+
+def test_a_shared_remote_stays_as_it_is(repository, clone):
+    write(repository / ".dvc/config", "[core]\n    remote = s\n['remote \"s\"']\n    url = s3://bucket/path\n")
+    commit(repository, "shared")
+    git(clone, "pull", "--quiet")
+    keep_remotes(str(clone), "/nowhere")
+    assert "s3://bucket/path" in remote_of(clone)
+
+
+def test_a_folder_of_another_machine_is_refused(clone):
+    with pytest.raises(CseError, match="'local' is a folder on the machine you deployed from; add one"):
+        keep_remotes(str(clone), "/nowhere/project")

@@ -72,14 +72,6 @@ def test_a_machine_without_a_name_can_register(repository):
     assert register(repository, NAME, revision).author == "cse"
 
 
-def test_wrong_versions_name_the_near_one(repository):
-    with pytest.raises(CseError, match="no version registered yet"):
-        find(repository, NAME, "v1.0.0")
-    register(repository, NAME, next_commit(repository, 80.0))
-    with pytest.raises(CseError, match=r"no version or stage 'v1.0.1'; did you mean 'v1.0.0'\?"):
-        find(repository, NAME, "v1.0.1")
-
-
 def test_two_clones_count_on(repository, tmp_path):
     git(tmp_path, "clone", "--quiet", "--bare", str(repository), "origin.git")
     git(repository, "remote", "add", "origin", str(tmp_path / "origin.git"))

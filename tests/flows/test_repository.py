@@ -8,10 +8,6 @@ from flows.repository import check_no_conflict, find_root, git, paths_left_behin
 from tests.flows.repositories import commit, write
 
 
-def test_stages_come_after_what_they_depend_on(repository):
-    assert stages_in_order(repository) == ["first", "second"]
-
-
 def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
     third = "  a-third:\n    cmd: cp data/second.txt third.txt\n    deps: [data/second.txt]\n    outs: [third.txt]\n"
     with (repository / "dvc.yaml").open("a") as file:
@@ -25,13 +21,6 @@ def test_a_pipeline_that_dvc_cannot_read_is_one_line(repository):
     with pytest.raises(CseError, match=r"dvc\.yaml: ") as caught:
         stages_in_order(repository)
     assert "\n" not in str(caught.value)
-
-
-def test_the_root_is_found_from_below(repository, tmp_path):
-    (repository / "data/deep").mkdir()
-    assert find_root(repository / "data/deep") == repository.resolve()
-    with pytest.raises(CseError, match="not inside a DVC repository"):
-        find_root(tmp_path)
 
 
 def test_a_root_needs_a_commit(tmp_path):

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from cse.data.tasks.kinds import ScoredPairs
-from cse.evaluation.score import score_dev
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.sentence_encoder import SentenceEncoder
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.gpu.base import CPU
 from tests.parts import new_prompt, sentence_encoder
@@ -75,24 +72,3 @@ def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
     figure(f"{apart:.0e}", apart)
     assert apart <= LARGEST
-
-
-def test_scores_of_an_evaluation(large, device, figure):
-    rng = np.random.default_rng(4)
-    first, second = texts(300), texts(600)[300:]
-    pairs = ScoredPairs("dev", first, second, rng.uniform(0, 5, 300), ["all"] * 300)
-    expected, found = (score_dev(large.to(where), pairs).value for where in (CPU, device))
-    figure(f"Spearman {found:.3f}, on the CPU {expected:.3f}")
-    assert found == pytest.approx(expected, abs=0.02)
-
-
-def test_what_was_trained_on_the_device_loads_anywhere(folders, device, tmp_path):
-    from cse.model.checkpoint import save_checkpoint
-
-    backbone = load_backbone(find_backbone(str(folders["bert"])))
-    encoder = make_encoder(backbone, "key_value", pooler="mean").to(device)
-    expected = encoder.encode(SENTENCES)
-    tmp_path.joinpath("checkpoint").mkdir()
-    save_checkpoint(encoder, tmp_path / "checkpoint", {})
-    found = SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES)
-    np.testing.assert_allclose(found, expected, atol=LARGEST)

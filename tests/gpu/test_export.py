@@ -61,16 +61,6 @@ def apart(first, second) -> float:
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_torch_on_the_device_equals_a_bundle_on_the_cpu(bundles, device, figure, name):
-    from cse.runtime.onnx_encoder import OnnxEncoder
-
-    encoder, bundle = bundles(name)
-    found = apart(OnnxEncoder(bundle, provider="cpu", threads=1), encoder.to(device))
-    figure(f"{found:.0e}", found)
-    assert found <= LARGEST
-
-
-@pytest.mark.parametrize("name", KINDS)
 def test_the_devices_provider_equals_torch(provider, bundles, figure, name):
     from cse.runtime.onnx_encoder import OnnxEncoder
 

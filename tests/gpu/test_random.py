@@ -7,7 +7,6 @@ import torch
 
 from cse.settings.train import AugmentSettings
 from cse.training.batch import RandomState
-from tests.gpu.base import needs_gpu
 from tests.parts import PLAIN, Cut
 from tests.training.helpers import encode_batch
 from tests.training.systems import SYSTEMS, make_system
@@ -52,19 +51,6 @@ def test_gradient_caching_in_bf16(folder, device):
     assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-2)
 
 
-@needs_gpu
-def test_without_the_devices_random_state_it_would_be_another_method(folder, device, monkeypatch):
-    direct = step(make_system("promcse", folder, dropout=0.1), SLICES, device=device)
-
-    def forgetful(run, *tensors):
-        return torch.utils.checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=False)
-
-    monkeypatch.setattr("cse.training.batch.run_twice", forgetful)
-    cached = step(make_system("promcse", folder, dropout=0.1), Cut(1, 5), device=device)
-    with pytest.raises(AssertionError):
-        assert_same(direct, cached, tolerance=1e-2)
-
-
 def test_a_draw_is_replayed_and_leaves_no_trace(device):
     torch.manual_seed(1)
     state = RandomState(device)
@@ -89,11 +75,6 @@ def test_two_copies_of_a_sentence_have_their_own_masks(folder, device, figure, o
     assert torch.allclose(again, first, rtol=1e-5, atol=1e-6), "a seed does not fix the masks"
     other, _ = encode(system, device, seed=8).views
     assert apart(first, other) > 1e-3
-
-
-def test_without_dropout_two_copies_are_equal(folder, device):
-    first, second = encode(make_system("promcse", folder, dropout=0.0), device).views
-    torch.testing.assert_close(first, second, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("change", [{"shuffle_tokens": "paper"}, {"cut_features": 0.2}], ids=["shuffle", "cut"])

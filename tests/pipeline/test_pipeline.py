@@ -81,22 +81,15 @@ def test_byte_code_is_no_dependency(finished):
                 assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"evaluation.measures": ["sts"]}, [EVALUATE]),
-        ({"data.max_rows": 100}, list(STAGES)),  # of export and of training alone: below
-    ],
-)
-def test_a_changed_value_runs_what_it_must(copy, changes, expected):
+def test_a_changed_value_runs_what_it_must(copy):
     before = copy.locked_stages()
-    copy.set(changes)
+    copy.set({"evaluation.measures": ["sts"]})
     output = copy.dvc("repro")
     after = copy.locked_stages()
     if before[EVALUATE]["outs"] == after[EVALUATE]["outs"]:  # the same scores: nothing new to export
-        assert ran(output) == expected
+        assert ran(output) == [EVALUATE]
     else:
-        assert ran(output) in (expected, [*expected, EXPORT])
+        assert ran(output) in ([EVALUATE], [EVALUATE, EXPORT])
     unchanged = [name for name in STAGES if name not in ran(output)]
     assert [before[name] for name in unchanged] == [after[name] for name in unchanged]
     assert ran(copy.dvc("repro")) == []

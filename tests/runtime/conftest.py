@@ -40,8 +40,9 @@ def masked_mean(ids, mask):
     return (vectors.sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]).astype(np.float32)
 
 
-def write_model(path):
-    table = make_table()
+def write_model(path, table=None):
+    """Write the graph; ``table`` has other vectors of words."""
+    table = make_table() if table is None else table
     nodes = [
         helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
         helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.BOOL),
@@ -74,9 +75,18 @@ def write_model(path):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
 
 
+def write_bundle(folder, tokenizer=None, *, table=None, normalize=True, max_length=MAX_LENGTH, **fields):
+    """A bundle of texts of at most six tokens."""
+    folder.mkdir(parents=True)
+    write_model(folder / MODEL, table)
+    (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
+    files = describe_files(folder, [MODEL, TOKENIZER])
+    Manifest(FORMAT, DIMENSION, "mean", normalize, max_length, PAD, files, **fields).write(folder)
+    return folder
+
+
 def write_bundle_of_words(folder, sentences, **fields):
     """A bundle that knows the words of the sentences: no two of them have the same vector."""
-    folder.mkdir(parents=True)
     split = pre_tokenizers.Whitespace()
     tokenizer = make_tokenizer()
     vocabulary = tokenizer.get_vocab()
@@ -84,16 +94,8 @@ def write_bundle_of_words(folder, sentences, **fields):
         vocabulary.setdefault(word, len(vocabulary))
     larger = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
     larger.pre_tokenizer, larger.post_processor = split, tokenizer.post_processor
-    larger.save(str(folder / TOKENIZER))
-    write_model(folder / MODEL)
-    model = onnx.load(folder / MODEL)
-    (table,) = [one for one in model.graph.initializer if one.name == "table"]
     vectors = np.random.default_rng(1).normal(size=(len(vocabulary), DIMENSION)).astype(np.float32)
-    table.CopyFrom(numpy_helper.from_array(vectors, "table"))
-    onnx.save(model, folder / MODEL)
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", True, 16, PAD, files, **fields).write(folder)
-    return folder
+    return write_bundle(folder, larger, table=vectors, max_length=16, **fields)
 
 
 def edit(folder, **changes):
@@ -105,10 +107,4 @@ def edit(folder, **changes):
 
 @pytest.fixture
 def bundle(tmp_path):
-    folder = tmp_path / "bundle"
-    folder.mkdir()
-    write_model(folder / MODEL)
-    make_tokenizer().save(str(folder / TOKENIZER))
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", True, MAX_LENGTH, PAD, files, metrics={"STS-B": 80.0}).write(folder)
-    return folder
+    return write_bundle(tmp_path / "bundle", metrics={"STS-B": 80.0})

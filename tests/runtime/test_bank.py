@@ -30,10 +30,8 @@ from cse.runtime.domain import (
     hashes_of,
     update_shapes,
 )
-from cse.runtime.encode import Prepared, encode_prepared
 from cse.runtime.mixed import feed, finish
 from cse.runtime.seal import sealed
-from cse.runtime.tokens import Tokens
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -164,7 +162,6 @@ def test_a_name_that_is_taken(bank):
         ({"backbone": "cd" * 32}, "another backbone"),
         ({"pooler": "cnn"}, "pooler 'cnn' is not one of cls, mean"),
         ({"width": 15}, "made for vectors of 15 numbers, and word vectors of 10, where the backbone has 12 and 10"),
-        ({"texts": {"query": 3}}, r"texts is no table of texts by role|'texts' should be dict\[str, str\]"),
         ({"max_length": POSITIONS}, "max_length is 30, not between 3 and 28"),
         ({"position_shift": -1}, "position_shift is -1"),
         ({"hashes": {"prompt": "0" * 64}}, "SHA-256 differs"),
@@ -264,9 +261,7 @@ def put_number(path):
         (Path.mkdir, "Is a directory"),
         (put_huge, f"{2**40} bytes, and all domains in memory may have"),
         (lambda path: path.symlink_to("/dev/zero"), "a pipe, a device"),
-        (lambda path: path.symlink_to("/dev/tty"), "a pipe, a device|No such device"),
         (lambda path: path.symlink_to("/proc/self/mem"), "truncated|cannot be read"),
-        (lambda path: path.symlink_to("/proc/kmsg"), "truncated|cannot be read"),
         (lambda path: path.symlink_to(path.name), "cannot be read"),
     ],
 )
@@ -333,24 +328,13 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        (lambda folder: (folder / MANIFEST).unlink(), "no bundle here"),
         (
             lambda folder: (folder / MANIFEST).rename(folder / "bank.json"),
             r"bank\.json: a bank of an older format, this version reads bundle\.json; create the bank again and add",
         ),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
-        (lambda folder: (folder / MANIFEST).write_text("{"), "not valid JSON"),
         (lambda folder: edit(folder, format=2), "format 2, this version reads 3; create the bank again or install"),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
-        (lambda folder: edit(folder, heads="3"), "'heads' should be int, found str"),
-        (lambda folder: edit(folder, adapters=[1, 2]), r"'adapters' should be list\[str\], found \[1, 2\]"),
-        (lambda folder: edit(folder, updates=dict.fromkeys(UPDATES, "3")), r"'updates' should be dict\[str, int\]"),
-        (
-            lambda folder: (folder / MANIFEST).write_text(
-                (folder / MANIFEST).read_text().replace('"heads": 3', '"heads": 4')
-            ),
-            "seal",
-        ),
     ],
 )
 def test_a_damaged_bank_is_not_opened(bank, change, reason):
@@ -384,11 +368,6 @@ def test_a_truncated_domain_is_replaced_and_removed(bank, share):
         path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
         touch()
     assert not path.exists()
-
-
-def test_removing_what_is_not_there(bank):
-    with pytest.raises(CseError, match="no domain 'bb'; did you mean 'b'"):
-        remove_domain(bank, "bb")
 
 
 WRITER = """
@@ -451,43 +430,6 @@ def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
     assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
     assert fed["pooling"].tolist() == [0, 1]
     assert feed([short, short], {})["prompt"] is short.prompt, "one domain costs no copy"
-
-
-def test_a_batchs_updates_are_filled_up_with_zeros():
-    one, other = make_domain("o", 1.0), make_domain("x", 1.0)
-    up = np.arange(6, dtype=np.float32).reshape(3, 2)
-    given = {"update_down": np.ones((2, 4), np.float32), "update_up": up, "update_rest": np.ones(5, np.float32)}
-    fed = feed([one, dataclasses.replace(other, **given)], {"update_down": 4, "update_up": 2, "update_rest": 5})
-    assert fed["update_down"].shape == (2, 2, 4) and fed["update_rest"].sum(axis=1).tolist() == [0, 5]
-    np.testing.assert_array_equal(fed["update_up"], [np.zeros((3, 2)), up])
-
-
-def test_projectors_and_unit_length_are_each_rows_own():
-    random_numbers = np.random.default_rng(0)
-    weight, bias = (random_numbers.normal(size=shape).astype(np.float32) for shape in ((WIDTH, WIDTH), WIDTH))
-    plain = make_domain("p", normalize=False)
-    projected = make_domain("q", projector_weight=weight, projector_bias=bias)
-    pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
-    rows = [projected, plain, projected]
-    found = finish(pooled.copy(), rows)
-    np.testing.assert_array_equal(found[1], pooled[1])
-    for row in (0, 2):
-        np.testing.assert_allclose(found[row], np.tanh(weight @ pooled[row] + bias), rtol=1e-5)
-    tokens = Tokens.of([np.array([row + 1], np.int32) for row in range(3)])
-    own = {"names": ["q", "p", "q"], "single": False}
-    prepared = Prepared(["a", "b", "c"], tokens, rows, np.arange(3), np.arange(3), 3, **own)
-
-    def unit(normalize):
-        def embed(ids, mask, rows):
-            return finish(pooled[ids[:, 0] - 1], rows)
-
-        options = {"embed": embed, "dimension": WIDTH, "pad_id": 0, "normalize": normalize}
-        return encode_prepared(prepared, **options).embeddings
-
-    lengths = np.linalg.norm(found, axis=1)
-    np.testing.assert_allclose(np.linalg.norm(unit(None), axis=1), [1, lengths[1], 1], rtol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(unit(True), axis=1), 1, rtol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(unit(False), axis=1), lengths, rtol=1e-5)
 
 
 def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():

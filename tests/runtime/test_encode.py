@@ -101,13 +101,6 @@ def test_workers_share_the_rows_even_where_one_batch_would_hold_them_all():
     assert len(embed.threads) == 2
 
 
-def test_a_plain_text_gives_one_vector_and_an_empty_list_no_rows():
-    assert encode("the cat").shape == (DIMENSION,)
-    assert encode([]).shape == (0, DIMENSION)
-    assert encode([], normalize=True, show_progress_bar=True).dtype == np.float32
-    assert encode(np.array(["the cat", "a dog"])).shape == (2, DIMENSION)
-
-
 def test_text_without_any_token_is_a_masked_column():
     bare, embed = make_tokenizer(), Recorder()
     bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])

@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, processors
 
 from cse.errors import CseError
@@ -11,7 +11,7 @@ from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
-from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_tokenizer, masked_mean
+from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, write_model
 
 SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
 
@@ -139,10 +139,7 @@ def test_a_longest_sentence_shorter_than_its_template(bundle):
 
 def test_rows_that_the_graph_cannot_take_are_one_line(bundle):
     """For instance more tokens than it has positions: here its table of words is too short."""
-    model = onnx.load(bundle / MODEL)
-    table = numpy_helper.to_array(model.graph.initializer[0])[:5]
-    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(table, "table"))
-    onnx.save(model, bundle / MODEL)
+    write_model(bundle / MODEL, make_table()[:5])
     reseal(bundle)
     encoder = OnnxEncoder(bundle, provider="cpu", threads=1)
     assert encoder.encode("the").shape == (DIMENSION,)
