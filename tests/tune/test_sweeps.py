@@ -9,7 +9,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -66,7 +65,8 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     monkeypatch.setattr(sys, "executable", forking_python)  # nothing of what follows is killed
 
     output = finish(folder, *GRID, *LONG)
-    assert f"{len(done)} of 4 trials are on record" in output
+    on_record = re.search(r"(\d) of 4 trials are on record", output)  # one may have failed meanwhile, or ended
+    assert len(done) <= int(on_record[1]) < 4
     assert finished(folder).items() >= done.items()  # nothing that was done is done again
     assert len(trials_of(folder)) == 4
 
@@ -78,9 +78,8 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     failed = [row for row in trials_of(folder) if row["state"] == "failed"]
     assert len(failed) == 2 and all("the loss is" in row["reason"] for row in failed)
 
-    again = time.monotonic()
     output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
-    assert "best: trial" in output and "running" not in output and time.monotonic() - again < 20
+    assert "best: trial" in output and "running" not in output
 
 
 @pytest.mark.usefixtures("forked")
