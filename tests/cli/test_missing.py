@@ -46,6 +46,12 @@ def test_help_needs_no_training_package():
     assert shown["tune"].startswith("Search for settings") and shown["flow"].startswith("Run the pipeline")
 
 
+def test_a_command_of_another_package_is_refused_when_it_is_called():
+    done = run("tune")
+    assert done.returncode == 2, done.stdout
+    assert re.fullmatch(r"error: this command needs the training packages \(\w+ is missing\): .*\n", done.stderr)
+
+
 def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
     out = tmp_path / "x.npy"
     done = run("encode", bundle, "--out", out, "--device", "cpu", stdin="\n".join(LINES) + "\n")
@@ -56,13 +62,10 @@ def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "without", "line"),
     [
-        *(
-            (
-                [name],
-                TRAINING,
-                r"this command needs the training packages \(\w+ is missing\): pip install 'cse\[train\]'",
-            )
-            for name in ("train", "tune")  # of another package
+        (
+            ["train"],
+            TRAINING,
+            r"this command needs the training packages \(\w+ is missing\): pip install 'cse\[train\]'",
         ),
         (
             ["encode", "some/backbone", "--out", "x.npy"],
@@ -80,7 +83,7 @@ def test_a_bundle_encodes_without_training_packages(bundle, tmp_path):
             r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'",
         ),
     ],
-    ids=["train", "tune", "backbone", "onnxruntime", "no command line"],
+    ids=["train", "backbone", "onnxruntime", "no command line"],
 )
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
