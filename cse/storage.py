@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from cse.errors import CseError
-from cse.files import naming
-
-DRAFTS = ".cse-drafts"  # inside an output folder: files being written
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -57,9 +52,7 @@ def sending(shown: str) -> Iterator[None]:
 
 
 class Folder:
-    """A folder whose files are written whole or not at all.
-
-    A local file is drafted, synced to disk and renamed; an object store takes each file in one put.
+    """A folder, be it a bucket's.
 
     Args:
         url: local path or URL; need not exist.
@@ -84,19 +77,6 @@ class Folder:
                 raise CseError(f"{self.url}: a file; name a folder")
         return set()
 
-    def create(self) -> None:
-        """Create the folder and remove drafts of killed writers."""
-        if self.local:
-            shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
-            Path(self.path, DRAFTS).mkdir(parents=True, exist_ok=True)
-        else:
-            self.fs.makedirs(self.path, exist_ok=True)
-
-    def close(self) -> None:
-        """Remove the folder of drafts."""
-        if self.local:
-            shutil.rmtree(Path(self.path, DRAFTS), ignore_errors=True)
-
     def read(self, name: str) -> bytes:
         """Return a file's bytes.
 
@@ -112,39 +92,6 @@ class Folder:
         with reading(self / name):
             file: BinaryIO = self.fs.open(f"{self.path}/{name}", "rb")
         return file
-
-    def write(self, name: str, content: bytes | memoryview) -> None:
-        """Write a file whole or not at all."""
-        if not self.local:
-            with sending(self / name):
-                self.fs.pipe_file(f"{self.path}/{name}", bytes(content))
-            return
-        with self.writing(name) as draft:
-            draft.write_bytes(content)
-
-    @contextmanager
-    def writing(self, name: str) -> Iterator[Path]:
-        """Yield a local file to fill, which moves into the folder when the block succeeds."""
-        if not self.local:
-            with tempfile.TemporaryDirectory() as here:
-                yield Path(here, name)
-                self.fs.put_file(str(Path(here, name)), f"{self.path}/{name}")
-            return
-        drafts = Path(self.path, DRAFTS)
-        drafts.mkdir(parents=True, exist_ok=True)
-        draft = drafts / f"{name}-{os.uname().nodename}-{os.getpid()}"
-        try:
-            with naming(Path(self / name)):
-                yield draft
-                with draft.open("rb") as stream:
-                    os.fsync(stream.fileno())
-                draft.replace(Path(self.path, name))
-        except OSError as error:
-            if error.filename == str(draft):
-                error.filename = str(self / name)  # the name that the user knows
-            raise
-        finally:
-            draft.unlink(missing_ok=True)
 
     def remove(self, name: str) -> None:
         """Remove a file, or a folder with all that is in it."""

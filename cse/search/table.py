@@ -30,7 +30,7 @@ from cse.outputs import check_place
 from cse.search.corpus import OWN
 from cse.search.hybrid import DEPTH, fuse, search
 from cse.search.words import tokens
-from cse.storage import DRAFTS, Folder
+from cse.storage import Folder
 
 Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
@@ -149,10 +149,10 @@ class SearchTable:
                 raise _no_condition(where)
             where = f"({where}\n)"
         with self._errors(where):
-            asked = [_Asked(self, mode, where, exact) for _ in queries]
+            asked = _Asked(self, mode, where, exact)
             return [
-                one.best(query, None if vectors is None or mode == "words" else vectors[row], k)
-                for row, (one, query) in enumerate(zip(asked, queries, strict=True))
+                asked.best(query, None if vectors is None or mode == "words" else vectors[row], k)
+                for row, query in enumerate(queries)
             ]
 
     def whole(self, hits: Sequence[Hit]) -> dict[int | str, str]:
@@ -359,7 +359,7 @@ def connect(folder: Folder) -> Any:
 
 def refuse_foreign(folder: Folder) -> None:
     """Refuse a folder that holds anything but an index of `cse index`, finished, damaged or not."""
-    names = folder.names() - {LOCK, DRAFTS}
+    names = folder.names() - {LOCK}
     if folder.local:
         check_place(Path(folder.path))
     if foreign := names - {TABLE_FOLDER, LOG}:
