@@ -29,7 +29,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer
 
 from benchmarks.harness import facts, listed, parser_of, run, say
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, describe_files
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search.table import Mode, SearchTable, open_table
 
@@ -75,7 +75,7 @@ def token_model(folder: Path, model: str) -> Path:
     constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
-    Manifest(FORMAT, width, "sum", True, 128, 0, describe_files(folder, [MODEL, TOKENIZER])).write(folder)
+    Manifest(FORMAT, width, "sum", True, 128, 0).write(folder)
     return folder
 
 

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cse.artifact import read_object, sha256
 from cse.errors import CseError, full_disk_in
-from cse.runtime.seal import sealed, sha256
 
 if TYPE_CHECKING:
     import numpy as np
@@ -21,11 +21,6 @@ if TYPE_CHECKING:
 def write_json(path: Path, tree: Any) -> None:
     """Write JSON that people may read."""
     path.write_text(json.dumps(tree, indent=2) + "\n", encoding="utf-8")
-
-
-def write_sealed(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a JSON object that ``read_sealed`` reads back only if nothing of it has changed."""
-    write_json(path, sealed(json.loads(json.dumps(tree))))  # keys as text, as they come back
 
 
 def write_rounded_json(path: Path, tree: Any) -> None:
@@ -58,10 +53,8 @@ def is_json_with(*keys: str) -> Callable[[Path], bool]:
 
     def test(path: Path) -> bool:
         try:
-            tree = json.loads(path.read_text(encoding="utf-8"))
-        except (ValueError, RecursionError):
-            return False
-        if not isinstance(tree, dict):
+            tree = read_object(path, "")
+        except CseError:
             return False
         return all(key in tree for key in keys) if keys else all(isinstance(value, dict) for value in tree.values())
 

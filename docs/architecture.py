@@ -15,7 +15,7 @@ import grimp
 
 ROOT = Path(__file__).parents[1]
 PICTURE = Path(__file__).with_suffix(".svg")
-EVERYWHERE = {"errors", "choices", "files", "outputs", "process", "ray_session", "storage"}
+EVERYWHERE = {"artifact", "errors", "choices", "files", "outputs", "process", "ray_session", "storage"}
 WIDTH, BOX_WIDTH, BOX_HEIGHT, ROW = 760, 116, 30, 66  # pixels
 COLOURS = ("#4c72b0", "#dd8452", "#55a868", "#c44e52", "#8172b3", "#937860", "#da8bc3", "#64748b")
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -9,12 +10,14 @@ from pathlib import Path
 
 import pytest
 
+from cse.artifact import is_whole
 from cse.errors import CseError
 from cse.files import begins_with, is_json_with
-from cse.outputs import MANIFEST, Kind, check_file, check_folder, check_holder, publish_file, publish_folder
+from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
 
 IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
+MANIFEST = Kind.CHECKPOINT.manifest
 DEAD = 999999999  # no system gives such a process id
 
 
@@ -42,8 +45,8 @@ def test_a_folder_replaces_the_old_one(tmp_path):
             assert not (tmp_path / f"deep/out/part/{text}.txt").exists()
     assert names(tmp_path / "deep/out/part") == ["second.txt"]
     assert names(tmp_path / "deep") == ["out"]
-    manifest = json.loads((tmp_path / "deep/out" / MANIFEST).read_text(encoding="utf-8"))
-    assert manifest == {"kind": "bundle", "files": [MANIFEST, "part/second.txt"]}
+    manifest = json.loads((tmp_path / "deep/out" / Kind.BUNDLE.manifest).read_text(encoding="utf-8"))
+    assert manifest["kind"] == "bundle" and list(manifest["files"]) == ["part/second.txt"]
 
 
 @pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
@@ -94,14 +97,54 @@ def test_a_link_stands_for_what_it_leads_to(tmp_path):
     assert (tmp_path / "big-disk/a.json").read_text(encoding="utf-8") == "[]"
 
 
-def test_what_a_killed_process_left_is_tidied(tmp_path):
-    out = tmp_path / "out"
-    killed = (
-        "import os, sys; from pathlib import Path; from cse.outputs import Kind, publish_folder\n"
-        "with publish_folder(Path(sys.argv[1]), Kind.PLOTS) as folder:\n    (folder / 'x').touch(); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", killed, str(out)], check=False).returncode == 9
-    assert len(names(tmp_path)) == 1
+KILLED = """
+import os, sys
+from pathlib import Path
+from cse import outputs
+
+where, left = {"write": (Path, "mkdir"), "hash": (outputs, "sha256"), "rename": (Path, "rename"),
+               "remove": (outputs, "remove_output")}[sys.argv[2]], int(sys.argv[3])
+real = getattr(*where)
+
+def watched(*given, **named):
+    global left
+    left -= 1
+    return real(*given, **named) if left >= 0 else os.kill(os.getpid(), 9)
+
+with outputs.publish_folder(Path(sys.argv[1]), outputs.Kind.PLOTS) as folder:
+    setattr(*where, watched)
+    (folder / "more").mkdir()
+    for name in ("a.csv", "more/b.csv"):
+        (folder / name).write_text("new")
+"""
+
+
+@pytest.mark.parametrize(
+    ("moment", "call", "old"),
+    [
+        *[(moment, 0, old) for moment in ("write", "hash", "rename", "remove") for old in (True, False)],
+        ("hash", 1, True),
+        ("rename", 1, True),  # between the two renames
+    ],
+)
+def test_a_killed_writer_leaves_an_output_whole_and_nothing_that_the_next_does_not_clear(tmp_path, moment, call, old):
+    out, before = tmp_path / "out", {}
+    if old:
+        publish(out, kind=Kind.PLOTS)
+        before = contents(out)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(out), moment, str(call)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    assert is_whole(out) or not old or any(map(is_whole, tmp_path.glob(".out.cse-old-*")))
+    with pytest.raises(RuntimeError), publish_folder(out, Kind.PLOTS):
+        raise RuntimeError
+    assert names(tmp_path) == (["out"] if is_whole(out) else [])
+    found = contents(out)
+    assert found == before or {"a.csv": b"new", "more/b.csv": b"new"}.items() <= found.items()
+    publish(out, "third.txt", Kind.PLOTS)
+    assert names(tmp_path) == ["out"] and names(out) == ["manifest.json", "third.txt"]
+
+
+def test_what_others_left_stays(tmp_path):
     at_work = [
         f".out.cse-tmp-{HOST}-{os.getppid()}-0",
         f".out.cse-tmp-another{HOST}-{DEAD}-0",  # a process id means nothing on another machine
@@ -110,18 +153,8 @@ def test_what_a_killed_process_left_is_tidied(tmp_path):
     ]
     for name in at_work:
         (tmp_path / name).mkdir()
-    publish(out)
+    publish(tmp_path / "out")
     assert names(tmp_path) == sorted([*at_work, "out"])
-
-
-def test_an_output_lost_between_two_renames_comes_back(tmp_path):
-    out = tmp_path / "out"
-    publish(out)
-    out.rename(tmp_path / f".out.cse-old-{HOST}-{DEAD}-0")
-    with pytest.raises(RuntimeError), publish_folder(out, Kind.CHECKPOINT):
-        raise RuntimeError
-    assert names(tmp_path) == ["out"]
-    assert names(out) == [MANIFEST, "first.txt"]
 
 
 # ---- nothing that is not ours --------------------------------------------------------------------------------------
@@ -151,7 +184,7 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
 
 def test_the_parent_of_an_output_is_refused(tmp_path):
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
-    assert "did not put there (tickets/.cse.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
+    assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
 
 
 def test_an_output_of_another_kind_is_refused(tmp_path):
@@ -184,7 +217,7 @@ def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
     mine = tmp_path / "mine.txt"
     mine.write_text("mine", encoding="utf-8")
     publish(tmp_path / "out")
-    facts = {"kind": "checkpoint", "files": [MANIFEST, "first.txt", "../mine.txt", str(mine)]}
+    facts = {"kind": "checkpoint", "files": dict.fromkeys(["first.txt", "../mine.txt", str(mine)], "")}
     (tmp_path / "out" / MANIFEST).write_text(json.dumps(facts), encoding="utf-8")
     publish(tmp_path / "out", "second.txt")
     assert names(tmp_path / "out") == [MANIFEST, "second.txt"]
@@ -249,7 +282,7 @@ def test_a_folder_of_outputs_holds_no_others(tmp_path, monkeypatch):
     holder.mkdir()
     check_holder(holder, Kind.RECORD)  # empty
     with publish_folder(holder / "one", Kind.RECORD) as folder:
-        (folder / "record.json").write_text("{}", encoding="utf-8")
+        (folder / "pairs.csv").write_text("", encoding="utf-8")
     (holder / ".two.cse-tmp-host-1-0").mkdir()  # what a killed process left
     check_holder(holder, Kind.RECORD)
     with pytest.raises(CseError, match=f"{holder}: holds one, which is no checkpoint of cse; choose another folder"):

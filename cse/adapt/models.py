@@ -16,8 +16,9 @@ from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, QUERY_MAP, Ladder
 from cse.adapt.made import ALL_ROWS, LEDGER, PICKING
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
+from cse.artifact import is_whole
 from cse.bench.data import DataFolders, link_rows
-from cse.bench.ledger import Ledger, RunRecord, is_whole
+from cse.bench.ledger import Ledger, RunRecord
 from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite

@@ -15,10 +15,9 @@ from typing import Any
 
 import click
 
+from cse.artifact import SEAL, is_whole, read_sealed, write_sealed
 from cse.errors import CseError, reason_of
-from cse.files import write_sealed
-from cse.outputs import MANIFEST, publish_file, read_manifest
-from cse.runtime.seal import SEAL, read_sealed
+from cse.outputs import publish_file
 
 RUN = "run"  # name of the record of a run that has a folder of its own
 _ABSENT = "absent"  # in messages too, of a key that one side lacks
@@ -139,8 +138,3 @@ class Ledger:
 
     def _path(self, name: str) -> Path:
         return self.folder / f"{name}.json"
-
-
-def is_whole(path: Path) -> bool:
-    """Return whether a file is there, or a published folder with all its files."""
-    return path.is_file() or all((path / name).is_file() for name in {MANIFEST} | read_manifest(path)[1])

@@ -15,8 +15,8 @@ from typing import Any, overload
 
 import pyarrow as pa
 
+from cse.artifact import read_object
 from cse.errors import CseError
-from cse.runtime.seal import read_object
 
 TRAIN_FILE, REPORT_FILE = "train.arrow", "report.json"
 DOCUMENTS_FILE = "documents.arrow"  # all documents, where some rows of them were drawn

@@ -1,7 +1,7 @@
 """The record of an evaluation: one folder per model with scores, settings, environment and the data for figures.
 
 ``record.json`` holds the name, the model, the scores with their settings, the environment, and hashes: of the items
-that were measured, of the model, of every other file. It is sealed, see ``cse.runtime.seal``. Optional files:
+that were measured, of the model, of every other file (``cse.artifact``). Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
 ``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
 and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
+from cse.artifact import Kind, check_files, open_manifest, write_manifest
 from cse.data.store import rows_in_words
 from cse.errors import CseError
 from cse.evaluation.space import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults
-from cse.files import read_csv, rounded, write_csv, write_sealed
-from cse.runtime.seal import check_entries, check_files, describe_files, read_sealed
+from cse.files import read_csv, rounded, write_csv
 
-RECORD_FILE = "record.json"
+RECORD_FILE = Kind.RECORD.manifest
 PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
 RETRIEVAL_FILE = "retrieval.csv"
 ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
 _NO_TIME = (1980, 1, 1, 0, 0, 0)  # of archives, so that equal scores give equal bytes
-FORMAT = 3
+FORMAT = 4
 _AGAIN = "evaluate the model again with --out"
 
 
@@ -96,20 +96,15 @@ def write_record(
     tree |= {"content": results.content, "identity": identity}
     if results.details is not None:
         tree["drawn_task"] = results.details.task.name
-    tree["files"] = describe_files(folder, (path.name for path in folder.iterdir()))
-    write_sealed(folder / RECORD_FILE, rounded(tree))
+    write_manifest(folder, Kind.RECORD, rounded(tree))
 
 
 def read_record(folder: Path) -> Record:
     """Read a record."""
-    path = folder / RECORD_FILE
     try:
-        tree = read_sealed(path, _AGAIN)
+        tree = open_manifest(folder, Kind.RECORD, version=FORMAT, again=_AGAIN)
     except FileNotFoundError:
         raise CseError(f"{folder}: no {RECORD_FILE} in it; create one with `cse evaluate MODEL --out FOLDER`") from None
-    if tree.get("format") != FORMAT:
-        raise CseError(f"{path}: format {tree.get('format')}, this version reads {FORMAT}; {_AGAIN}")
-    check_entries(tree["files"], path, (), _AGAIN)
     check_files(folder, tree["files"], RECORD_FILE, _AGAIN)
     known = ("name", "model", "scores", "environment", "content", "identity")
     return Record(folder, **{name: tree[name] for name in known})

@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from cse.artifact import hash_files
 from cse.choices import Precision
 from cse.export.as_domain import as_domain, versions
 from cse.export.graph import write_bank_graph, write_graph
@@ -19,16 +20,7 @@ from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
-from cse.runtime.bundle import (
-    FORMAT,
-    MANIFEST,
-    MODEL,
-    TOKENIZER,
-    Manifest,
-    describe_files,
-    documents_identity,
-    file_of,
-)
+from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, documents_identity, file_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 
@@ -94,15 +86,13 @@ def write_bundle(
         if precision == "int8":
             manifest.write(folder)
             quantize(folder / MODEL, _given(folder, texts))
-            files = describe_files(folder, manifest.files)
-            manifest = replace(manifest, precision=precision, files=files)
+            manifest = replace(manifest, precision=precision, files=hash_files(folder, Kind.BUNDLE))
         if documents.adds_nothing:
             manifest = replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
-        added = describe_files(folder, _names(folder) - manifest.files.keys())
-        replace(manifest, files=manifest.files | added, parity=draft.parity).write(folder)
+        replace(manifest, files={}, parity=draft.parity).write(folder)
 
 
 def manifest_of(encoder: SentenceEncoder, folder: Path, *, only: str, **fields: Any) -> Manifest:
@@ -120,17 +110,12 @@ def manifest_of(encoder: SentenceEncoder, folder: Path, *, only: str, **fields: 
         normalize=True,
         max_length=(encoder.documents or encoder).max_length,
         pad_id=backbone.pad_id,
-        files=describe_files(folder, _names(folder)),
+        files=hash_files(folder, Kind.BUNDLE),
         only=only,
         backbone=describe(encoder)["backbone"],
         versions=versions(),
         **fields,
     )
-
-
-def _names(folder: Path) -> set[str]:
-    """Return the names of the files in a folder that never change, without the manifest."""
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("[!.]*") if path.is_file()} - {MANIFEST}
 
 
 def _given(folder: Path, texts: Sequence[str]) -> list[dict[str, NDArray[Any]]]:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from huggingface_hub import ModelCard, ModelCardData
 from huggingface_hub import errors as hub_errors
 
+from cse.artifact import read_value
 from cse.errors import CseError, in_terms_of, one_line
 from cse.evaluation.dev_facts import START, dev_of
 from cse.interchange.hub import is_offline
@@ -18,7 +19,6 @@ from cse.interchange.model_folder import ADAPTER, ROUTER, ModelFolder
 from cse.model.checkpoint import training_notes
 from cse.model.declared import CARD, MODULES
 from cse.outputs import Kind
-from cse.runtime.seal import read_value
 from cse.runtime.uses import QUERY
 
 _DEEP = {

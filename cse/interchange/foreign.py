@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import torch
 from safetensors.torch import load_file
 
+from cse.artifact import short
 from cse.errors import CseError, one_line
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
@@ -18,7 +19,6 @@ from cse.model.declared import read_json
 from cse.model.flow import Flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.seal import short
 
 MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
 _POOLERS = ("cls", "mean", "last")  # that other tools have too

@@ -16,6 +16,7 @@ from cse.errors import CseError, OfflineError, in_terms_of, one_line
 from cse.interchange.model_folder import LISTING, ModelFolder, check_pulled, read_listing
 from cse.model.declared import CARD
 from cse.outputs import check_folder, publish_folder
+from cse.runtime.bundle import DOMAINS
 
 _ATTRIBUTES = ".gitattributes"  # the hub's own file
 _LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
@@ -78,7 +79,7 @@ def pull(repo: str, out: Path, *, revision: str | None = None) -> tuple[str, str
     check_folder(out, kind)
     with _explained(repo, "read"):
         place = Path(api.snapshot_download(repo, revision=commit, allow_patterns=[*files, CARD]))
-    with publish_folder(out, kind) as draft:
+    with publish_folder(out, kind, changing=(CARD, f"{DOMAINS}/*")) as draft:
         for name in (*files, CARD):
             if (place / name).is_file():
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)

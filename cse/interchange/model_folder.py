@@ -8,30 +8,25 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from cse.artifact import Kind, check_entries, check_files, listed, read_object, read_sealed, sealed, sha256, short
 from cse.errors import CseError, in_terms_of
-from cse.model.checkpoint import read_config, read_weights, write_config
+from cse.model.checkpoint import read_config, read_weights
 from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, is_checkpoint, means_folder
-from cse.outputs import MANIFEST as OUTPUT
-from cse.outputs import Kind, read_manifest
 from cse.runtime.bank import Bank
 from cse.runtime.bundle import DOMAINS, is_bundle
 from cse.runtime.bundle import MANIFEST as BUNDLE
-from cse.runtime.seal import SEAL, check_entries, check_files, describe_files, read_object, read_sealed, sealed, short
 
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
-_FORMAT = 1
+_FORMAT = 2
 ADAPTER = "adapter_config.json"  # PEFT's; exports have it or the modules.json of sentence-transformers
 ROUTER = "router_config.json"  # of sentence-transformers, for a query side
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
 _CONFIGS = (ADAPTER, "config.json", LENGTH, PROMPTS)
 _FIRST = {  # what makes a folder a model of its kind
-    Kind.CHECKPOINT: CONFIG_FILE,
-    Kind.BUNDLE: BUNDLE,
-    Kind.BANK: BUNDLE,
+    **{kind: kind.manifest for kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK)},
     Kind.SENTENCE_TRANSFORMERS: MODULES,
     Kind.PEFT: ADAPTER,
 }
@@ -65,9 +60,10 @@ class ModelFolder:
     def contents(self) -> dict[str, Path | bytes]:
         """Return what travels: a path or the contents by name, with the listing of hashes."""
         found: dict[str, Path | bytes] = {name: self.changed.get(name, self.folder / name) for name in self.files}
-        hashes = describe_files(self.folder, self.files)
-        for name, data in self.changed.items():
-            hashes[name] = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+        hashes = {
+            name: hashlib.sha256(data).hexdigest() if isinstance(data, bytes) else sha256(data)
+            for name, data in found.items()
+        }
         check_entries(hashes, self.folder, (), f"such a name cannot travel; {_EXPORT}")
         listing = sealed({"format": _FORMAT, "kind": self.kind, "files": hashes})
         return found | {LISTING: (json.dumps(listing, indent=2, sort_keys=True) + "\n").encode()}
@@ -94,8 +90,8 @@ def open_folder(folder: Path) -> ModelFolder:
 
 def _open_export(folder: Path) -> ModelFolder:
     """Open an export to another library; ``cse`` listed its files when it wrote them."""
-    kind, listed = read_manifest(folder)
-    names = sorted(listed - {OUTPUT, CARD})
+    kind, found = listed(folder)
+    names = sorted(found - {CARD} - ({kind.manifest} if kind else set()))
     if kind is None or not {MODULES, ADAPTER} & set(names):
         raise CseError(
             f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), "
@@ -103,7 +99,7 @@ def _open_export(folder: Path) -> ModelFolder:
         )
     for name in names:
         if not (folder / name).is_file():
-            raise CseError(f"{folder / name}: missing, though {OUTPUT} lists it; {_EXPORT}")
+            raise CseError(f"{folder / name}: missing, though {kind.manifest} lists it; {_EXPORT}")
     base = read_object(folder / ADAPTER, _EXPORT).get(_BASE) if ADAPTER in names else None
     card = (folder / CARD).read_text(encoding="utf-8") if (folder / CARD).is_file() else ""
     notes = card.split("\n---\n", 1)[-1].strip() if card.startswith("---\n") else card.strip()
@@ -127,13 +123,9 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
         changed = _changed_configs(model, manifest)
     elif manifest == model.manifest:
         changed = {}
-    elif model.kind == Kind.CHECKPOINT:
-        with TemporaryDirectory() as place:
-            write_config(Path(place), {key: value for key, value in manifest.items() if key != SEAL})
-            changed = {CONFIG_FILE: (Path(place) / CONFIG_FILE).read_bytes()}
     else:
-        text = json.dumps(sealed(manifest), indent=2, ensure_ascii=True) + "\n"
-        changed = {BUNDLE: text.encode()}
+        text = json.dumps(sealed(manifest | {"kind": model.kind}), indent=2) + "\n"
+        changed = {Kind(model.kind).manifest: text.encode()}
     return dataclasses.replace(model, manifest=manifest, changed=changed)
 
 

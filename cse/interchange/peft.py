@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
+from cse.artifact import read_object, sha256, short
 from cse.choices import ReadOut
 from cse.errors import CseError
 from cse.export.parity import check_parity
@@ -33,7 +34,6 @@ from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.encode import encode_prepared, prepare_sentences
-from cse.runtime.seal import read_object, sha256, short
 from cse.runtime.uses import QUERY
 
 TOOL = "peft"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from cse.artifact import sha256
 from cse.choices import FirstLayer, ProjectorKind, ReadOut
 from cse.errors import CseError, in_terms_of, nearest
 from cse.interchange.foreign import (
@@ -24,7 +25,6 @@ from cse.interchange.foreign import (
 from cse.model.backbone import Backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
-from cse.runtime.seal import sha256
 
 CLS, RAW_CLS = "cls", "cls_before_pooler"
 AVERAGES = ("avg", "avg_top2", "avg_first_last")

@@ -19,6 +19,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 from transformers import AutoConfig, AutoModel
 
+from cse.artifact import short
 from cse.choices import PoolerKind
 from cse.errors import CseError, nearest
 from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
@@ -27,7 +28,6 @@ from cse.model.dropout import Dropout
 from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, Family, layer_types
 from cse.model.pooling import read_dense
 from cse.model.transformer import Transformer, load_model
-from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers
 
 

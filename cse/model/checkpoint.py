@@ -1,8 +1,7 @@
-"""A checkpoint: the trained weights without the backbone, and what it says of itself, sealed and checked when read."""
+"""A checkpoint: the trained weights without the backbone, and what it says of itself in its manifest, its config."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,6 +11,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save
 
+from cse.artifact import Kind, check_files, digest, open_manifest, write_manifest
 from cse.errors import CseError, nearest
 from cse.model.backbone import LowRank
 from cse.model.backbone_files import BackboneFiles, find_backbone
@@ -22,29 +22,15 @@ from cse.model.mlm_head import UNIGRAM
 from cse.model.post import LINEAR_KINDS, LinearMap
 from cse.model.prompts import INPUT
 from cse.model.static_words import StaticWords
-from cse.runtime.seal import (
-    SEAL,
-    check_entries,
-    check_files,
-    check_seal,
-    describe_files,
-    digest,
-    read_object,
-    sealed,
-    short,
-)
 
 
 def save_checkpoint(encoder: Encoder, folder: Path, facts: dict[str, Any] | None = None) -> None:
     """Write the config and trained weights into an existing folder."""
     (folder / WEIGHTS_FILE).write_bytes(save({k: v.contiguous().cpu() for k, v in stored_weights(encoder).items()}))
-    names = [WEIGHTS_FILE]
     if isinstance(encoder.backbone, StaticWords):
         (folder / WORDS).mkdir()
         encoder.backbone.save(folder / WORDS)
-        names += sorted(path.relative_to(folder).as_posix() for path in (folder / WORDS).iterdir())
-    config = describe(encoder) | {"facts": facts or {}, "files": describe_files(folder, names)}
-    write_config(folder, config)
+    write_manifest(folder, Kind.CHECKPOINT, describe(encoder) | {"facts": facts or {}})
 
 
 def stored_weights(encoder: Encoder) -> dict[str, torch.Tensor]:
@@ -170,33 +156,15 @@ def _check_sizes(config: Mapping[str, Any], weights: Mapping[str, torch.Tensor],
 
 
 WEIGHTS_FILE = "weights.safetensors"
-FORMAT = 4
+FORMAT = 5
 WORDS = "words"  # folder with the tokenizer of static word vectors
 AGAIN = "train or fetch the checkpoint again"
 POST_KINDS = (*LINEAR_KINDS, "flow")
 
 
-def write_config(folder: Path, config: Mapping[str, Any]) -> None:
-    """Write the config of a checkpoint, sealed.
-
-    The seal leaves out the backbone's name, which gives its location, so that a user may edit it after moving the
-    folder. The hash identifies the backbone.
-    """
-    tree = {**config, SEAL: sealed(_without_place(config))[SEAL]}
-    (folder / CONFIG_FILE).write_text(json.dumps(tree, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
 def identity_of(folder: Path) -> str:
     """Return the identity of a checkpoint: a hash of its weights and of how they are assembled."""
-    config = read_config(folder)
-    return digest({name: value for name, value in _without_place(config).items() if name != "facts"})
-
-
-def _without_place(config: Mapping[str, Any]) -> dict[str, Any]:
-    backbone = config["backbone"]
-    if not isinstance(backbone, dict):
-        return dict(config)
-    return {**config, "backbone": {key: value for key, value in backbone.items() if key != "name"}}
+    return digest({name: value for name, value in read_config(folder).items() if name != "facts"})
 
 
 def training_notes(folder: Path) -> str:
@@ -208,17 +176,8 @@ def training_notes(folder: Path) -> str:
 
 def read_config(folder: Path) -> dict[str, Any]:
     """Read the config of a checkpoint, see ``describe``; ``facts`` are those of ``save_checkpoint``."""
-    path = folder / CONFIG_FILE
     check_checkpoint(folder)
-    try:
-        config = read_object(path, f"the checkpoint is incomplete, {AGAIN}")
-    except OSError as error:
-        raise CseError(f"{path}: unreadable ({error.strerror}); {AGAIN}") from None
-    if type(config.get("format")) is not int or config["format"] != FORMAT:
-        raise CseError(f"{path}: format {short(config.get('format'))}, this version reads {FORMAT}; {AGAIN}")
-    check_seal(_without_place(config), path, AGAIN)
-    check_entries(config.get("files"), path, [WEIGHTS_FILE], AGAIN)
-    return config
+    return open_manifest(folder, Kind.CHECKPOINT, version=FORMAT, needed=[WEIGHTS_FILE], again=AGAIN)
 
 
 def as_written(folder: Path) -> AbstractContextManager[None]:

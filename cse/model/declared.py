@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from cse.artifact import Kind, read_object, read_value, short
 from cse.choices import PoolerKind
 from cse.errors import CseError, in_terms_of, nearest, one_line
 from cse.runtime.bank import domain_of, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST, is_bundle
-from cse.runtime.seal import read_object, read_value, short
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
-CONFIG_FILE = "checkpoint.json"
+CONFIG_FILE = Kind.CHECKPOINT.manifest
 _WORD_FILES = (".txt", ".vec")
 MODULES, PROMPTS, LENGTH = "modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"
 CARD = "README.md"

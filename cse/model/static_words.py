@@ -16,12 +16,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from torch import nn
 from tqdm import tqdm
 
+from cse.artifact import sha256
 from cse.choices import PoolerKind
 from cse.errors import CseError
 from cse.model.backbone_files import BackboneFiles
 from cse.model.declared import Declared, reading
 from cse.model.passes import Packed, Prefix
-from cse.runtime.seal import sha256
 
 PADDING, UNKNOWN = "[PAD]", "[UNK]"  # ids 0 and 1; both have zero vectors
 LONGEST = 100_000  # tokens per sentence; no position table sets a limit

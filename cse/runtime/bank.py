@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from cse.artifact import check_files, short
 from cse.errors import CseError, error_line, nearest
 from cse.runtime.bundle import DOMAINS, MANIFEST, Manifest, file_of, is_bundle, read_manifest
 from cse.runtime.centres import Centres
@@ -33,7 +34,6 @@ from cse.runtime.domain import (
     read_outline,
 )
 from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache, Look, look_directly
-from cse.runtime.seal import check_files, short
 
 _ADD = "add the domain again"
 _OUTLINE_BYTES = 800  # of one in memory, measured

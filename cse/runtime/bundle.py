@@ -10,32 +10,27 @@ manifest lists them. The manifest is written last: a folder without it is incomp
 from __future__ import annotations
 
 import dataclasses
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cse.errors import CseError
-from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, UPDATES, DomainFacts, Shape
-from cse.runtime.seal import (
+from cse.artifact import (
+    Kind,
     check_entries,
     check_files,
     check_limits,
-    check_seal,
-    describe_files,
     digest,
     fields_of,
-    read_object,
-    sealed,
-    sha256,
+    open_manifest,
     short,
+    write_manifest,
 )
+from cse.errors import CseError
+from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, UPDATES, DomainFacts, Shape
 from cse.runtime.uses import QUERY, SIDES
 
-__all__ = ["MANIFEST", "Manifest", "describe_files", "read_manifest", "sha256", "verify"]
-
-FORMAT = 3
-MANIFEST = "bundle.json"
+FORMAT = 4
+MANIFEST = Kind.BUNDLE.manifest
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 DOMAINS = "domains"
@@ -48,12 +43,12 @@ _OLD_BANK = "bank.json"  # of a bank, up to format 2
 
 @dataclass(frozen=True)
 class Manifest:
-    """Contents of ``bundle.json``, except the seal over them.
+    """Contents of ``bundle.json``, except its kind and its seal.
 
     Attributes:
         pooler: how token outputs become one vector (``cls``, ``mean``, ...); of a bank, where no domain is named.
         max_length: maximum tokens per sentence, special tokens included, where no domain says less.
-        files: SHA-256 (hex) and size in bytes of each other file: ``{name: {"sha256": ..., "bytes": ...}}``.
+        files: SHA-256 (hex) of each other file by name; empty: hashed when it is written.
         only: name of the one domain; empty: a bank, whose domains are the files in ``domains``.
         backbone: id, revision and SHA-256 of the backbone's weights.
         parity: largest difference from torch, and where it was measured.
@@ -73,7 +68,7 @@ class Manifest:
     normalize: bool
     max_length: int
     pad_id: int
-    files: dict[str, Any]
+    files: dict[str, str] = field(default_factory=dict)
     only: str = "model"
     prompt: dict[str, Any] = field(default_factory=dict)
     backbone: dict[str, Any] = field(default_factory=dict)
@@ -113,8 +108,7 @@ class Manifest:
 
     def write(self, folder: Path | str) -> None:
         """Write ``bundle.json`` into the folder."""
-        text = json.dumps(sealed(dataclasses.asdict(self)), indent=2, ensure_ascii=True)
-        (Path(folder) / MANIFEST).write_text(text + "\n", encoding="ascii")
+        write_manifest(Path(folder), Kind.BUNDLE if self.only else Kind.BANK, dataclasses.asdict(self))
 
 
 def file_of(name: str) -> str:
@@ -129,18 +123,11 @@ def is_bundle(folder: Path | str) -> bool:
 
 def read_manifest(folder: Path | str) -> Manifest:
     """Read ``bundle.json``, ignoring unknown keys."""
-    path = Path(folder) / MANIFEST
+    path, again = Path(folder) / MANIFEST, "export the bundle, or create the bank, again"
     try:
-        tree = read_object(path, "export the bundle again or copy it whole")
+        tree = open_manifest(path.parent, Kind.BUNDLE, Kind.BANK, version=FORMAT, again=again)
     except (FileNotFoundError, NotADirectoryError):
-        raise CseError(_no_manifest(Path(folder))) from None
-    again = "export the bundle again" if tree.get("only", True) else "create the bank again"
-    if type(tree.get("format")) is not int or tree["format"] != FORMAT:
-        raise CseError(
-            f"{path}: format {short(tree.get('format'))}, this version reads {FORMAT}; {again} or install the version "
-            "of cse that wrote it"
-        )
-    check_seal(tree, path, again)
+        raise CseError(_no_manifest(path.parent)) from None
     manifest = fields_of(Manifest, tree, path, again)
     least = 0 if manifest.constant else 1
     limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
@@ -178,14 +165,14 @@ def documents_identity(manifest: Manifest) -> str:
     Those of int8 depend on the texts that it was calibrated on too: on the graph itself.
     """
     facts = {key: getattr(manifest, key) for key in ("pooler", "max_length", "pad_id")}
-    files = {"backbone": manifest.backbone.get("sha256"), "tokenizer": manifest.files[TOKENIZER]["sha256"]}
+    files = {"backbone": manifest.backbone.get("sha256"), "tokenizer": manifest.files[TOKENIZER]}
     if manifest.precision == "int8":
         files["graph"] = digest({name: manifest.files[name] for name in manifest.files if name.startswith(MODEL)})
     return digest(facts | files | {"precision": manifest.precision})
 
 
 def verify(folder: Path | str) -> Manifest:
-    """Check the size and SHA-256 of every listed file and return the manifest."""
+    """Check the SHA-256 of every listed file and return the manifest."""
     manifest = read_manifest(folder)
     check_files(Path(folder), manifest.files, MANIFEST, "copy the whole folder again")
     return manifest

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cse.artifact import short
 from cse.errors import CseError
 from cse.runtime.bank import Chosen
 from cse.runtime.encode import Encoded, cosine_similarity, is_text
-from cse.runtime.seal import short
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 

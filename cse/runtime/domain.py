@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from cse.artifact import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.errors import CseError, error_line
 from cse.runtime.file_cache import KEPT_BYTES
-from cse.runtime.seal import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
 AUTO = "auto"  # as a domain: choose by the text

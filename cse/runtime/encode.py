@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from cse.artifact import short
 from cse.errors import CseError
-from cse.runtime.seal import short
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from cse.artifact import short
 from cse.errors import CseError
-from cse.runtime.seal import short
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from cse.artifact import short
 from cse.errors import CseError, nearest
-from cse.runtime.seal import short
 
 if TYPE_CHECKING:
     from cse.runtime.tokens import Tokenizers

@@ -148,7 +148,7 @@ def model_facts(model: CorpusModel) -> dict[str, Any]:
 def file_facts(model: CorpusModel) -> dict[str, Any]:
     """Return the facts that identify a model by its files and, of a bank, its domains."""
     manifest = model.bank.manifest
-    files = {name: entry["sha256"] for name, entry in sorted(manifest.files.items())}
+    files = dict(sorted(manifest.files.items()))
     facts: dict[str, Any] = {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
     return facts | ({} if model.domains is _NONE else {"domain": model.domain, "domains": model.identities()})
 

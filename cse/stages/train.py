@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from cse.artifact import sha256
 from cse.data.store import PreparedData, rows_in_words
 from cse.errors import counted
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
@@ -18,7 +19,6 @@ from cse.model.device import environment
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from cse.process import only_one
-from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage

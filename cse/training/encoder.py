@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from cse.artifact import short
 from cse.choices import ReadOut
 from cse.data.store import VIEW_COLUMNS, PreparedData
 from cse.data.tasks.kinds import ScoredPairs, all_texts, of_kind
@@ -22,7 +23,6 @@ from cse.model.prompts import INPUT, Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords, find_words, load_words, words_of
 from cse.model.template import Template, make_template
-from cse.runtime.seal import short
 from cse.runtime.tokens import plain_copy
 from cse.runtime.uses import text_of
 from cse.settings import Settings

@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cse.artifact import read_object, sha256
 from cse.data.clean import text_key
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
-from cse.runtime.seal import read_object, sha256
 from cse.settings import Settings
 from cse.settings.data import MineSettings
 from cse.training import MINING_FILE, Folders

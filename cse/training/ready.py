@@ -13,6 +13,7 @@ from typing import Any
 import click
 import torch
 
+from cse.artifact import sha256
 from cse.data.store import GROUP, PreparedData
 from cse.data.tasks.kinds import Task, put_before
 from cse.data.tasks.store import open_dev
@@ -28,7 +29,6 @@ from cse.model.device import choose_bf16, choose_device, is_out_of_memory
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
-from cse.runtime.seal import sha256
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code

@@ -98,12 +98,12 @@ class Served:
         for one_core in {False, encoder.threads > 1}:
             encoder.embed_rows(rows, one_core=one_core)
         files = encoder.manifest.files
-        return cls(encoder, name, version or files["model.onnx"]["sha256"][:12])
+        return cls(encoder, name, version or files["model.onnx"][:12])
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the ONNX graph."""
-        return str(self.encoder.manifest.files["model.onnx"]["sha256"])
+        return self.encoder.manifest.files["model.onnx"]
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains, which may be damaged; a bundle's is its own.

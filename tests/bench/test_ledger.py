@@ -52,7 +52,7 @@ def test_a_run_is_done_once(ledger, monkeypatch):
 def test_a_run_that_was_killed_is_done_again(ledger):
     """Nothing is on record before the end, and the record comes in one go."""
     script = (
-        "import os, sys; from pathlib import Path; import cse.files; from cse.bench import ledger\n"
+        "import os, sys; from pathlib import Path; from cse.bench import ledger\n"
         "def half(path, tree):\n"
         "    path.write_text('{\"of\": {')\n"
         "    os.kill(os.getpid(), 9)\n"

@@ -13,14 +13,13 @@ from cse.data.sample import sample_pairs, sample_rows
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_dev, open_tasks
 from cse.errors import CseError
-from cse.outputs import MANIFEST
 from cse.settings.data import DataSettings
 from cse.settings.load import Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
 FILES = [
-    MANIFEST,
+    "manifest.json",
     *("report.json", "tasks.arrow", "train.arrow"),
 ]
 

@@ -11,8 +11,9 @@ import httpx
 import numpy as np
 import pytest
 
+from cse.artifact import Kind, hash_files, sha256
 from cse.errors import CseError
-from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.models import Served
 from deploy.server.registry import Follower
@@ -39,7 +40,7 @@ def other(bundle, folder):
     """The same bundle with other word vectors."""
     shutil.copytree(bundle, folder)
     write_model(folder / MODEL, make_table()[:, ::-1].copy())
-    edit(folder, files=describe_files(folder, [MODEL, TOKENIZER]))
+    edit(folder, files=hash_files(folder, Kind.BUNDLE))
     return folder
 
 
@@ -80,7 +81,7 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
     second = other(small_bundle, tmp_path / "second")
     broken = shutil.copytree(second, tmp_path / "broken")
     (broken / MODEL).write_bytes(b"no graph")
-    edit(broken, files=describe_files(broken, [MODEL, TOKENIZER]))
+    edit(broken, files=hash_files(broken, Kind.BUNDLE))
     vectors = [OnnxEncoder(folder, provider="cpu").encode(TEXT) for folder in (small_bundle, second)]
     assert np.abs(vectors[0] - vectors[1]).max() > 0.1
 
@@ -133,7 +134,7 @@ def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundl
     assert start().version == "v1.0.0"
     copy = repository / f".cse/serving/{NAME}@v1.0.0"
     (copy / MODEL).write_bytes(b"damaged")
-    assert start().sha256 == describe_files(small_bundle, [MODEL])[MODEL]["sha256"]
+    assert start().sha256 == sha256(small_bundle / MODEL)
     shutil.rmtree(copy)
     copy.mkdir()
     (copy / "thesis.txt").write_text("mine")

@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 
+from cse.artifact import write_sealed
 from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
 from cse.errors import CseError
 from cse.evaluation.measures import Vectors
@@ -14,7 +15,6 @@ from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
 from cse.evaluation.space import drawn_task, pair_details, tsne
 from cse.evaluation.suite import SuiteData, evaluate_suite
-from cse.files import write_sealed
 from tests.evaluation.test_sts import FakeEncoder, make_task
 
 
@@ -102,7 +102,7 @@ def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_pat
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     tree = json.loads(text)
     write_sealed(folder / RECORD_FILE, tree | {"format": 99})
-    with pytest.raises(CseError, match="format 99, this version reads 3"):
+    with pytest.raises(CseError, match="format 99, this version reads 4"):
         read_record(folder)
     wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
     wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]

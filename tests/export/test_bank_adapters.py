@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from cse.artifact import sealed
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
@@ -23,7 +24,6 @@ from cse.runtime.bank import Bank
 from cse.runtime.bundle import MANIFEST
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.seal import sealed
 from tests.export.banks import make_adapted
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder

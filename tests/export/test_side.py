@@ -101,13 +101,13 @@ def test_a_manifest_without_its_query_side_is_refused(tiny_folders, tmp_path):
     manifest = read_manifest(folder)
     files = {name: entry for name, entry in manifest.files.items() if name != QUERY_SIDE}
     Manifest(**vars(manifest) | {"files": files}).write(folder)
-    with pytest.raises(CseError, match=r"files does not list domains/query\.safetensors; export the bundle again"):
+    with pytest.raises(CseError, match=r"files does not list domains/query\.safetensors; export the bundle, or"):
         OnnxEncoder(folder)
     Manifest(**vars(manifest) | {"side": "passage"}).write(folder)
     with pytest.raises(CseError, match="side is 'passage', not one of both, query"):
         OnnxEncoder(folder)
     Manifest(**vars(manifest) | {"layers": 0}).write(folder)
-    with pytest.raises(CseError, match="layers is 0, not between 1 and 1000000; export the bundle again"):
+    with pytest.raises(CseError, match="layers is 0, not between 1 and 1000000; export the bundle"):
         OnnxEncoder(folder)
 
 

@@ -13,9 +13,9 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 import cse as library
+from cse.artifact import sealed
 from cse.interchange.model_folder import LISTING
-from cse.outputs import MANIFEST, Kind, publish_folder
-from cse.runtime.seal import sealed
+from cse.outputs import Kind, publish_folder
 from tests.cli.workspace import contents
 from tests.interchange.hub_server import WRITER, Hub, Repository, running_hub
 
@@ -76,8 +76,8 @@ def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, p
         encoders = [library.OnnxEncoder(path) for path in (f"data/{model}", "back")]
     first, second = (encoder.encode(TEXTS) for encoder in encoders)
     np.testing.assert_array_equal(first, second)
-    assert {name for name in contents(project / "back") if name not in (MANIFEST, "README.md")} == {
-        name for name in contents(project / f"data/{model}") if name != MANIFEST
+    assert {name for name in contents(project / "back") if name not in ("README.md", Kind(model).manifest)} == {
+        name for name in contents(project / f"data/{model}") if name != Kind(model).manifest
     }
     assert any("/lfs/" in line for line in hub.asked), "no file went through LFS"
     card = sent(hub)["README.md"].decode()
@@ -153,15 +153,15 @@ def test_what_is_no_model_is_told(cse, hub, project, kind, files, reason):
 
 def pull_of(cse, hub, kind, files):
     """Pull files that somebody sent without ``cse push``."""
-    hashes = {name: {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)} for name, data in files.items()}
-    listing = json.dumps(sealed({"format": 1, "kind": kind, "files": hashes})).encode()
+    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+    listing = json.dumps(sealed({"format": 2, "kind": kind, "files": hashes})).encode()
     hub.repos["me/tickets"] = Repository(False)
     hub.repos["me/tickets"].commits.append({**files, LISTING: listing})
     return cse("pull", "me/tickets", "--out", "back")
 
 
 def test_code_in_a_model_is_told(cse, hub, project):
-    own = {path.name: path.read_bytes() for path in (project / "data/checkpoint").iterdir() if path.name != MANIFEST}
+    own = {path.name: path.read_bytes() for path in (project / "data/checkpoint").iterdir()}
     assert pull_of(cse, hub, "checkpoint", own).code == 0
     line = pull_of(cse, hub, "checkpoint", own | {"evil.py": b"1"}).refused()
     assert "me/tickets: holds evil.py, which is no part of a checkpoint" in line
@@ -221,7 +221,7 @@ def test_changed_file_is_not_taken(cse, hub, project, name):
     before = contents(project / "back")
     repo = hub.repos["me/tickets"]
     data = bytearray(repo.files[name])
-    place = data.index(b'"bytes"') + 1 if name == LISTING else len(data) // 2
+    place = data.index(b'"files"') + 1 if name == LISTING else len(data) // 2
     data[place] ^= 1
     repo.commits.append(repo.files | {name: bytes(data)})
     line = cse("pull", "me/tickets", "--out", "back").refused()

@@ -11,14 +11,14 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from cse.artifact import Kind, write_manifest
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import WEIGHTS_FILE, identity_of, save_checkpoint, write_config
+from cse.model.checkpoint import WEIGHTS_FILE, identity_of, save_checkpoint
 from cse.model.declared import CONFIG_FILE, is_checkpoint
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.seal import describe_files
 from tests.export.systems import POST
 from tests.model.families import make_family_folder
 from tests.parts import new_prompt, new_template, sentence_encoder
@@ -80,12 +80,12 @@ def edit_weights(folder, **changes):
     """Put tensors into a weights file as if they had been written there; None takes one out."""
     weights = load_file(folder / WEIGHTS_FILE) | changes
     save_file({name: value for name, value in weights.items() if value is not None}, folder / WEIGHTS_FILE)
-    edit_config(folder, files=describe_files(folder, [WEIGHTS_FILE]))
+    edit_config(folder, files={})
 
 
 def edit_config(folder, **changes):
     """Let a config say something else, sealed as if it had been written so."""
-    write_config(folder, json.loads((folder / CONFIG_FILE).read_text()) | changes)
+    write_manifest(folder, Kind.CHECKPOINT, json.loads((folder / CONFIG_FILE).read_text()) | changes)
 
 
 # ---- there and back -----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from cse.files import write_sealed
+from cse.artifact import write_sealed
 from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
 from cse.report.pictures import draw_domain_shift, draw_scores, draw_training
 from cse.report.systems import find_records, group

@@ -8,9 +8,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest, describe_files
+from cse.artifact import sealed
+from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
 from cse.runtime.providers import BEYOND
-from cse.runtime.seal import sealed
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
@@ -80,8 +80,7 @@ def write_bundle(folder, tokenizer=None, *, table=None, normalize=True, max_leng
     folder.mkdir(parents=True)
     write_model(folder / MODEL, table)
     (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
-    files = describe_files(folder, [MODEL, TOKENIZER])
-    Manifest(FORMAT, DIMENSION, "mean", normalize, max_length, PAD, files, **fields).write(folder)
+    Manifest(FORMAT, DIMENSION, "mean", normalize, max_length, PAD, **fields).write(folder)
     return folder
 
 

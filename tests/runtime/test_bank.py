@@ -17,10 +17,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
+from cse.artifact import sealed
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import BadDomainError, Bank
-from cse.runtime.bundle import DOMAINS, FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest, describe_files
+from cse.runtime.bundle import DOMAINS, FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
 from cse.runtime.domain import (
     DOMAIN_FORMAT,
     SUFFIX,
@@ -31,7 +32,6 @@ from cse.runtime.domain import (
     update_shapes,
 )
 from cse.runtime.mixed import feed, finish
-from cse.runtime.seal import sealed
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -60,9 +60,8 @@ def bank(tmp_path):
     (folder / DOMAINS).mkdir(parents=True)
     for name in (MODEL, TOKENIZER):
         (folder / name).write_bytes(b"not read here")
-    files = describe_files(folder, [MODEL, TOKENIZER])
     sizes = {"words": WORDS, "layers": LAYERS, "heads": HEADS, "head_size": HEAD_SIZE, "positions": POSITIONS}
-    facts = (FORMAT, WIDTH, "mean", True, DECLARED, 0, files)
+    facts = (FORMAT, WIDTH, "mean", True, DECLARED, 0)
     Manifest(*facts, only="", backbone={"sha256": BACKBONE}, **sizes).write(folder)
     add_domain(folder, make_domain("a", 1.0))
     add_domain(folder, make_domain("b", 2.0))
@@ -333,7 +332,10 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
             r"bank\.json: a bank of an older format, this version reads bundle\.json; create the bank again and add",
         ),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
-        (lambda folder: edit(folder, format=2), "format 2, this version reads 3; create the bank again or install"),
+        (
+            lambda folder: edit(folder, format=2),
+            "format 2, this version reads 4; export the bundle, or create",
+        ),
         (lambda folder: edit(folder, heads=0), "heads is 0"),
     ],
 )

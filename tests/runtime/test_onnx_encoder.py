@@ -6,8 +6,9 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, processors
 
+from cse.artifact import Kind, hash_files
 from cse.errors import CseError
-from cse.runtime.bundle import MODEL, TOKENIZER, describe_files
+from cse.runtime.bundle import MODEL, TOKENIZER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
@@ -17,7 +18,7 @@ SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra",
 
 
 def reseal(folder):
-    edit(folder, files=describe_files(folder, [MODEL, TOKENIZER]))
+    edit(folder, files=hash_files(folder, Kind.BUNDLE))
 
 
 def reference(sentences):

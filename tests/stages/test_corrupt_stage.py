@@ -6,7 +6,6 @@ import json
 
 import numpy as np
 
-from cse.outputs import MANIFEST
 from cse.stages.corrupt import corrupt_stage
 from tests.cli.workspace import contents
 
@@ -14,7 +13,7 @@ from tests.cli.workspace import contents
 def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, capsys):
     for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
         corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
-        assert list(contents(tmp_path / "out")) == [MANIFEST, "corruption.json"]
+        assert list(contents(tmp_path / "out")) == ["manifest.json", "corruption.json"]
         assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
         assert "nothing to corrupt (" in capsys.readouterr().out
 
@@ -25,7 +24,7 @@ def test_the_same_seed_gives_the_same_bytes(settings, data, prepared_corruption,
         corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
     one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
     arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
-    assert set(one) == arrays | {"corruption.json", "rows.json", MANIFEST}
+    assert set(one) == arrays | {"corruption.json", "rows.json", "manifest.json"}
     assert one == two
     assert all(one[name] != other[name] for name in arrays)
     facts = json.loads(one["corruption.json"])

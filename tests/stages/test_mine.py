@@ -16,7 +16,6 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_row
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import MANIFEST
 from cse.stages.mine import mine_stage
 from cse.training.mining import NONE, mine, read_pairs
 from tests.cli.workspace import contents
@@ -132,7 +131,7 @@ MINE = {"data.view": "pairs", "mine.negatives": 1}
 
 def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, capsys):
     mine_stage(settings(), prepared=data["sentences"], mined=tmp_path / "out")
-    assert list(contents(tmp_path / "out")) == [MANIFEST, "mining.json"]
+    assert list(contents(tmp_path / "out")) == ["manifest.json", "mining.json"]
     assert json.loads((tmp_path / "out/mining.json").read_text()) == {"negatives": 0}
     assert capsys.readouterr().out == "nothing to mine (group mine)\n"
 

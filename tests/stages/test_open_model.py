@@ -9,11 +9,12 @@ import pytest
 import torch
 
 import cse.model.checkpoint as checkpoint_module
+from cse.artifact import Kind, write_manifest
 from cse.data.suite import only_pairs
 from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import identity_of, save_checkpoint, write_config
+from cse.model.checkpoint import identity_of, save_checkpoint
 from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
@@ -44,7 +45,7 @@ def test_the_bare_backbone_is_read_at_the_recorded_revision(backbone, tmp_path, 
     folder = save(tmp_path / "checkpoint", backbone)
     config = json.loads((folder / CONFIG_FILE).read_text())
     config["backbone"] |= {"name": "owner/model", "revision": "v1.2"}
-    write_config(folder, config)
+    write_manifest(folder, Kind.CHECKPOINT, config)
     asked = []
 
     def find(name, revision):

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 
 import cse.stages.train as stage
+from cse.artifact import sha256
 from cse.data.store import TRAIN_FILE, PreparedData, write_rows
 from cse.data.tasks.store import open_dev
 from cse.errors import CseError
@@ -23,7 +24,6 @@ from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.seal import sha256
 from cse.stages.corrupt import corrupt_stage
 from cse.training import Folders
 from cse.training.ready import open_training
