@@ -42,21 +42,8 @@ def reading(shown: str) -> Iterator[None]:
         raise CseError(f"{shown}: cannot be read: {type(error).__name__}: {error}") from None
 
 
-@contextmanager
-def sending(shown: str) -> Iterator[None]:
-    """Turn any error of a remote file system while ``shown`` is written into one line."""
-    try:
-        yield
-    except Exception as error:  # each remote file system has its own exceptions
-        raise CseError(f"{shown}: cannot be written: {type(error).__name__}: {error}") from None
-
-
 class Folder:
-    """A folder, be it a bucket's.
-
-    Args:
-        url: local path or URL; need not exist.
-    """
+    """A folder, be it a bucket's; it need not exist."""
 
     def __init__(self, url: str | Path) -> None:
         self.url = str(url)
@@ -78,14 +65,9 @@ class Folder:
         return set()
 
     def read(self, name: str) -> bytes:
-        """Return a file's bytes.
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
-        with reading(self / name):
-            content: bytes = self.fs.cat_file(f"{self.path}/{name}")
-        return content
+        """Return a file's bytes."""
+        with self.open(name) as file:
+            return file.read()
 
     def open(self, name: str) -> BinaryIO:
         """Open a file to read parts of it."""

@@ -144,9 +144,7 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     folder = Path(model)
     if is_checkpoint(folder):
         # without hashes, records of the same system differ only in their seed
-        return {"kind": "checkpoint"} | {
-            key: value for key, value in read_config(folder).items() if key not in ("files", "seal")
-        }
+        return {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
     if is_bundle(folder):
         manifest = read_manifest(folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")

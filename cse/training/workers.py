@@ -36,7 +36,7 @@ from cse.ray_session import (
     with_more,
 )
 from cse.settings import Settings
-from cse.storage import filesystem, is_local, sending
+from cse.storage import filesystem, is_local
 from cse.training import Folders
 from cse.training.loop import take_best
 from cse.training.observers import Observer, StepRecord
@@ -110,10 +110,9 @@ def train_on_workers(training: Training) -> RunState:
 def remove_run(store: Any, path: str, shown: str) -> None:
     """Delete a run's folder; a storage that refuses is told of, since the run has ended."""
     try:
-        with sending(shown):
-            store.rm(path, recursive=True)
-    except CseError as error:
-        click.echo(f"left behind, delete it yourself: {error}", err=True)
+        store.rm(path, recursive=True)
+    except Exception as error:  # each remote file system has its own exceptions
+        click.echo(f"left behind, delete it yourself: {shown}: {type(error).__name__}: {error}", err=True)
 
 
 def _share(there: Sequence[Machine], wanted: int, *, gpus: bool) -> dict[str, float]:

@@ -212,7 +212,7 @@ def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
     found = OnnxEncoder(moved, provider="cpu", threads=1).encode(SENTENCES)
     np.testing.assert_allclose(found, encoder.encode(SENTENCES), atol=1e-5, rtol=0)
     (moved / data.name).write_bytes((moved / data.name).read_bytes()[:-1])
-    with pytest.raises(CseError, match=r"model\.onnx\.data: \d+ bytes"):
+    with pytest.raises(CseError, match=r"model\.onnx\.data: does not match"):
         OnnxEncoder(moved)
 
 

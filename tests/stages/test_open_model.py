@@ -94,7 +94,7 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
 
 def write_bundle(folder, made_from):
     folder.mkdir(parents=True)
-    files = {name: {"sha256": "0" * 64, "bytes": 1} for name in (MODEL, TOKENIZER)}
+    files = dict.fromkeys((MODEL, TOKENIZER), "0" * 64)
     Manifest(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
     return folder
 

@@ -25,4 +25,4 @@ def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
     remove_run(store, path, url)
     assert not store.exists(path) and capsys.readouterr().err == ""
     remove_run(store, path, url)  # gone: the file system raises
-    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: cannot be written: File")
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
