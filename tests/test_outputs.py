@@ -192,6 +192,26 @@ def test_an_output_of_another_kind_is_refused(tmp_path):
     assert refusal(tmp_path / "out").startswith("holds another kind of output (bundle, not checkpoint)")
 
 
+def test_an_output_of_an_older_version_is_told(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out/.cse.json").write_text('{"kind": "checkpoint", "files": [".cse.json", "checkpoint.json"]}')
+    (tmp_path / "out/checkpoint.json").write_text('{"format": 4, "files": {}}')
+    assert refusal(tmp_path / "out") == "an output of an older version of cse; delete it, or choose another folder"
+
+
+def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
+    """The card of a model that was pulled, and a bank's domains."""
+    out = tmp_path / "out"
+    for text in ("first", "second"):
+        with publish_folder(out, Kind.BANK, changing=("README.md", "domains/*")) as folder:
+            (folder / "domains").mkdir()
+            for name in ("README.md", "domains/a.safetensors", "model.onnx"):
+                (folder / name).write_text(text, encoding="utf-8")
+        files = json.loads((out / Kind.BANK.manifest).read_text(encoding="utf-8"))["files"]
+        assert (files["README.md"], files["domains/a.safetensors"], len(files["model.onnx"])) == ("", "", 64)
+        (out / "README.md").write_text("edited", encoding="utf-8")
+
+
 @pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
 def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
     publish(tmp_path / "out")

@@ -116,7 +116,7 @@ def test_a_part_that_went_missing_is_made_again(cse, place, clock):  # noqa: F81
         assert ("missing, or not whole; making it again" in done.err) == (name != "trials"), name
         assert (out / name).exists() == (name != "trials"), name
         assert without_times(done.out) == said
-    (out / "runs/prompts-43/checkpoint/checkpoint.json").unlink()
+    (out / "runs/prompts-43/checkpoint/weights.safetensors").unlink()
     assert cse(*AS_MANY, *BUDGET, "--out", "out", "--again").code == 0
     assert models(out) == whole
 

@@ -156,16 +156,6 @@ def test_a_flipped_bit_is_noticed(checkpoint):
     assert refused(checkpoint).startswith(f"{path}: does not match checkpoint.json")
 
 
-def test_the_config_of_another_run_is_noticed(checkpoint, bert, tmp_path):
-    """Both fit the same backbone and have the same shapes."""
-    encoder = make_encoder(bert, mlp="always")
-    with torch.no_grad():
-        encoder.prompt.table.add_(1)
-    other = save(encoder, tmp_path / "other")
-    shutil.copyfile(other / CONFIG_FILE, checkpoint / CONFIG_FILE)
-    assert refused(checkpoint).startswith(f"{checkpoint / WEIGHTS_FILE}: does not match")
-
-
 @pytest.mark.parametrize(
     "change",
     [
@@ -201,16 +191,6 @@ def test_identity_follows_the_weights_and_not_what_was_noted_beside_them(bert, t
         encoder.prompt.table.add_(1e-3)
     third = save(encoder, tmp_path / "third", {"dev_spearman": 1.0})
     assert identity_of(first) == identity_of(second) != identity_of(third)
-
-
-@pytest.mark.parametrize(
-    "content",
-    [b"", b"{", b"\xff\xfe", b'{"format": 1, "backbone": {"name', b'{"a":' * 100_000, b"[" * 100_000, b"1" * 5000],
-    ids=lambda content: repr(content[:9]),
-)
-def test_config_that_is_no_json(checkpoint, content):
-    (checkpoint / CONFIG_FILE).write_bytes(content)
-    assert f"{checkpoint / CONFIG_FILE}: not valid JSON" in refused(checkpoint)
 
 
 @pytest.mark.parametrize(
