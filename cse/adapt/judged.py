@@ -10,7 +10,7 @@ from typing import Any
 
 from cse.data.clean import text_key
 from cse.data.documents import read_documents
-from cse.data.draws import place_of
+from cse.data.hold_out import place_of
 from cse.data.passages import cut_whole, whole_document
 from cse.data.prepare import own_tasks
 from cse.data.tasks.beir import read_beir, write_beir

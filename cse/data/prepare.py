@@ -17,10 +17,9 @@ from cse.data.documents import read_documents
 from cse.data.hold_out import HoldOut
 from cse.data.passages import whole_document
 from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table, plain
-from cse.data.row_views import DOCUMENTS, arrangement
 from cse.data.sample import SAMPLE, sample_pairs
 from cse.data.shape import SCORES, pair_columns
-from cse.data.sources import open_more, open_source, unwatched, write_more
+from cse.data.sources import DOCUMENTS, open_more, open_source, unwatched, write_more
 from cse.data.store import (
     DOCUMENTS_FILE,
     REPORT_FILE,
@@ -32,11 +31,10 @@ from cse.data.store import (
     view_of,
     write_table,
 )
-from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
+from cse.data.suite import SuiteData, complete, only_pairs, read_senteval, senteval_root
 from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
 from cse.data.tasks.read import is_beir, read_pairs, read_scored, read_task, read_tasks, splits_of
 from cse.data.tasks.store import write_tasks
-from cse.data.transfer import senteval_root
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.data import DataSettings
 
@@ -72,14 +70,16 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     trained = int(no_dev and settings.dev == "none")
-    arrange = arrangement(settings, cleaning, held_out_tasks, trained)
+    hold = None
+    if held_out_tasks:
+        hold = HoldOut(settings.hold_out, settings.seed, cleaning, parts=held_out_tasks, trained=trained)
     apart = list(_held_out(evaluation, suite.own))
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
-        reports = write_more(more, folder, apart, arrange, progress=progress)
+        source.write(folder / TRAIN_FILE, apart, hold, progress=progress)
+        reports = write_more(more, folder, apart, hold, progress=progress)
         _write_documents(settings, folder)
-        if isinstance(arrange, HoldOut):
-            measured = arrange.tasks()
+        if hold is not None:
+            measured = hold.tasks()
             if no_dev and not trained:
                 evaluation, origin["dev"] = replace(evaluation, dev=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)

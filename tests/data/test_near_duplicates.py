@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cse.data.near_duplicates import NearDuplicates, bands, jaccard, shingles
+from cse.data.clean import NearDuplicates, bands, jaccard, shingles
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.settings.data import DataSettings

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cse.data.clean import text_key
-from cse.data.draws import LEAST, draw_parts
+from cse.data.hold_out import LEAST, draw_parts
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
