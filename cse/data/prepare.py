@@ -13,9 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from cse.data.clean import CleaningReport, trimmed
-from cse.data.documents import read_documents
+from cse.data.documents import read_documents, whole_document
 from cse.data.hold_out import HoldOut
-from cse.data.passages import whole_document
 from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table, plain
 from cse.data.sample import SAMPLE, sample_pairs
 from cse.data.shape import SCORES, pair_columns

@@ -14,10 +14,9 @@ from typing import Any
 from tqdm import tqdm
 
 from cse.data.clean import NEAR_DUPLICATE, NEAR_EVALUATION, CleaningReport, Drop, clean_rows
-from cse.data.documents import read_documents
+from cse.data.documents import document_rows, read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.hub import hub_rows
-from cse.data.passages import document_rows
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
