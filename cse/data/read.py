@@ -495,13 +495,13 @@ def _characters(column: Any) -> int:
 
 
 def _values(batch: Any, name: str) -> list[Any]:
-    import pyarrow.compute as pc
     from pyarrow import types
 
-    there = batch.schema.names
-    top, *below = [name] if name in there else name.split(".")
-    column = pc.struct_field(batch.column(top), below) if below else batch.column(top)
-    if not types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    texts = column.dictionary.to_pylist()  # a text that repeats is one object
-    return [None if place is None else texts[place] for place in column.indices.to_pylist()]
+    top = name if name in batch.schema.names else name.partition(".")[0]
+    column = batch.column(top)
+    if types.is_dictionary(column.type):
+        texts = column.dictionary.to_pylist()  # a text that repeats is one object
+        values = [None if place is None else texts[place] for place in column.indices.to_pylist()]
+    else:
+        values = column.to_pylist()
+    return values if top == name else [_value({top: value}, name) for value in values]

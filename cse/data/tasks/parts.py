@@ -34,8 +34,8 @@ def dev_part(task: Task) -> Task:
     drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
     rows = list(zip(task.reference, task.reference_label, strict=True))
     sides = ([row for row in rows if (text_key(row[0]) in drawn) is dev] for dev in (False, True))
-    columns = ([row[place] for row in side] for side in sides for place in (0, 1))
-    return LabelledTexts(task.name, *columns, split=task.split)
+    reference, labels, test, test_labels = ([row[place] for row in side] for side in sides for place in (0, 1))
+    return LabelledTexts(task.name, reference, labels, test, test_labels, task.split)
 
 
 def part_for_test(task: Task) -> Task:
