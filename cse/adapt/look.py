@@ -12,8 +12,7 @@ from typing import Any
 
 from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
-from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
-from cse.data.language import language_of
+from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.read import TABLES, as_stored, check_exists, contents, data_files, ending, find_data_file, open_table
 from cse.data.shape import (
     CATEGORIES,

@@ -6,8 +6,9 @@ They are tables with a title and a body, or text, Markdown and HTML files.
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,6 +40,8 @@ CORPUS = "corpus.jsonl"  # the documents in a folder of BEIR
 TITLES, BODIES = ("title",), ("text", "body", "content", "abstract")
 QUESTION, ANSWER = "question", "answer"
 SENTENCES = "sentences"
+_CHUNK, _MOST_CHUNKS, _LEAST_TEXT = 500, 40, 200  # characters judged at once, how often, and too few to tell
+_SHARE = 0.6  # of the chunks are of the language
 PASSAGE_WORDS = 60  # at most, unless one sentence has more
 _WHOLE_WORDS = 1000  # of a document: a language model reads no more of it
 _WINDOW = 10_000  # characters at a time: what looks for the ends takes time with their square
@@ -271,3 +274,18 @@ def cut_title(title: str, text: str) -> str:
     if after and not (title[-1] in _ENDS or after[0] in _ENDS + _DASHES or starts_anew):
         return text
     return after.lstrip(_ENDS + _DASHES + " ")
+
+
+def language_of(texts: Iterable[str]) -> str | None:
+    """Return the ISO 639-1 code of the language of most of the text; None if there is none, or too little text.
+
+    py3langid tells it by the characters, without a network.
+    """
+    import py3langid
+
+    text = "".join(islice(chain.from_iterable(f"{text} " for text in texts), _CHUNK * _MOST_CHUNKS))
+    if len(text) < _LEAST_TEXT:
+        return None
+    found = Counter(py3langid.classify(text[start : start + _CHUNK])[0] for start in range(0, len(text), _CHUNK))
+    language, chunks = found.most_common(1)[0]
+    return str(language) if chunks >= _SHARE * found.total() else None

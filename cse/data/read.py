@@ -32,7 +32,7 @@ from itertools import chain, islice
 from pathlib import Path, PurePath
 from typing import Any, BinaryIO, Literal, cast
 
-from cse.data.checks import check_columns, is_text_type, listed, no_rows
+from cse.data.checks import listed, no_rows
 from cse.errors import CseError, nearest
 
 Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
@@ -215,8 +215,16 @@ class TableFile:
     schema: Any = None
 
     def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
-        """Return the rows with the values of the named columns, see ``rows``."""
-        check_columns(self.shown, self.columns, names, self.schema, texts, lists=True)
+        """Return the rows with the values of the named columns, of which the first ones are texts or lists of them."""
+        for name in names:
+            if (count := self.columns.count(name)) > 1:
+                raise CseError(f"{self.shown}: {count} columns {name!r}; give each its own name")
+        for name in names[:texts] if self.schema is not None else ():
+            kind = _type_of(self.schema, name)
+            if str(kind).startswith(("list", "large_list")):
+                kind = kind.value_type
+            if not _is_text(kind) and str(kind) != "null":
+                raise CseError(f"{self.shown}: column {name!r} holds {kind}, not text; name another")
         return self.rows(names)
 
 
@@ -438,6 +446,21 @@ def _fields(fields: Any, above: str = "") -> Iterator[str]:
             yield from _fields(field.type, f"{above}{field.name}.")
 
 
+def _type_of(schema: Any, name: str) -> Any:
+    top, *below = [name] if name in schema.names else name.split(".")
+    kind = schema.field(top).type
+    for part in below:
+        kind = kind.field(part).type
+    return kind
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
 def _open_parquet(file: Path | BinaryIO, shown: str) -> Any:
     """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated.
 
@@ -487,7 +510,7 @@ def _characters(column: Any) -> int:
 
     if types.is_struct(column.type):
         return sum(map(_characters, column.flatten()))
-    if not types.is_dictionary(column.type) or not is_text_type(column.type):
+    if not types.is_dictionary(column.type) or not _is_text(column.type):
         return int(column.nbytes)
     counts = column.indices.drop_null().value_counts()
     lengths = pc.cast(pc.binary_length(column.dictionary), "int64").take(counts.field("values"))
