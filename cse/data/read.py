@@ -202,7 +202,7 @@ def _codec(head: bytes, encoding: str) -> str:
 
 @dataclass(frozen=True)
 class TableFile:
-    """An open table; its rows can be read once.
+    """An open table; its rows can be read again.
 
     Attributes:
         columns: names of all columns.
@@ -246,7 +246,7 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
     """Read a csv, tsv or jsonl table lazily; None if a csv or tsv table has no row.
 
     Args:
-        read: yields the lines without their line ends; called twice of a jsonl table.
+        read: yields the lines without their line ends; called again for each reading of the rows.
     """
     if kind == "jsonl":  # the first object may lack what others have
         known = islice(json_records(read(), shown), _SEEN)
@@ -257,46 +257,44 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
                 yield number, BLANK if record is BLANK else [_value(record, name) for name in names]
 
         return TableFile(shown, columns, objects)
-    separator, first, lines = _separator_of(read()) if kind == "csv" else ("\t", 1, read())
-    records = delimited_records(lines, kind, shown, first, separator=separator)
-    above: list[Numbered] = []
-    for head in records:
-        if head[1] is not BLANK:
-            break
-        above.append(head)
-    else:
+    separator, first = _separator_of(read()) if kind == "csv" else ("\t", 1)
+
+    def records() -> Iterator[Numbered]:
+        return delimited_records(islice(read(), first - 1, None), kind, shown, first, separator=separator)
+
+    head = next((record for _, record in records() if record is not BLANK), None)
+    if head is None:
         return None
-    columns = [name.strip() for name in head[1]]
+    columns = [name.strip() for name in head]
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        places = [columns.index(name) for name in names]
-        for number, record in chain(above, records):
-            if record is not BLANK and len(record) != len(columns):
+        places, begun = [columns.index(name) for name in names], False
+        for number, record in records():
+            if record is BLANK:
+                yield number, BLANK
+            elif not begun:
+                begun = True
+            elif len(record) != len(columns):
                 advice = "remove tabs and line breaks from the sentences"
                 if kind == "csv":
                     advice = f"put quotes around fields that hold {_SEPARATORS.get(separator, repr(separator))}"
                 raise CseError(f"{shown}:{number}: {len(record)} fields, but the header has {len(columns)}; {advice}")
-            yield number, BLANK if record is BLANK else [record[place] for place in places]
+            else:
+                yield number, [record[place] for place in places]
 
     return TableFile(shown, columns, rows)
 
 
-def _separator_of(lines: Iterator[str]) -> tuple[str, int, Iterator[str]]:
-    """Return what separates the fields of a csv file, the number of its first line and the lines.
+def _separator_of(lines: Iterator[str]) -> tuple[str, int]:
+    """Return what separates the fields of a csv file and the number of its first line.
 
     It is what Excel's line ``sep=`` names, which is skipped; else the candidate that stands most often outside quotes
     in the first line that is not blank; else the comma.
     """
-    above = []
-    for line in lines:
-        above.append(line)
-        if line.strip():
-            break
-    named = _SEPARATOR_LINE.fullmatch(above[-1]) if above else None
-    if named:
-        return named[1], 1 + len(above), lines
-    bare = "".join(above[-1].split('"')[::2]) if above else ""
-    return max(_SEPARATORS, key=bare.count), 1, chain(above, lines)
+    number, line = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (0, ""))
+    if named := _SEPARATOR_LINE.fullmatch(line):
+        return named[1], number + 1
+    return max(_SEPARATORS, key="".join(line.split('"')[::2]).count), 1
 
 
 def delimited_records(

@@ -150,12 +150,13 @@ def category_columns(there: Sequence[str]) -> Columns | None:
 
 
 def choose_columns(
-    path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
+    table: TableFile, view: str, columns: Sequence[str] | None, setting: str = "data.columns"
 ) -> Columns:
     """Return the columns to read; errors name ``setting``."""
+    there = table.columns
     if columns is not None:
         for name in columns:
-            check_column(name, there, str(path), setting)
+            check_column(name, there, table.shown, setting)
         count = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
         return Columns(tuple(columns[:count]), *columns[count:])
     found: Columns | None = None
@@ -169,17 +170,17 @@ def choose_columns(
         found = Columns(texts, label) if texts and label else None
     else:
         found = triplet_columns(there) if view == "triplets" else None
-        found = found or pair_columns(there, str(path))
+        found = found or pair_columns(there, table.shown)
         if found and not found.label and (len(found.texts) == 2 if view == "triplets" else found.texts == NLI):
-            raise _missing(path, "hard_neg" if view == "triplets" else "label", there, view, setting)
+            raise _missing(table, "hard_neg" if view == "triplets" else "label", view, setting)
     if found is None:
-        raise _missing(path, next(name for name in _USUAL[view] if name not in there), there, view, setting)
+        raise _missing(table, next(name for name in _USUAL[view] if name not in there), view, setting)
     return found
 
 
-def _missing(path: Path, name: str, there: Sequence[str], view: str, setting: str) -> CseError:
-    purpose = f" for data.view: {view}" if setting == "data.columns" else ""
-    return CseError(f"{path}: no column {name!r}{purpose}{column_hint(name, there)}; name yours in {setting}")
+def _missing(table: TableFile, name: str, view: str, setting: str) -> CseError:
+    purpose, hint = f" for data.view: {view}" if setting == "data.columns" else "", column_hint(name, table.columns)
+    return CseError(f"{table.shown}: no column {name!r}{purpose}{hint}; name yours in {setting}")
 
 
 # ---- labels --------------------------------------------------------------------------------------------------------
@@ -260,13 +261,12 @@ class Judge(NamedTuple):
         return word in _NO_LABEL or (word == UNLABELLED and not self.graded)
 
 
-def judge_of(
-    values: Iterable[tuple[int, Any]], columns: Columns, shown: str, score_range: tuple[float, float] = _RANGE
-) -> Judge:
+def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float] = _RANGE) -> Judge:
     """Return how the labels of pairs are to be read, by all of them."""
-    lines: dict[str, int] = {}
-    for line, value in values:
-        lines.setdefault(_word(value), line)
+    shown, lines = table.shown, dict[str, int]()
+    for line, values in table.pick([str(columns.label)]):
+        if values:
+            lines.setdefault(_word(values[0]), line)
     for blank in _NO_LABEL:
         lines.pop(blank, None)
     if UNLABELLED in lines and score_range[0] >= 0:
@@ -333,9 +333,9 @@ def _of_class(label: str | None) -> bool | None:
     return None if label in (NEUTRAL, None) else label == ENTAILMENT
 
 
-def holds_labels(path: Path, name: str, encoding: str | None = None) -> bool:
+def holds_labels(table: TableFile, name: str) -> bool:
     """Return whether the first values of a column are labels or scores of pairs."""
-    ((seen, _),) = _first_values(open_table(path, encoding), [name])
+    ((seen, _),) = _first_values(table, [name])
     return all(_is_label(word) or _NUMBER.fullmatch(word) for word in seen)
 
 
@@ -387,41 +387,37 @@ def read_rows(
         columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
         tell: is told, before the first row, how scores are read.
     """
-    opened: Callable[[], TableFile] = partial(open_table, path, encoding)
     if ending(path) == ".txt":
         if columns is not None:
             raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
         if view == "sentences":
             lines = enumerate(text_lines(path, encoding), start=1)
             return _refuse_none(path, (Row(number, (line,)) for number, line in lines))
-        opened = partial(_tabbed, path, view, encoding)
-    table = opened()
-    chosen = choose_columns(path, table.columns, view, columns)
+        table = _tabbed(path, view, encoding)
+    else:
+        table = open_table(path, encoding)
+    chosen = choose_columns(table, view, columns)
     judge = None
     if view == LABELLED:
-        ((seen, _),) = _first_values(opened(), [str(chosen.label)], None)
+        ((seen, _),) = _first_values(table, [str(chosen.label)], None)
         if found := seen - {UNLABELLED}:
             _of_numbers(found, chosen._replace(texts=NLI), str(path))
     elif view in JUDGED and chosen.label:
-        labels = opened().pick([chosen.label])
-        judge = judge_of(((line, values[0]) for line, values in labels if values), chosen, str(path), score_range)
+        judge = judge_of(table, chosen, score_range)
         tell(judge.told)
     elif view == "pairs" and columns is None:
-        _check_unknown(opened(), chosen)
-    records = table.pick(chosen.names, len(chosen.texts))
-    return _refuse_none(path, rows_of(path, records, view, chosen, judge))
+        _check_unknown(table, chosen)
+    return _refuse_none(path, rows_of(table, view, chosen, judge))
 
 
-def rows_of(
-    path: Path, records: Iterable[tuple[int, Any]], view: str, columns: Columns, judge: Judge | None = None
-) -> Iterator[Row]:
-    """Make rows of records, the values of ``columns`` with their line; those of a blank line are empty."""
+def rows_of(table: TableFile, view: str, columns: Columns, judge: Judge | None = None) -> Iterator[Row]:
+    """Make rows of a table; a blank line is one without texts."""
     if judge is not None and view == "triplets":
-        yield from _beside_negatives(rows_of(path, records, "pairs", columns, judge))
+        yield from _beside_negatives(rows_of(table, "pairs", columns, judge))
         return
     width = {"sentences": 1, "categories": 1, "triplets": 3}.get(view, 2)
-    for line, values in records:
-        where = f"{path}:{line}"
+    for line, values in table.pick(columns.names, len(columns.texts)):
+        where = f"{table.shown}:{line}"
         if not values:
             yield Row(line, (None,) * (width + (view in (LABELLED, "categories"))))
         elif view in (LABELLED, "categories"):
@@ -522,7 +518,7 @@ def read_texts(
     """Read one column of a csv, tsv, jsonl or parquet file, in which an empty field counts as text."""
     table = open_table(path, encoding)
     asked = None if column is None else [column]
-    names = list(choose_columns(path, table.columns, "sentences", asked, "--column").texts)
+    names = list(choose_columns(table, "sentences", asked, "--column").texts)
     if beside:
         check_column(beside, table.columns, str(path), "--domain-column")
         names.append(beside)

@@ -336,7 +336,7 @@ def write(path, text):
 
 @pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])
 def test_usual_names(tmp_path, header):
-    pairs = read_scored(write(tmp_path / "a.csv", f"{header}\nx,y,1\n"), name="mine")
+    pairs = read_scored(write(tmp_path / "mine.csv", f"{header}\nx,y,1\n"))
     assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
 
 
