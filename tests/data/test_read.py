@@ -82,11 +82,6 @@ def test_links_that_lead_nowhere_say_so(tmp_path):
             find_data_file(path, "key")
 
 
-def test_columns_are_read_in_the_order_given(tmp_path):
-    path = write(tmp_path / "a.csv", "x,y,z\n1,2,3\n")
-    assert texts(path, "triplets", columns=["z", "x", "y"]) == [("3", "1", "2")]
-
-
 def test_a_line_ends_at_n_rn_and_r_only(tmp_path):
     path = write(tmp_path / "a.txt", "one\ntwo\r\nthree\rfour\u2028still four\u0085still\x0bfour\x0c\x1c!")
     assert texts(path, "sentences") == [
