@@ -49,8 +49,8 @@ def by_definition(texts: list[str], held_out: list[str], threshold: float) -> li
             0.6,
             {1: "near_duplicate", 2: "near_duplicate", 3: "near_duplicate", 5: "near_evaluation", 7: "near_duplicate"},
         ),
-        (0.9, {1: "near_duplicate", 2: "near_duplicate", 7: "near_duplicate"}),
-        (1.0, {2: "near_duplicate", 7: "near_duplicate"}),
+        (0.9, dict.fromkeys([1, 2, 7], "near_duplicate")),
+        (1.0, dict.fromkeys([2, 7], "near_duplicate")),
     ],
 )
 def test_rows_are_dropped_as_the_definition_says(threshold, dropped):
