@@ -13,7 +13,8 @@ labelled        two texts and an NLI label
 
 A label of a pair says that its texts belong together (1, true, yes, duplicate, entailment, ...), that they do not (0,
 false, no, not_duplicate, contradiction, ...), or neither (neutral); numbers beyond 0 and 1 are scores. All values of
-the column decide which; a column that can be read in two ways is refused.
+the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each line, or
+fields between tabs: under a line of usual names, or in the order of the shape.
 """
 
 from __future__ import annotations
@@ -335,15 +336,14 @@ def _of_class(label: str | None) -> bool | None:
 
 def holds_labels(table: TableFile, name: str) -> bool:
     """Return whether the first values of a column are labels or scores of pairs."""
-    ((seen, _),) = _first_values(table, [name])
-    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in seen)
+    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in _first_values(table, [name])[name])
 
 
 def _check_unknown(table: TableFile, columns: Columns) -> None:
     """Refuse pairs beside a column that may hold their labels, under a name that is not known."""
     there = table.columns
     others = [name for name in dict.fromkeys(there) if name not in columns.texts and there.count(name) == 1]
-    for seen, name in _first_values(table, others):
+    for name, seen in _first_values(table, others).items():
         scores = seen and _SUSPECT.search(name) and all(map(_NUMBER.fullmatch, seen))
         if scores or (len(seen) > 1 and all(map(_is_label, seen))):
             texts = ", ".join(columns.texts)
@@ -353,12 +353,13 @@ def _check_unknown(table: TableFile, columns: Columns) -> None:
             )
 
 
-def _first_values(table: TableFile, names: list[str], most: int | None = _SEEN) -> list[tuple[set[str], str]]:
-    words: list[set[str]] = [set() for _ in names]
+def _first_values(table: TableFile, names: list[str], most: int | None = _SEEN) -> dict[str, set[str]]:
+    """Return what the first rows hold in these columns, by column."""
+    words: dict[str, set[str]] = {name: set() for name in names}
     for _, values in islice(table.pick(names), most) if names else ():
-        for seen, value in zip(words, values, strict=False):
-            seen.add(_word(value))
-    return [(seen.difference(_NO_LABEL), name) for seen, name in zip(words, names, strict=True)]
+        for name, value in zip(names, values, strict=False):
+            words[name].add(_word(value))
+    return {name: seen.difference(_NO_LABEL) for name, seen in words.items()}
 
 
 def _is_judgement(text: str) -> bool:
@@ -399,8 +400,8 @@ def read_rows(
     chosen = choose_columns(table, view, columns)
     judge = None
     if view == LABELLED:
-        ((seen, _),) = _first_values(table, [str(chosen.label)], None)
-        if found := seen - {UNLABELLED}:
+        label = str(chosen.label)
+        if found := _first_values(table, [label], None)[label] - {UNLABELLED}:
             _of_numbers(found, chosen._replace(texts=NLI), str(path))
     elif view in JUDGED and chosen.label:
         judge = judge_of(table, chosen, score_range)
