@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from cse.data.clean import text_key
-from cse.data.documents import read_documents
-from cse.data.draws import place_of
-from cse.data.passages import cut_whole, whole_document
+from cse.data.documents import cut_whole, read_documents, whole_document
+from cse.data.hold_out import place_of
 from cse.data.prepare import own_tasks
 from cse.data.tasks.beir import read_beir, write_beir
 from cse.data.tasks.kinds import Retrieval

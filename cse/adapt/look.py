@@ -12,8 +12,7 @@ from typing import Any
 
 from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
-from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, read_documents
-from cse.data.language import language_of
+from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.read import TABLES, as_stored, check_exists, contents, data_files, ending, find_data_file, open_table
 from cse.data.shape import (
     CATEGORIES,
@@ -227,8 +226,9 @@ def _view_of_columns(source: Path, columns: Sequence[str | None], encoding: str)
     if len(columns) < 3:
         return ("sentences", "pairs")[len(columns) - 1]
     file, label = find_data_file(source), str(columns[2])
-    check_column(label, open_table(file, encoding).columns, str(file), "data.columns")
-    return "pairs" if holds_labels(file, label, encoding) else "triplets"
+    table = open_table(file, encoding)
+    check_column(label, table.columns, str(file), "data.columns")
+    return "pairs" if holds_labels(table, label) else "triplets"
 
 
 def _for_view(view: str, source: Path, encoding: str) -> dict[str, Any]:
@@ -329,11 +329,14 @@ def _labelled_columns(file: Path, asked: Sequence[str | None], encoding: str) ->
     """Return the columns of text and label: those that were asked for, and the usual ones for the rest."""
     if ending(file) not in TABLES:
         return ()
-    there = open_table(file, encoding).columns
+    table = open_table(file, encoding)
+    there = table.columns
     if len(asked) != 2:
         raise CseError(f"data.columns: labelled texts have two columns, text and label, not {len(asked)}")
     if not any(asked):
-        return tuple(choose_columns(file, there, "categories", None, "--text-column or --label-column").names)
+        return tuple(
+            choose_columns(open_table(file, encoding), "categories", None, "--text-column or --label-column").names
+        )
     found = []
     for name, usual, option in zip(asked, (TEXTS, CATEGORIES), ("--text-column", "--label-column"), strict=True):
         if name:

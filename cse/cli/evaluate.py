@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -221,13 +221,13 @@ def _named(models: Sequence[str]) -> dict[str, str]:
 
 
 def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
-    from cse.data.tasks.read import read_tasks
+    from cse.data.tasks.read import Reading, read_tasks
 
     lowest, highest = settings.data.score_range
-    options: dict[str, Any] = {"encoding": settings.data.encoding, "score_range": (lowest, highest)}
+    how = Reading(settings.data.encoding, (lowest, highest), setting="--task")
     tasks = []
     for path in paths:
-        found = read_tasks(path, setting="--task", **options)
+        found = read_tasks(path, how)
         if not found:
             raise CseError(f"--task {path}: an empty folder; put a task into it")
         tasks += found
@@ -238,7 +238,7 @@ def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alon
     """Return evaluation data from prepared data, a SentEval folder, or a file of scored pairs; none if ``alone``."""
     from cse.data.store import PreparedData
     from cse.data.suite import SuiteData, only_pairs, open_suite, read_suite
-    from cse.data.tasks.read import read_scored
+    from cse.data.tasks.read import Reading, read_scored
     from cse.data.tasks.store import TASKS_FILE
 
     if alone:
@@ -247,7 +247,7 @@ def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alon
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():
         lowest, highest = settings.data.score_range
-        suite = only_pairs([read_scored(data, None, settings.data.encoding, (lowest, highest))])
+        suite = only_pairs([read_scored(data, Reading(settings.data.encoding, (lowest, highest)))])
     elif data.exists():
         return read_suite(data, cxc)
     else:

@@ -16,21 +16,6 @@ _SHOWN = 8
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
-def check_columns(
-    shown: str, there: Sequence[str], names: Sequence[str], schema: Any = None, texts: int = 0, *, lists: bool = False
-) -> None:
-    """Raise ``CseError`` for a duplicate column name, or a parquet column of another type than text or its lists."""
-    for name in names:
-        if there.count(name) > 1:
-            raise CseError(f"{shown}: {there.count(name)} columns {name!r}; give each its own name")
-    for name in names[:texts] if schema is not None else ():
-        kind = field_type(schema, name)
-        if lists and str(kind).startswith(("list", "large_list")):
-            kind = kind.value_type
-        if not is_text_type(kind) and not (lists and str(kind) == "null"):
-            raise CseError(f"{shown}: column {name!r} holds {kind}, not text; name another")
-
-
 def check_column(name: str, there: Sequence[str], shown: str, setting: str) -> None:
     """Raise ``CseError`` for a missing column, with the nearest name; ``setting`` is the setting that names it."""
     if name not in there:
@@ -99,20 +84,3 @@ def read_text(value: Any, column: str, where: str) -> str:
     if len(text) > MOST_CHARACTERS:
         raise CseError(f"{where}: {len(text):,} characters in column {column!r}; split the text")
     return text.strip()
-
-
-def field_type(schema: Any, name: str) -> Any:
-    """Return the Arrow type of a column, or of ``b`` in the column ``a`` for ``a.b``."""
-    top, *below = [name] if name in schema.names else name.split(".")
-    kind = schema.field(top).type
-    for part in below:
-        kind = kind.field(part).type
-    return kind
-
-
-def is_text_type(kind: Any) -> bool:
-    """Return whether an Arrow type is text."""
-    import pyarrow.types as types
-
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)

@@ -1,32 +1,37 @@
-"""Clean a stream of rows: keep the usable ones and count every other by reason."""
+"""Clean a stream of rows: keep the usable ones and count every other by reason.
+
+Near-duplicates share most of their character 5-grams. Sentences are short: one changed word in ten leaves less than
+half of the word 3-grams, but two thirds of the character 5-grams. MinHash with LSH (datasketch) proposes earlier texts,
+one at the threshold with a probability of at least 99 %; the exact Jaccard index decides, so none is dropped below it.
+"""
 
 from __future__ import annotations
 
 import unicodedata
 from array import array
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from heapq import heappush, heapreplace
 from random import Random
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from cse.data.checks import MOST_CHARACTERS, is_blank, no_rows
-from cse.data.near_duplicates import NearDuplicates
 from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
+from cse.settings.data import DataSettings
+
+if TYPE_CHECKING:
+    from datasketch import MinHash
 
 REASONS = (
-    "blank",
-    "missing_sentence",
-    "missing_hard_negative",
-    "no_label",
-    "too_long",
-    "evaluation_overlap",
-    "duplicate",
+    *("blank", "missing_sentence", "missing_hard_negative", "no_label", "too_long", "evaluation_overlap", "duplicate"),
 )
+NEAR_DUPLICATE, NEAR_EVALUATION = "near_duplicate", "near_evaluation"
+_GRAM, _HASHES = 5, 128
+_FOUND = 0.99  # probability that LSH proposes a text at the threshold
 _REMEDY = {
     "blank": "put sentences into the file",
     "missing_sentence": "fill the empty fields or name other columns in data.columns",
@@ -114,46 +119,33 @@ def text_key(text: str | None) -> bytes:
     return overlap_key(text or "") or trimmed(text).encode("utf-8")
 
 
-def overlap_keys(sentences: Iterable[str]) -> set[bytes]:
-    """Return the keys of evaluation sentences, for ``clean_rows``."""
-    return {key for key in map(overlap_key, sentences) if key}
-
-
 def clean_rows(
     rows: Iterable[Row],
     report: CleaningReport,
-    *,
-    max_words: int,
-    drop_duplicates: bool = True,
-    held_out: set[bytes] | None = None,
-    drop_held_out: bool = True,
-    max_rows: int | None = None,
-    seed: int = 0,
-    near: NearDuplicates | None = None,
+    settings: DataSettings,
+    held_out: Sequence[str] = (),
     arrange: Callable[[Iterator[Row]], Iterator[Row]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
     """Yield the usable rows in source order, trimmed, with the label or group (if any) last.
 
-    Updates ``report`` as rows pass. With ``max_rows`` it yields nothing until it has read the last row: every row has
-    the same chance wherever it is, and memory holds only as many rows as are kept.
+    With ``max_rows`` it yields nothing until it has read the last row: every row has the same chance wherever it is,
+    and memory holds only as many rows as are kept. A larger draw contains the smaller one.
 
     Args:
         report: updated in place; complete once the iterator is exhausted.
-        max_words: maximum words per sentence, separated by white space.
-        drop_duplicates: whether to drop rows whose sentences all equal those of an earlier row.
-        held_out: keys from ``overlap_keys``; rows with such a sentence are dropped, or kept and counted.
-        max_rows: how many rows to draw without replacement; None: all. A larger draw contains the smaller one.
-        near: finds near-duplicates; None: only exact ones are dropped.
+        held_out: evaluation sentences; rows with one are dropped, or kept and counted.
         arrange: makes other rows out of the clean ones, before the draw.
     """
-    clean = _clean(rows, report, max_words, drop_duplicates, held_out if drop_held_out else None, near)
+    keys = {key for key in map(overlap_key, held_out) if key}
+    drops = "evaluation_overlap" in settings.drop
+    clean = _clean(rows, report, settings, keys if drops else set(), held_out if drops else ())
     clean = clean if arrange is None else arrange(clean)
     sentences = array("Q")
-    for row in clean if max_rows is None else _draw(clean, max_rows, seed, report):
+    for row in clean if settings.max_rows is None else _draw(clean, settings.max_rows, settings.seed, report):
         texts = tuple(trimmed(text) for text in row.texts)
         sentences.extend(int.from_bytes(_digest(text)[:8], "little") for text in texts)
         report.nul_replaced += any(text is not None and "\0" in text for text in row.texts)
-        report.evaluation_overlap_kept += not drop_held_out and _is_held_out(texts, held_out)
+        report.evaluation_overlap_kept += not drops and _is_held_out(texts, keys)
         report.kept += 1
         more = row.label or row.group
         yield (*texts, more) if more else texts
@@ -163,22 +155,18 @@ def clean_rows(
 
 
 def _clean(
-    rows: Iterable[Row],
-    report: CleaningReport,
-    max_words: int,
-    drop_duplicates: bool,
-    held_out: set[bytes] | None,
-    near: NearDuplicates | None,
+    rows: Iterable[Row], report: CleaningReport, settings: DataSettings, keys: set[bytes], held_out: Sequence[str]
 ) -> Iterator[Row]:
     """Yield the usable rows unchanged and count the others."""
+    near = None if settings.near_duplicates is None else NearDuplicates(settings.near_duplicates, held_out)
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
         texts = tuple(trimmed(text) for text in row.texts)
-        reason = row.fault or _fault(texts, row.label, max_words)
-        if reason is None and _is_held_out(texts, held_out):
+        reason = row.fault or _fault(texts, row.label, settings.max_words)
+        if reason is None and _is_held_out(texts, keys):
             reason = "evaluation_overlap"
-        if reason is None and drop_duplicates:
+        if reason is None and "duplicates" in settings.drop:
             digest = _digest("\0".join((*texts, row.label) if row.label else texts))
             if digest in seen:
                 reason = "duplicate"
@@ -231,8 +219,8 @@ def _fault(texts: tuple[str, ...], label: str | None, max_words: int) -> str | N
     return None
 
 
-def _is_held_out(texts: tuple[str, ...], held_out: set[bytes] | None) -> bool:
-    return bool(held_out) and any(overlap_key(text) in held_out for text in texts)  # type: ignore[operator]
+def _is_held_out(texts: tuple[str, ...], keys: set[bytes]) -> bool:
+    return bool(keys) and any(overlap_key(text) in keys for text in texts)
 
 
 def _digest(text: str) -> bytes:
@@ -246,3 +234,69 @@ def _nothing_left(report: CleaningReport) -> CseError:
     told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
     chief = max(counts, key=lambda reason: counts[reason].count)
     return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")
+
+
+# ---- near-duplicates -----------------------------------------------------------------------------------------------
+
+
+class NearDuplicates:
+    """What was kept so far, and the held-out sentences.
+
+    Args:
+        threshold: Jaccard index from which two texts are near-duplicates.
+    """
+
+    def __init__(self, threshold: float, held_out: Iterable[str] = ()) -> None:
+        from datasketch import MinHash, MinHashLSH
+
+        self.threshold, self._blank = threshold, MinHash(num_perm=_HASHES, seed=1)
+        self._lsh = MinHashLSH(threshold=threshold, num_perm=_HASHES, params=bands(threshold))
+        for sentence in dict.fromkeys(held_out):
+            self._add(sentence, self._signed(sentence), NEAR_EVALUATION)
+
+    def fault(self, texts: Sequence[str]) -> str | None:
+        """Return why a row is to be dropped, or None; then later rows are compared with it.
+
+        A row is compared with earlier rows as a whole, and with held-out sentences text by text.
+        """
+        whole = "\n".join(texts)
+        signed = {text: self._signed(text) for text in (whole, *texts)}
+        if any(self._holds(text, signed[text], NEAR_EVALUATION) for text in texts):
+            return NEAR_EVALUATION
+        if self._holds(whole, signed[whole], NEAR_DUPLICATE):
+            return NEAR_DUPLICATE
+        self._add(whole, signed[whole], NEAR_DUPLICATE)
+        return None
+
+    def _signed(self, text: str) -> MinHash:
+        made = self._blank.copy()
+        made.update_batch([gram.encode("utf-8") for gram in sorted(shingles(text))])
+        return made
+
+    def _add(self, text: str, signed: MinHash, reason: str) -> None:
+        self._lsh.insert((reason, text), signed, check_duplication=False)
+
+    def _holds(self, text: str, signed: MinHash, reason: str) -> bool:
+        """Return whether a text was added for this reason that reaches the threshold."""
+        own = shingles(text)
+        return any(
+            why == reason and jaccard(own, shingles(other)) >= self.threshold for why, other in self._lsh.query(signed)
+        )
+
+
+def shingles(text: str) -> set[str]:
+    """Return the character 5-grams of a text without case and repeated white space; a shorter text is its own."""
+    text = " ".join(text.casefold().split())
+    return {text[i : i + _GRAM] for i in range(max(len(text) - _GRAM + 1, 1))}
+
+
+def jaccard(one: set[str], other: set[str]) -> float:
+    """Return the share of 5-grams that two texts have in common."""
+    return len(one & other) / len(one | other)
+
+
+def bands(threshold: float) -> tuple[int, int]:
+    """Return the bands (at least 2) and the hashes per band: as many as still propose what is at the threshold."""
+    fits = [r for r in range(1, _HASHES // 2 + 1) if 1 - (1 - threshold**r) ** (_HASHES // r) >= _FOUND]
+    per_band = max(fits, default=1)
+    return _HASHES // per_band, per_band

@@ -10,18 +10,19 @@ smaller file held out stay held out when rows are added. No text is in two parts
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
 
-from cse.data.clean import CleaningReport, Drop, text_key, trimmed
-from cse.data.draws import LEAST, draw_parts
+from cse.data.clean import CleaningReport, text_key, trimmed
 from cse.data.shape import Row
 from cse.data.tasks.kinds import HELD_OUT, PROXY, LabelledTexts, Retrieval, Task, Triplets, own_documents
 from cse.errors import CseError
 
 OVERLAP = "held_out_overlap"
+LEAST = 2  # rows of a part
 MOST = 1000  # rows of a part; a share that gives more is halved, so that a larger file holds out fewer, not other rows
 
 
@@ -31,22 +32,12 @@ class HoldOut:
     Args:
         share: about this much of the rows for each part, from 0 to 1; halved until it gives at most ``MOST`` rows.
         report: counts the training rows that hold a held-out text.
-        after: makes the training rows out of the rows that are left; None: they are the rows.
-        trained: how many of these, the first ones, are drawn and trained on all the same.
+        trained: how many of the parts, the first ones, are drawn and trained on all the same.
     """
 
-    def __init__(
-        self,
-        share: float,
-        seed: int,
-        report: CleaningReport,
-        after: Callable[[Iterator[Row]], Iterator[Row]] | None,
-        parts: int = 1,
-        trained: int = 0,
-    ) -> None:
-        self.share, self.seed, self.report, self.after = share, seed, report, after
+    def __init__(self, share: float, seed: int, report: CleaningReport, *, parts: int, trained: int) -> None:
+        self.share, self.seed, self.report, self.trained = share, seed, report, trained
         self.held: list[list[Row]] = [[] for _ in range(parts)]
-        self.trained = trained
         self.rest: list[Row] = []
         self.keys: set[bytes] = set()  # of all texts held out
 
@@ -74,7 +65,7 @@ class HoldOut:
         self.held = parts
         left = (row for row, drawn in zip(everything, part_of, strict=True) if drawn is None)
         self.rest = list(self.apart(left, self.report))
-        yield from self.rest if self.after is None else self.after(iter(self.rest))
+        yield from self.rest
 
     def apart(self, rows: Iterable[Row], report: CleaningReport) -> Iterator[Row]:
         """Yield the rows without a held-out text; drop and count the others."""
@@ -126,13 +117,37 @@ class HoldOut:
         return [drawn.get(key) for key in keys]
 
 
-def without(
-    main: HoldOut, report: CleaningReport, after: Callable[[Iterator[Row]], Iterator[Row]] | None
-) -> Callable[[Iterator[Row]], Iterator[Row]]:
-    """Return what drops and counts the rows of a further source that hold a text held out of the main one.
+def place_of(salt: str, key: bytes) -> float:
+    """Return the place of a key between 0 and 1, which depends on nothing but the salt and the key."""
+    return int.from_bytes(blake2b(salt.encode("utf-8") + b"\0" + key, digest_size=8).digest(), "big") / 2**64
+
+
+def draw_parts(sizes: Mapping[bytes, int], salt: str, share: float, parts: int, drawn: dict[bytes, int]) -> None:
+    """Draw about a share of some rows for each of several parts; add the part of each drawn key to ``drawn``.
+
+    A key is drawn where its own place says so, whatever else there is. Among few rows that can miss the share by far: a
+    part with less than half of it, or fewer than two rows, also takes the next keys, and one with half as much again
+    takes no more. Two rows stay undrawn; nothing is drawn of rows too few for that.
 
     Args:
-        after: makes its training rows out of the rows that are left; None: they are the rows.
+        sizes: rows of each key.
+        share: of the rows for each part, from 0 to 1.
+        drawn: parts of the keys drawn earlier, of which none is drawn again.
     """
-    report.dropped.setdefault(OVERLAP, Drop())
-    return lambda rows: main.apart(rows, report) if after is None else after(main.apart(rows, report))
+    rows = sum(sizes.values())
+    most = (rows - LEAST) // parts
+    if most < LEAST:
+        return
+    least = min(max(round(share * rows / 2), LEAST), most)
+    most = min(most, max(least, round(1.5 * share * rows)))
+    place = {key: place_of(salt, key) for key in sizes}
+    home = {key: int(parts * place_of(f"{salt} part", key)) for key in sizes}
+    for part in range(parts):
+        taken = sum(size for key, size in sizes.items() if drawn.get(key) == part)
+        order = {key: (home[key] != part, place[key]) for key in sizes if key not in drawn}
+        for key in sorted(order, key=order.__getitem__):
+            wanted = home[key] == part and place[key] < share * parts
+            if taken >= most or (not wanted and taken >= least):
+                break
+            drawn[key] = part
+            taken += sizes[key]

@@ -11,65 +11,54 @@ from pathlib import Path, PurePosixPath
 from cse.data.read import find_data_file
 from cse.data.shape import Row, read_rows
 from cse.errors import CseError, OfflineError, error_line
+from cse.settings.data import DataSettings
 
 _SECONDS = 5.0
 
 
-def hub_rows(
-    hub_id: str,
-    view: str,
-    *,
-    file: str,
-    revision: str = "main",
-    columns: Sequence[str] | None = None,
-    encoding: str = "utf-8",
-    score_range: tuple[float, float] = (0.0, 5.0),
-    tell: Callable[[str], object] = print,
-) -> Iterator[Row]:
-    """Stream the rows of a data set on the hub, from the cache if already downloaded.
+def hub_rows(settings: DataSettings, tell: Callable[[str], object]) -> Iterator[Row]:
+    """Stream the rows of ``hub_file``, or of the parquet files that a pattern names, read as one.
+
+    They come from the cache if they were downloaded.
 
     Args:
-        hub_id: e.g. ``princeton-nlp/datasets-for-simcse``.
-        view: see ``read_rows``.
-        file: a file of the repository, e.g. ``wiki1m_for_simcse.txt``; or a pattern, ``data/train-*.parquet``, whose
-            files are read as one.
-        revision: branch, tag or commit.
-        columns: see ``read_rows``.
-        score_range: see ``read_rows``.
+        settings: the group ``data``.
         tell: see ``read_rows``.
 
     Raises:
-        OfflineError: the hub is unreachable and the data set is not cached; of a pattern always, since the cache may
-            have some of its files.
+        OfflineError: the hub is unreachable and the file is not cached; of a pattern always, since the cache may have
+            some of its files.
     """
+    lowest, highest = settings.score_range
+    file, columns = settings.hub_file, settings.columns
+
+    def read(path: Path) -> Iterator[Row]:
+        return read_rows(path, settings.view, columns, settings.encoding, (lowest, highest), tell)
+
     if "*" not in file and "?" not in file:
-        path = find_data_file(hub_file(hub_id, file, revision), "data.hub_file")
-        return read_rows(path, view, columns, encoding, score_range, tell)
-    paths = _split(hub_id, file, revision)
-    return _joined(paths, f"{hub_id}/{file}", lambda path: read_rows(path, view, columns, encoding, score_range, tell))
+        return read(find_data_file(_download(settings, file), "data.hub_file"))
+    paths = [_download(settings, name) for name in _names(settings)]
+    return _joined(paths, f"{settings.hub_id}/{file}", read)
 
 
-def _split(hub_id: str, pattern: str, revision: str) -> list[Path]:
+def _names(settings: DataSettings) -> list[str]:
     """Return the parquet files that a pattern names, ``data/train-*.parquet``, in order of their names."""
     from huggingface_hub import list_repo_files
 
+    hub_id, pattern, revision = settings.hub_id, settings.hub_file, settings.hub_revision
     if not pattern.endswith(".parquet"):
         raise CseError(f"data.hub_file: {pattern} names several files, which must be .parquet; name one file")
-    try:
-        with _cache_only_when_unreachable():
-            there = list_repo_files(hub_id, repo_type="dataset", revision=revision)
-    except Exception as error:
-        if _offline(error):
-            raise OfflineError(
-                f"{hub_id}/{pattern}: the hub cannot be reached, and the cache may have only some of these files; name "
-                "one file, or download them elsewhere and use data.source: files"
-            ) from None
-        raise _explain(error, f"{hub_id}/{pattern}", revision) from None
+    remedy = (
+        ", and the cache may have only some of these files; name one file, or download them elsewhere and use "
+        "data.source: files"
+    )
+    with _asking(f"{hub_id}/{pattern}", revision, remedy):
+        there = list_repo_files(hub_id, repo_type="dataset", revision=revision)
     depth = pattern.count("/")
     names = sorted(name for name in there if PurePosixPath(name).match(pattern) and name.count("/") == depth)
     if not names:
         raise CseError(f"{hub_id}: no file {pattern} at revision {revision!r}; check data.hub_file")
-    return [hub_file(hub_id, name, revision) for name in names]
+    return names
 
 
 def _joined(paths: Sequence[Path], shown: str, read: Callable[[Path], Iterator[Row]]) -> Iterator[Row]:
@@ -89,77 +78,62 @@ def _joined(paths: Sequence[Path], shown: str, read: Callable[[Path], Iterator[R
         yield from read(whole)
 
 
-def hub_file(hub_id: str, file: str, revision: str = "main") -> Path:
-    """Return the local path of a file of a data set's repository, downloading it if needed.
-
-    Raises:
-        OfflineError: the hub is unreachable and the file is not cached.
-    """
+def _download(settings: DataSettings, file: str) -> Path:
     from huggingface_hub import hf_hub_download
 
-    try:
-        with _cache_only_when_unreachable():
-            return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision))
-    except Exception as error:
-        raise _explain(error, f"{hub_id}/{file}", revision) from None
+    remedy = (
+        " and the cache does not have it; download it elsewhere and use data.source: files, or set HF_HOME to a cache "
+        "that has it"
+    )
+    with _asking(f"{settings.hub_id}/{file}", settings.hub_revision, remedy):
+        return Path(hf_hub_download(settings.hub_id, file, repo_type="dataset", revision=settings.hub_revision))
 
 
 @contextmanager
-def _cache_only_when_unreachable() -> Iterator[None]:
-    """Ping the hub once; if it does not answer, use only the cache instead of retrying for half a minute."""
+def _asking(what: str, revision: str, remedy: str) -> Iterator[None]:
+    """Ask the hub, or the cache alone if it does not answer a ping; its errors become one line, those of a disk pass.
+
+    The hub's own library would try again for half a minute.
+    """
     import httpx
     from huggingface_hub import constants
+    from huggingface_hub import errors as hub
 
     was = constants.HF_HUB_OFFLINE
-    if not was:
-        try:
-            httpx.head(constants.ENDPOINT, timeout=_SECONDS)
-        except httpx.TransportError:
-            constants.HF_HUB_OFFLINE = True
     try:
+        if not was:
+            try:
+                httpx.head(constants.ENDPOINT, timeout=_SECONDS)
+            except httpx.TransportError:
+                constants.HF_HUB_OFFLINE = True
         yield
+    except hub.GatedRepoError:
+        advice = "request access on the hub and log in with `hf auth login`"
+        raise CseError(f"{what}: this data set is gated; {advice}") from None
+    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError):
+        keys = "data.hub_id, data.hub_file and data.hub_revision"
+        raise CseError(f"{what}: not on the hub at revision {revision!r}; check {keys}") from None
+    except Exception as error:
+        if _offline(error):
+            raise OfflineError(f"{what}: the hub cannot be reached{remedy}") from None
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        told = (str(error) or "no message").splitlines()[0]
+        raise CseError(f"{what}: {type(error).__name__}: {told}") from None
     finally:
         constants.HF_HUB_OFFLINE = was
 
 
-def _explain(error: Exception, what: str, revision: str) -> CseError:
-    """Turn an exception from the hub's libraries into a one-line error; re-raise disk errors."""
-    from huggingface_hub import errors as hub
-
-    reached = (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError)
-    if isinstance(error, hub.GatedRepoError):
-        return CseError(f"{what}: this data set is gated; request access on the hub and log in with `hf auth login`")
-    if isinstance(error, reached):
-        return CseError(
-            f"{what}: not on the hub at revision {revision!r}; check data.hub_id, data.hub_file and data.hub_revision"
-        )
-    if _offline(error):
-        return OfflineError(
-            f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
-            "data.source: files, or set HF_HOME to a cache that has it"
-        )
-    if isinstance(error, OSError) and error.errno is not None:
-        raise error
-    return CseError(f"{what}: {type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}")
-
-
-def _offline(error: BaseException) -> bool:
+def _offline(error: BaseException | None) -> bool:
     """Return whether an error or one of its causes means that the network is unreachable."""
     import httpx
     from huggingface_hub import errors as hub
 
-    unreachable = (
-        hub.LocalEntryNotFoundError,
-        hub.OfflineModeIsEnabled,
-        httpx.TransportError,
-        ConnectionError,
-        TimeoutError,
-    )
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, unreachable):
+    unreachable = (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError)
+    while error is not None:
+        if isinstance(error, (*unreachable, ConnectionError, TimeoutError)):
             return True
-        if isinstance(cause, hub.HfHubHTTPError) and cause.response is not None and cause.response.status_code >= 500:
+        if isinstance(error, hub.HfHubHTTPError) and error.response is not None and error.response.status_code >= 500:
             return True
-        cause = cause.__cause__ or cause.__context__
+        error = error.__cause__ or error.__context__
     return False

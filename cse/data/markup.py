@@ -5,11 +5,10 @@ from __future__ import annotations
 import copy
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
-from cse.data.passages import Section, section
 from cse.errors import CseError
 
 _BLOCKS = (
@@ -33,6 +32,22 @@ _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M 
 _FRONT_TITLE = re.compile(r"^title:(.+)$", re.M)
 
 Blocks = Iterator[tuple[bool, str]]  # whether it is a heading, text
+
+
+class Section(NamedTuple):
+    """Text under one heading, which is empty for text before the first one.
+
+    The paragraphs have no line breaks inside. ``asked``: the heading is a question and the text its answer.
+    """
+
+    heading: str
+    paragraphs: Sequence[str]
+    asked: bool = False
+
+
+def section(heading: str, paragraphs: Iterable[str]) -> Section:
+    """Return a section of a text; it answers a question if its heading ends in a question mark."""
+    return Section(heading, list(paragraphs), heading.rstrip().endswith(("?", "\uff1f", "\u061f")))
 
 
 def plain_document(text: str) -> tuple[str, list[Section]]:

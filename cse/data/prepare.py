@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -13,14 +13,11 @@ from typing import Any
 import pyarrow as pa
 
 from cse.data.clean import CleaningReport, trimmed
-from cse.data.documents import read_documents
+from cse.data.documents import read_documents, whole_document
 from cse.data.hold_out import HoldOut
-from cse.data.passages import whole_document
-from cse.data.read import TABLES, check_exists, contents, data_files, ending, find_data_file, open_table, plain
-from cse.data.row_views import DOCUMENTS, arrangement
+from cse.data.read import check_exists, contents, data_files, find_data_file
 from cse.data.sample import SAMPLE, sample_pairs
-from cse.data.shape import SCORES, pair_columns
-from cse.data.sources import open_more, open_source, unwatched, write_more
+from cse.data.sources import DOCUMENTS, open_more, open_source, unwatched, write_more
 from cse.data.store import (
     DOCUMENTS_FILE,
     REPORT_FILE,
@@ -32,11 +29,10 @@ from cse.data.store import (
     view_of,
     write_table,
 )
-from cse.data.suite import SuiteData, complete, only_pairs, read_senteval
+from cse.data.suite import SuiteData, complete, only_pairs, read_senteval, senteval_root
 from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
-from cse.data.tasks.read import is_beir, read_pairs, read_scored, read_task, read_tasks, splits_of
+from cse.data.tasks.read import Reading, is_beir, read_scored, read_task, read_tasks, splits_of
 from cse.data.tasks.store import write_tasks
-from cse.data.transfer import senteval_root
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.settings.data import DataSettings
 
@@ -61,25 +57,24 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         OSError: ``out`` is not writable.
     """
     check_folder(out, Kind.PREPARED_DATA)
-    if settings.source == "sample":
-        evaluation = SuiteData([sample_pairs("test")], dev=sample_pairs("dev"))
-        origin: dict[str, str | None] = {"dev": SAMPLE, "evaluation": SAMPLE}
-    else:
-        evaluation, origin = _file_evaluation(settings)
-    suite = _suite(settings, evaluation, origin)
+    evaluation, origin = _evaluation(settings)
+    suite = _suite(settings, evaluation, origin["evaluation"])
     source, more = open_source(settings), open_more(settings)
     cleaning = source.report
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     trained = int(no_dev and settings.dev == "none")
-    arrange = arrangement(settings, cleaning, held_out_tasks, trained)
-    apart = list(_held_out(evaluation, suite.own))
+    hold = None
+    if held_out_tasks:
+        hold = HoldOut(settings.hold_out, settings.seed, cleaning, parts=held_out_tasks, trained=trained)
+    watched = [*evaluation.test, *([evaluation.dev] if evaluation.dev is not None else []), *suite.own]
+    apart = [text for task in watched for text in held_out_texts(task)]  # no training row may hold one
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        source.write(folder / TRAIN_FILE, apart, arrange, progress=progress)
-        reports = write_more(more, folder, apart, arrange, progress=progress)
+        source.write(folder / TRAIN_FILE, apart, hold, progress=progress)
+        reports = write_more(more, folder, apart, hold, progress=progress)
         _write_documents(settings, folder)
-        if isinstance(arrange, HoldOut):
-            measured = arrange.tasks()
+        if hold is not None:
+            measured = hold.tasks()
             if no_dev and not trained:
                 evaluation, origin["dev"] = replace(evaluation, dev=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)
@@ -121,33 +116,34 @@ def _write_documents(settings: DataSettings, folder: Path) -> None:
     write_table(folder / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), distinct())
 
 
-def _file_evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
-    """Read tasks from ``evaluation_path`` and dev data from ``dev_path`` or STS-B; return the origin of each."""
-    found, name = _tasks(settings)
-    dev = _dev(settings)
-    if dev is not None:
-        return replace(found, dev=dev[0]), {"dev": dev[1], "evaluation": name}
-    if settings.dev != "stsb":
-        found = replace(found, dev=None)
-    return found, {"dev": STSB_DEV if found.dev else None, "evaluation": name}
-
-
-def _tasks(settings: DataSettings) -> tuple[SuiteData, str | None]:
+def _evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
+    """Read similarity tasks and what selects checkpoints; return the origin of each."""
+    if settings.source == "sample":
+        return SuiteData([sample_pairs("test")], dev=sample_pairs("dev")), {"dev": SAMPLE, "evaluation": SAMPLE}
     path = given_path(settings, "evaluation_path")
     if path is None:
-        return SuiteData(), None
-    if path.is_dir() and (senteval_root(path) or not data_files(path)):
-        return read_senteval(path), SENTEVAL
-    path = find_data_file(path, "data.evaluation_path")
-    return SuiteData([_scored(path, settings)]), path.name
+        found, name = SuiteData(), None
+    elif path.is_dir() and (senteval_root(path) or not data_files(path)):
+        found, name = read_senteval(path), SENTEVAL
+    else:
+        path = find_data_file(path, "data.evaluation_path")
+        found, name = SuiteData([read_scored(path, _how(settings), least=2)]), path.name
+    dev, of = found.dev if settings.dev == "stsb" else None, STSB_DEV
+    own = given_path(settings, "dev_path")
+    if own is not None:
+        if not own.is_dir() or not (is_beir(own) or splits_of(own)):
+            own = find_data_file(own, "data.dev_path")
+        dev = read_task(own, _how(settings, "data.dev_path"), scores=True)
+        of = own.name if kind_of(dev) == SCORED else dev.name
+    return replace(found, dev=dev), {"dev": None if dev is None else of, "evaluation": name}
 
 
-def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str | None]) -> SuiteData:
+def _suite(settings: DataSettings, evaluation: SuiteData, origin: str | None) -> SuiteData:
     """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
-    own = settings.source == "sample" or origin["evaluation"] != SENTEVAL
-    suite = only_pairs(evaluation.test) if own else complete(Path(settings.evaluation_path), evaluation)
     if settings.source == "sample":
-        return suite
+        return only_pairs(evaluation.test)
+    senteval = Path(settings.evaluation_path)
+    suite = complete(senteval, evaluation) if origin == SENTEVAL else only_pairs(evaluation.test)
     suite = suite.with_tasks(own_tasks(settings))
     captions = given_path(settings, "cxc_path")
     return suite if captions is None else suite.with_captions(captions)
@@ -156,7 +152,7 @@ def _suite(settings: DataSettings, evaluation: SuiteData, origin: dict[str, str 
 def own_tasks(settings: DataSettings) -> list[Task]:
     """Read the tasks at ``data.task_path``; none without a path."""
     path = given_path(settings, "task_path")
-    return [] if path is None else read_tasks(path, **_how(settings), setting="data.task_path")
+    return [] if path is None else read_tasks(path, _how(settings, "data.task_path"))
 
 
 def given_path(settings: DataSettings, key: str) -> Path | None:
@@ -168,41 +164,11 @@ def given_path(settings: DataSettings, key: str) -> Path | None:
     return None if path.is_dir() and not contents(path) else path
 
 
-def _dev(settings: DataSettings) -> tuple[Task, str] | None:
-    """Read the user's own task that selects checkpoints, and return where it is from; None without one.
-
-    A file of pairs with scores counts as such, whatever else it has.
-    """
-    path = given_path(settings, "dev_path")
-    if path is None:
-        return None
-    if not path.is_dir() or not (is_beir(path) or splits_of(path)):
-        path = find_data_file(path, "data.dev_path")
-        there = open_table(path, settings.encoding).columns if ending(path) in TABLES else []
-        pairs = pair_columns(there, str(path), scores=True)
-        if pairs and pairs.label in SCORES:
-            lowest, highest = settings.score_range
-            dev = read_pairs(path, plain(path).stem, settings.encoding, (lowest, highest), pairs)
-            return dev, path.name if kind_of(dev) == SCORED else dev.name
-    task = read_task(path, **_how(settings), setting="data.dev_path")
-    return task, path.name if kind_of(task) == SCORED else task.name
-
-
-def _scored(path: Path, settings: DataSettings) -> ScoredPairs:
-    lowest, highest = settings.score_range
-    return read_scored(path, plain(path).stem, settings.encoding, (lowest, highest), least=2)
-
-
-def _how(settings: DataSettings) -> dict[str, Any]:
+def _how(settings: DataSettings, setting: str = "") -> Reading:
     """Return how to read tasks: labelled ones have the columns of the labelled rows to train on."""
+    lowest, highest = settings.score_range
     labelled = settings.columns if settings.view == "categories" else None
-    return {"encoding": settings.encoding, "score_range": tuple(settings.score_range), "labelled": labelled}
-
-
-def _held_out(evaluation: SuiteData, own: Sequence[Task]) -> Iterator[str]:
-    """Yield the texts that no training row may hold: dev data, evaluation pairs, the user's own tasks."""
-    for task in (*evaluation.test, evaluation.dev, *own):
-        yield from () if task is None else held_out_texts(task)
+    return Reading(settings.encoding, (lowest, highest), labelled, setting)
 
 
 def _report(
@@ -213,7 +179,7 @@ def _report(
     suite: SuiteData,
 ) -> dict[str, Any]:
     notes = []
-    dev = evaluation.dev
+    dev, made = evaluation.dev, settings.made_from
     if dev is None and settings.dev != "none":
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
     if not evaluation.test and not suite.own:
@@ -223,16 +189,15 @@ def _report(
     notes += unwatched(settings)
     if evaluation.missing:
         notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
+    selects: dict[str, Any] = {"from": origin["dev"], "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0}
+    if dev is not None and not isinstance(dev, ScoredPairs):
+        selects["task"] = _in_report(dev)
     return {
         "source": settings.source,
         "view": settings.rows,
-        **({"made_from": settings.made_from} if settings.made_from else {}),
+        **({"made_from": made} if made else {}),
         "train": cleaning.as_dict(),
-        "dev": {
-            "from": origin["dev"],
-            "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0,
-            **({} if dev is None or isinstance(dev, ScoredPairs) else {"task": _in_report(dev)}),
-        },
+        "dev": selects,
         "evaluation": {
             "from": origin["evaluation"],
             "pairs": sum(map(len, evaluation.test)),
@@ -248,10 +213,5 @@ def _report(
 
 
 def _in_report(task: Task) -> dict[str, Any]:
-    """Return kind, description and counts of a task."""
-    return {
-        "kind": kind_of(task),
-        "description": describe(task),
-        "items": len(task),
-        "texts": sum(1 for _ in all_texts(task)),
-    }
+    texts = sum(1 for _ in all_texts(task))
+    return {"kind": kind_of(task), "description": describe(task), "items": len(task), "texts": texts}

@@ -8,9 +8,11 @@ r"""Read files of rows: find them, decode them, and stream their records with li
   thousand; ``data.text`` is the key ``text`` of the object ``data``.
 * parquet: columns of the file; row numbers serve as line numbers.
 
-Text may be gzipped. A byte order mark is not part of the first line, and one of UTF-16 says so. Nothing here is a
-library's reader because none tells rows from mistakes: `DuckDB`, `pyarrow` and `datasets` all read 25 of 30 rows where
-two stray quotes stand, and take ``sep=;`` for the header.
+Text may be gzipped. A byte order mark is not part of the first line, and one of UTF-16 says so.
+
+Python's ``csv`` and ``json`` split the lines of text, because no larger reader tells rows from mistakes: `DuckDB`,
+`pyarrow` and `datasets` read 25 of 30 rows where two stray quotes stand and take ``sep=;`` for the header, DuckDB reads
+a file whose second row has a field too many as a table without rows, and each takes 0.2 to 4 seconds to start.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Literal
+from typing import Any, BinaryIO, Literal, cast
 
-from cse.data.checks import check_columns, is_text_type, listed, no_rows
+from cse.data.checks import listed, no_rows
 from cse.errors import CseError, nearest
 
 Format = Literal["txt", "csv", "tsv", "jsonl", "parquet"]
@@ -44,7 +46,6 @@ FORMATS: dict[str, Format] = {
     ".parquet": "parquet",
 }
 TABLES = sorted(ending for ending, kind in FORMATS.items() if kind != "txt")
-_MARK = "\ufeff"
 BLANK: tuple[Any, ...] = ()
 Numbered = tuple[int, Any]
 
@@ -146,74 +147,34 @@ def text_lines(path: Path, encoding: str | None = None) -> Iterator[str]:
 
 
 def file_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", advice: str = _SAVE) -> Iterator[str]:
-    """Yield the lines of an open file, positioned at its start, without their line ends."""
-    marked = codecs.lookup(encoding).name == "utf-8"
-    for line in decoded_lines(unpacked(file, shown), shown, encoding, advice=advice):
-        if marked:
-            marked, line = False, line.removeprefix(_MARK)
-            if not line:
-                continue
-        yield line.rstrip("\r\n")
-
-
-def decoded_lines(file: BinaryIO, shown: str, encoding: str = "utf-8", *, advice: str = _SAVE) -> Iterator[str]:
-    """Yield the lines of an open file with their line ends and any byte order mark.
+    """Yield the lines of an open file, positioned at its start, without line ends and byte order mark.
 
     Args:
-        encoding: encoding of the bytes.
+        shown: its name; one that ends in ``.gz`` is unpacked.
         advice: remedy for a byte that does not decode.
     """
-    head = _head(file)
-    longest = _LONGEST_ARRAY if _is_array(head) else _LONGEST
+    packed, most = shown.lower().endswith(_PACKED), 0
+    if packed:
+        most = max(_EXPANDED, _RATIO * file.seek(0, io.SEEK_END))
+        file.seek(0)
     try:
-        unmarked = 3 * head.count(0) > len(head) and _encoding(head, encoding) == "utf-8"
-        if codecs.lookup(encoding).name == "utf-8" and (unmarked or head.startswith(codecs.BOM_UTF32_LE)):
-            raise UnicodeError  # UTF-16 without its mark, or UTF-32
-        text = io.TextIOWrapper(file, _encoding(head, encoding), errors="surrogateescape", newline="")
+        stream = cast(BinaryIO, gzip.GzipFile(fileobj=file)) if packed else file
+        head = _head(stream)
+        longest = _LONGEST_ARRAY if head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"[" else _LONGEST
+        text = io.TextIOWrapper(stream, _codec(head, encoding), errors="surrogateescape", newline="")
         for number, line in enumerate(iter(partial(text.readline, longest + 1), ""), start=1):
             if len(line) > longest and not line.endswith(("\n", "\r")):
                 raise CseError(f"{shown}:{number}: a line of over {longest:,} characters; break it into several")
+            if packed and stream.tell() > most:
+                raise CseError(f"{shown}: holds over {most:,} bytes, {_RATIO} for each of its own; unpack it")
             if not line.isascii() and (found := _ESCAPED_BYTE.search(line)):
                 byte = ord(found.group()) - 0xDC00
                 raise CseError(f"{shown}:{number}: byte 0x{byte:02x} is not {encoding}; {advice}")
-            yield line
+            yield line.rstrip("\r\n")
+    except (gzip.BadGzipFile, EOFError, zlib.error):
+        raise CseError(f"{shown}: not gzip, or cut off; pack it again") from None
     except UnicodeError:
         raise CseError(f"{shown}: not {encoding}; {advice}") from None
-
-
-def _is_array(head: bytes) -> bool:
-    """Return whether a file that begins with these bytes is one JSON array, if it is JSON."""
-    return head.removeprefix(codecs.BOM_UTF8).lstrip()[:1] == b"["
-
-
-def unpacked(file: BinaryIO, shown: str) -> BinaryIO:
-    """Return what a gzipped file holds, by its name; other files as they are."""
-    if not shown.lower().endswith(_PACKED):
-        return file
-    size = file.seek(0, io.SEEK_END)
-    file.seek(0)
-    return _Unpacked(file, shown, max(_EXPANDED, _RATIO * size))  # type: ignore[return-value]
-
-
-class _Unpacked(gzip.GzipFile):
-    def __init__(self, file: BinaryIO, shown: str, most: int) -> None:
-        super().__init__(fileobj=file)
-        self._shown, self._most = shown, most
-
-    def peek(self, size: int = 0) -> bytes:
-        try:
-            return super().peek(size)
-        except (OSError, EOFError, zlib.error):
-            return b""  # reading tells
-
-    def read1(self, size: int = -1) -> bytes:
-        try:
-            found = super().read1(size)
-        except (OSError, EOFError, zlib.error):
-            raise CseError(f"{self._shown}: not gzip, or cut off; pack it again") from None
-        if self.tell() > self._most:
-            raise CseError(f"{self._shown}: holds over {self._most:,} bytes, {_RATIO} for each of its own; unpack it")
-        return found
 
 
 def _head(file: BinaryIO) -> bytes:
@@ -224,10 +185,16 @@ def _head(file: BinaryIO) -> bytes:
     return head
 
 
-def _encoding(head: bytes, encoding: str) -> str:
+def _codec(head: bytes, encoding: str) -> str:
+    """Return the codec of a file that begins with these bytes; raise ``UnicodeError`` if they are not UTF-8 as said."""
     name = codecs.lookup(encoding).name
-    marked = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return "utf-16" if name == "utf-8" and marked else name
+    if name != "utf-8":
+        return name
+    if head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) and not head.startswith(codecs.BOM_UTF32_LE):
+        return "utf-16"
+    if 3 * head.count(0) > len(head) or head.startswith(codecs.BOM_UTF32_LE):
+        raise UnicodeError("UTF-16 without its mark, or UTF-32")
+    return "utf-8-sig"
 
 
 # ---- tables --------------------------------------------------------------------------------------------------------
@@ -235,7 +202,7 @@ def _encoding(head: bytes, encoding: str) -> str:
 
 @dataclass(frozen=True)
 class TableFile:
-    """An open table; its rows can be read once.
+    """An open table; its rows can be read again.
 
     Attributes:
         columns: names of all columns.
@@ -248,8 +215,16 @@ class TableFile:
     schema: Any = None
 
     def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
-        """Return the rows with the values of the named columns, see ``rows``."""
-        check_columns(self.shown, self.columns, names, self.schema, texts, lists=True)
+        """Return the rows with the values of the named columns, of which the first ones are texts or lists of them."""
+        for name in names:
+            if (count := self.columns.count(name)) > 1:
+                raise CseError(f"{self.shown}: {count} columns {name!r}; give each its own name")
+        for name in names[:texts] if self.schema is not None else ():
+            kind = _type_of(self.schema, name)
+            if str(kind).startswith(("list", "large_list")):
+                kind = kind.value_type
+            if not _is_text(kind) and str(kind) != "null":
+                raise CseError(f"{self.shown}: column {name!r} holds {kind}, not text; name another")
         return self.rows(names)
 
 
@@ -268,37 +243,37 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 
 
 def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> TableFile | None:
-    """Read a csv, tsv or jsonl table lazily; None if it has no row.
+    """Read a csv, tsv or jsonl table lazily; None if a csv or tsv table has no row.
 
     Args:
-        read: yields the lines without their line ends; called twice of a jsonl table.
+        read: yields the lines without their line ends; called again for each reading of the rows.
     """
-    separator, first, lines = ",", 1, iter(read())
-    above: list[Numbered] = []
     if kind == "jsonl":  # the first object may lack what others have
-        known = islice(json_records(lines, shown), _SEEN)
+        known = islice(json_records(read(), shown), _SEEN)
         columns = list(dict.fromkeys(key for _, record in known if record is not BLANK for key in _keys(record)))
-        records = json_records(read(), shown)
-    else:
-        if kind == "csv":
-            separator, first, lines = _separator_of(lines, first)
-        records = delimited_records(lines, kind, shown, first, separator=separator)
-        for head in records:
-            if head[1] is not BLANK:
-                columns = [name.strip() for name in head[1]]
-                break
-            above.append(head)
-        else:
-            return None
+
+        def objects(names: Sequence[str]) -> Iterator[Numbered]:
+            for number, record in json_records(read(), shown):
+                yield number, BLANK if record is BLANK else [_value(record, name) for name in names]
+
+        return TableFile(shown, columns, objects)
+    separator, first = _separator_of(read()) if kind == "csv" else ("\t", 1)
+
+    def records() -> Iterator[Numbered]:
+        return delimited_records(islice(read(), first - 1, None), kind, shown, first, separator=separator)
+
+    head = next((record for _, record in records() if record is not BLANK), None)
+    if head is None:
+        return None
+    columns = [name.strip() for name in head]
 
     def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        # an object may have a key that the first one lacks
-        places = [] if kind == "jsonl" else [columns.index(name) for name in names]
-        for number, record in chain(above, records):
+        places, begun = [columns.index(name) for name in names], False
+        for number, record in records():
             if record is BLANK:
                 yield number, BLANK
-            elif kind == "jsonl":
-                yield number, [_value(record, name) for name in names]
+            elif not begun:
+                begun = True
             elif len(record) != len(columns):
                 advice = "remove tabs and line breaks from the sentences"
                 if kind == "csv":
@@ -310,22 +285,16 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
     return TableFile(shown, columns, rows)
 
 
-def _separator_of(lines: Iterator[str], first: int) -> tuple[str, int, Iterator[str]]:
-    """Return what separates the fields of a csv file, the number of its first line and the lines.
+def _separator_of(lines: Iterator[str]) -> tuple[str, int]:
+    """Return what separates the fields of a csv file and the number of its first line.
 
     It is what Excel's line ``sep=`` names, which is skipped; else the candidate that stands most often outside quotes
     in the first line that is not blank; else the comma.
     """
-    above = []
-    for line in lines:
-        above.append(line)
-        if line.strip():
-            break
-    named = _SEPARATOR_LINE.fullmatch(above[-1]) if above else None
-    if named:
-        return named[1], first + len(above), lines
-    bare = "".join(above[-1].split('"')[::2]) if above else ""
-    return max(_SEPARATORS, key=bare.count), first, chain(above, lines)
+    number, line = next(((number, line) for number, line in enumerate(lines, start=1) if line.strip()), (0, ""))
+    if named := _SEPARATOR_LINE.fullmatch(line):
+        return named[1], number + 1
+    return max(_SEPARATORS, key="".join(line.split('"')[::2]).count), 1
 
 
 def delimited_records(
@@ -475,6 +444,21 @@ def _fields(fields: Any, above: str = "") -> Iterator[str]:
             yield from _fields(field.type, f"{above}{field.name}.")
 
 
+def _type_of(schema: Any, name: str) -> Any:
+    top, *below = [name] if name in schema.names else name.split(".")
+    kind = schema.field(top).type
+    for part in below:
+        kind = kind.field(part).type
+    return kind
+
+
+def _is_text(kind: Any) -> bool:
+    from pyarrow import types
+
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+
+
 def _open_parquet(file: Path | BinaryIO, shown: str) -> Any:
     """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated.
 
@@ -524,7 +508,7 @@ def _characters(column: Any) -> int:
 
     if types.is_struct(column.type):
         return sum(map(_characters, column.flatten()))
-    if not types.is_dictionary(column.type) or not is_text_type(column.type):
+    if not types.is_dictionary(column.type) or not _is_text(column.type):
         return int(column.nbytes)
     counts = column.indices.drop_null().value_counts()
     lengths = pc.cast(pc.binary_length(column.dictionary), "int64").take(counts.field("values"))
@@ -532,13 +516,13 @@ def _characters(column: Any) -> int:
 
 
 def _values(batch: Any, name: str) -> list[Any]:
-    import pyarrow.compute as pc
     from pyarrow import types
 
-    there = batch.schema.names
-    top, *below = [name] if name in there else name.split(".")
-    column = pc.struct_field(batch.column(top), below) if below else batch.column(top)
-    if not types.is_dictionary(column.type):
-        return list(column.to_pylist())
-    texts = column.dictionary.to_pylist()  # a text that repeats is one object
-    return [None if place is None else texts[place] for place in column.indices.to_pylist()]
+    top = name if name in batch.schema.names else name.partition(".")[0]
+    column = batch.column(top)
+    if types.is_dictionary(column.type):
+        texts = column.dictionary.to_pylist()  # a text that repeats is one object
+        values = [None if place is None else texts[place] for place in column.indices.to_pylist()]
+    else:
+        values = column.to_pylist()
+    return values if top == name else [_value({top: value}, name) for value in values]

@@ -13,7 +13,8 @@ labelled        two texts and an NLI label
 
 A label of a pair says that its texts belong together (1, true, yes, duplicate, entailment, ...), that they do not (0,
 false, no, not_duplicate, contradiction, ...), or neither (neutral); numbers beyond 0 and 1 are scores. All values of
-the column decide which; a column that can be read in two ways is refused.
+the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each line, or
+fields between tabs: under a line of usual names, or in the order of the shape.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from cse.choices import ENTAILMENT, LABELS, NEUTRAL
 from cse.data.checks import check_column, check_text, column_hint, listed, no_rows, required_text
-from cse.data.read import ending, open_table, text_lines
+from cse.data.read import TableFile, ending, open_table, text_lines, text_table
 from cse.errors import CseError
 
 # two texts of a row that belong together, unless a label says otherwise
@@ -45,6 +46,13 @@ _LABELS = ("gold_label", "label", "is_duplicate", "duplicate", "is_paraphrase", 
 SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "gold")
 TEXTS, CATEGORIES = ("text", "sentence"), ("category", "label", "intent")
 LABELLED = "labelled"
+_USUAL = {
+    "sentences": ("text",),
+    "pairs": ("sent0", "sent1"),
+    "triplets": ("sent0", "sent1", "hard_neg"),
+    LABELLED: ("sentence1", "sentence2", "label"),
+    "categories": ("text", "category"),
+}
 JUDGED = ("pairs", "triplets")  # views of which labels make the rows
 _SENTENCES = (*TEXTS, "sent0", "sentence1", "anchor", "premise")
 # a column of numbers with such a name may be a label that the table does not know
@@ -106,7 +114,7 @@ def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> C
 
     With ``scores``, a column of scores is taken before others.
     """
-    texts = next((pair for pair in (*PAIRS, NLI) if set(pair) <= set(there)), None)
+    texts = _first_of((*PAIRS, NLI), there)
     if texts is None:
         return None
     found = [name for name in (*SCORES, *_LABELS) if name in there and name not in texts]
@@ -123,8 +131,12 @@ def pair_columns(there: Sequence[str], shown: str, *, scores: bool = False) -> C
 def triplet_columns(there: Sequence[str]) -> Columns | None:
     """Return the columns of an anchor, a positive and its hard negatives; None if there are none."""
     negatives = tuple(name for name in there if _NEGATIVE.fullmatch(name))
-    texts = next((pair for pair in PAIRS if set(pair) <= set(there)), None)
+    texts = _first_of(PAIRS, there)
     return Columns((*texts, *dict.fromkeys(negatives))) if texts and negatives else None
+
+
+def _first_of(pairs: Iterable[tuple[str, str]], there: Sequence[str]) -> tuple[str, str] | None:
+    return next((pair for pair in pairs if set(pair) <= set(there)), None)
 
 
 def sentence_columns(there: Sequence[str]) -> Columns | None:
@@ -139,12 +151,13 @@ def category_columns(there: Sequence[str]) -> Columns | None:
 
 
 def choose_columns(
-    path: Path, there: Sequence[str], view: str, columns: Sequence[str] | None, setting: str = "data.columns"
+    table: TableFile, view: str, columns: Sequence[str] | None, setting: str = "data.columns"
 ) -> Columns:
     """Return the columns to read; errors name ``setting``."""
+    there = table.columns
     if columns is not None:
         for name in columns:
-            check_column(name, there, str(path), setting)
+            check_column(name, there, table.shown, setting)
         count = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
         return Columns(tuple(columns[:count]), *columns[count:])
     found: Columns | None = None
@@ -154,28 +167,21 @@ def choose_columns(
         found = category_columns(there)
     elif view == LABELLED:
         label = next((name for name in _LABELS if name in there), None)
-        texts = next((pair for pair in (*PAIRS, NLI) if set(pair) <= set(there)), None)
+        texts = _first_of((*PAIRS, NLI), there)
         found = Columns(texts, label) if texts and label else None
     else:
         found = triplet_columns(there) if view == "triplets" else None
-        found = found or pair_columns(there, str(path))
+        found = found or pair_columns(there, table.shown)
         if found and not found.label and (len(found.texts) == 2 if view == "triplets" else found.texts == NLI):
-            raise _missing(path, "hard_neg" if view == "triplets" else "label", there, view, setting)
+            raise _missing(table, "hard_neg" if view == "triplets" else "label", view, setting)
     if found is None:
-        wanted = {
-            "sentences": ("text",),
-            "pairs": ("sent0", "sent1"),
-            "triplets": ("sent0", "sent1", "hard_neg"),
-            LABELLED: ("sentence1", "sentence2", "label"),
-            "categories": ("text", "category"),
-        }[view]
-        raise _missing(path, next(name for name in wanted if name not in there), there, view, setting)
+        raise _missing(table, next(name for name in _USUAL[view] if name not in there), view, setting)
     return found
 
 
-def _missing(path: Path, name: str, there: Sequence[str], view: str, setting: str) -> CseError:
-    purpose = f" for data.view: {view}" if setting == "data.columns" else ""
-    return CseError(f"{path}: no column {name!r}{purpose}{column_hint(name, there)}; name yours in {setting}")
+def _missing(table: TableFile, name: str, view: str, setting: str) -> CseError:
+    purpose, hint = f" for data.view: {view}" if setting == "data.columns" else "", column_hint(name, table.columns)
+    return CseError(f"{table.shown}: no column {name!r}{purpose}{hint}; name yours in {setting}")
 
 
 # ---- labels --------------------------------------------------------------------------------------------------------
@@ -256,13 +262,12 @@ class Judge(NamedTuple):
         return word in _NO_LABEL or (word == UNLABELLED and not self.graded)
 
 
-def judge_of(
-    values: Iterable[tuple[int, Any]], columns: Columns, shown: str, score_range: tuple[float, float] = _RANGE
-) -> Judge:
+def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float] = _RANGE) -> Judge:
     """Return how the labels of pairs are to be read, by all of them."""
-    lines: dict[str, int] = {}
-    for line, value in values:
-        lines.setdefault(_word(value), line)
+    shown, lines = table.shown, dict[str, int]()
+    for line, values in table.pick([str(columns.label)]):
+        if values:
+            lines.setdefault(_word(values[0]), line)
     for blank in _NO_LABEL:
         lines.pop(blank, None)
     if UNLABELLED in lines and score_range[0] >= 0:
@@ -329,34 +334,32 @@ def _of_class(label: str | None) -> bool | None:
     return None if label in (NEUTRAL, None) else label == ENTAILMENT
 
 
-def holds_labels(path: Path, name: str, encoding: str | None = None) -> bool:
+def holds_labels(table: TableFile, name: str) -> bool:
     """Return whether the first values of a column are labels or scores of pairs."""
-    ((seen, _),) = _first_values(path, [name], encoding)
-    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in seen)
+    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in _first_values(table, [name])[name])
 
 
-def _check_unknown(path: Path, columns: Columns, encoding: str | None) -> None:
+def _check_unknown(table: TableFile, columns: Columns) -> None:
     """Refuse pairs beside a column that may hold their labels, under a name that is not known."""
-    there = open_table(path, encoding).columns
+    there = table.columns
     others = [name for name in dict.fromkeys(there) if name not in columns.texts and there.count(name) == 1]
-    for seen, name in _first_values(path, others, encoding):
+    for name, seen in _first_values(table, others).items():
         scores = seen and _SUSPECT.search(name) and all(map(_NUMBER.fullmatch, seen))
         if scores or (len(seen) > 1 and all(map(_is_label, seen))):
             texts = ", ".join(columns.texts)
             raise CseError(
-                f"{path}: column {name!r} may say which pairs belong together; if so, set data.columns: [{texts}, "
-                f"{name}], else [{texts}]"
+                f"{table.shown}: column {name!r} may say which pairs belong together; if so, set data.columns: "
+                f"[{texts}, {name}], else [{texts}]"
             )
 
 
-def _first_values(
-    path: Path, names: list[str], encoding: str | None, most: int | None = _SEEN
-) -> list[tuple[set[str], str]]:
-    words: list[set[str]] = [set() for _ in names]
-    for _, values in islice(open_table(path, encoding).pick(names), most) if names else ():
-        for seen, value in zip(words, values, strict=False):
-            seen.add(_word(value))
-    return [(seen.difference(_NO_LABEL), name) for seen, name in zip(words, names, strict=True)]
+def _first_values(table: TableFile, names: list[str], most: int | None = _SEEN) -> dict[str, set[str]]:
+    """Return what the first rows hold in these columns, by column."""
+    words: dict[str, set[str]] = {name: set() for name in names}
+    for _, values in islice(table.pick(names), most) if names else ():
+        for name, value in zip(names, values, strict=False):
+            words[name].add(_word(value))
+    return {name: seen.difference(_NO_LABEL) for name, seen in words.items()}
 
 
 def _is_judgement(text: str) -> bool:
@@ -382,44 +385,40 @@ def read_rows(
 
     Args:
         path: a file, see ``find_data_file``.
-        view: ``sentences``, ``pairs``, ``triplets``, ``labelled`` or ``categories``.
         columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
         tell: is told, before the first row, how scores are read.
     """
     if ending(path) == ".txt":
         if columns is not None:
             raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
-        rows = _tab_separated(path, view, encoding)
         if view == "sentences":
-            rows = (Row(number, (line,)) for number, line in enumerate(text_lines(path, encoding), start=1))
-        return _refuse_none(path, rows)
-    table = open_table(path, encoding)
-    chosen = choose_columns(path, table.columns, view, columns)
+            lines = enumerate(text_lines(path, encoding), start=1)
+            return _refuse_none(path, (Row(number, (line,)) for number, line in lines))
+        table = _tabbed(path, view, encoding)
+    else:
+        table = open_table(path, encoding)
+    chosen = choose_columns(table, view, columns)
     judge = None
     if view == LABELLED:
-        ((seen, _),) = _first_values(path, [str(chosen.label)], encoding, None)
-        if found := seen - {UNLABELLED}:
+        label = str(chosen.label)
+        if found := _first_values(table, [label], None)[label] - {UNLABELLED}:
             _of_numbers(found, chosen._replace(texts=NLI), str(path))
     elif view in JUDGED and chosen.label:
-        labels = open_table(path, encoding).pick([chosen.label])
-        judge = judge_of(((line, values[0]) for line, values in labels if values), chosen, str(path), score_range)
+        judge = judge_of(table, chosen, score_range)
         tell(judge.told)
     elif view == "pairs" and columns is None:
-        _check_unknown(path, chosen, encoding)
-    records = table.pick(chosen.names, len(chosen.texts))
-    return _refuse_none(path, rows_of(path, records, view, chosen, judge))
+        _check_unknown(table, chosen)
+    return _refuse_none(path, rows_of(table, view, chosen, judge))
 
 
-def rows_of(
-    path: Path, records: Iterable[tuple[int, Any]], view: str, columns: Columns, judge: Judge | None = None
-) -> Iterator[Row]:
-    """Make rows of records, the values of ``columns`` with their line; those of a blank line are empty."""
+def rows_of(table: TableFile, view: str, columns: Columns, judge: Judge | None = None) -> Iterator[Row]:
+    """Make rows of a table; a blank line is one without texts."""
     if judge is not None and view == "triplets":
-        yield from _beside_negatives(rows_of(path, records, "pairs", columns, judge))
+        yield from _beside_negatives(rows_of(table, "pairs", columns, judge))
         return
     width = {"sentences": 1, "categories": 1, "triplets": 3}.get(view, 2)
-    for line, values in records:
-        where = f"{path}:{line}"
+    for line, values in table.pick(columns.names, len(columns.texts)):
+        where = f"{table.shown}:{line}"
         if not values:
             yield Row(line, (None,) * (width + (view in (LABELLED, "categories"))))
         elif view in (LABELLED, "categories"):
@@ -466,50 +465,44 @@ def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
             yield row._replace(texts=(*row.texts, hard))
 
 
-def _tab_separated(path: Path, view: str, encoding: str) -> Iterator[Row]:
-    """Read rows of a txt file, separated by tabs; skip a first line of usual names as a header."""
-    width = {"sentences": 1, "pairs": 2, "categories": 2}.get(view, 3)
-    chosen = Columns(
-        ("",) * (width - (view in (LABELLED, "categories"))), "" if view in (LABELLED, "categories") else None
-    )
+def _tabbed(path: Path, view: str, encoding: str) -> TableFile:
+    """Open a txt file of fields between tabs, under a line of usual names or else in the order of the view."""
+    head, names = next(text_lines(path, encoding), "").split("\t"), _USUAL[view]
+    found = category_columns(head) if view == "categories" else triplet_columns(head) or pair_columns(head, str(path))
+    if found is not None and set(found.names) == set(head):
+        table = text_table(partial(text_lines, path, encoding), "tsv", str(path))
+        assert table is not None  # noqa: S101 - it has a head
+        return table
+
+    def fields() -> Iterator[tuple[int, list[str]]]:
+        for number, line in enumerate(text_lines(path, encoding), start=1):
+            yield number, line.split("\t") if line.strip() else []
+
     if view in JUDGED:  # a hard negative may be "no" or "1990", not each of them
-        behind = partial(_fields, path, encoding, width - (view == "triplets"))
-        first = next(behind(), None)
-        if first and all(any(map(_is_judgement, texts)) for _, texts in behind()):
+        behind = ((number, texts[2:]) for number, texts in fields() if texts)
+        first = next(behind, None)  # perhaps names
+        second = next(behind, first)
+        if second and all(any(map(_is_judgement, texts)) for _, texts in chain((second,), behind)):
             raise CseError(
-                f"{path}:{first[0]}: a label or score stands behind the texts; write a line with names first, such as "
+                f"{path}:{second[0]}: a label or score stands behind the texts; write a line with names first, such as "
                 "sentence1, sentence2, label, and call the file .tsv"
             )
-    if view == LABELLED:
-        split = (line.split("\t") for line in text_lines(path, encoding))
-        words = {
-            _word(texts[2]) for n, texts in enumerate(split) if len(texts) > 2 and (n or not _is_header(texts, view))
-        }
-        if seen := words.difference(_NO_LABEL, {UNLABELLED}):
-            _of_numbers(seen, Columns(NLI, "label"), str(path))
-    for number, line in enumerate(text_lines(path, encoding), start=1):
-        texts = tuple(line.split("\t"))
-        if line.strip() and len(texts) < width:
-            raise CseError(
-                f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {width}, "
-                "separated by tabs; use a csv file or set data.view: sentences"
-            )
-        if number > 1 or not _is_header(texts, view):
-            yield from rows_of(path, [(number, texts if line.strip() else ())], view, chosen)
 
+    place = {name: number for number, name in enumerate(names)}
+    if view not in JUDGED:
+        place[names[-1]] = -1  # the label is the last field
 
-def _fields(path: Path, encoding: str, start: int) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number and the fields from ``start`` on of each line but the first, which may be a header."""
-    lines = enumerate(text_lines(path, encoding), start=1)
-    split = ((number, line.split("\t")[start:]) for number, line in lines if line.strip())
-    first, second = next(split, None), next(split, None)
-    yield from (one for one in (second or first,) if one)
-    yield from split
+    def rows(wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+        for number, texts in fields():
+            if texts and len(texts) < len(names):
+                raise CseError(
+                    f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {len(names)}, "
+                    "separated by tabs; use a csv file or set data.view: sentences"
+                )
+            several = view == "triplets" or not texts  # further fields are further negatives
+            yield number, texts if several else [texts[place[name]] for name in wanted]
 
-
-def _is_header(texts: Sequence[str], view: str) -> bool:
-    found = category_columns(texts) if view == "categories" else triplet_columns(texts) or pair_columns(texts, "")
-    return found is not None and set(found.names) == set(texts)
+    return TableFile(str(path), list(names), rows)
 
 
 def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
@@ -526,7 +519,7 @@ def read_texts(
     """Read one column of a csv, tsv, jsonl or parquet file, in which an empty field counts as text."""
     table = open_table(path, encoding)
     asked = None if column is None else [column]
-    names = list(choose_columns(path, table.columns, "sentences", asked, "--column").texts)
+    names = list(choose_columns(table, "sentences", asked, "--column").texts)
     if beside:
         check_column(beside, table.columns, str(path), "--domain-column")
         names.append(beside)

@@ -8,15 +8,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import CleaningReport, clean_rows, overlap_keys
-from cse.data.hold_out import HoldOut, without
+from cse.data.clean import NEAR_DUPLICATE, NEAR_EVALUATION, CleaningReport, Drop, clean_rows
+from cse.data.documents import document_rows, read_documents
+from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.hub import hub_rows
 from cse.data.read import find_data_file
-from cse.data.row_views import CATEGORIES, DOCUMENTS, arrangement, near_duplicates, own_rows, report_of
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
@@ -24,6 +25,9 @@ from cse.errors import CseError
 from cse.settings.data import DataSettings
 
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
+DOCUMENTS, CATEGORIES = "documents", "categories"
+ALONE = "alone_in_label"
+_REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
 
@@ -33,7 +37,8 @@ class Source:
 
     Attributes:
         settings: the group ``data`` as if this were the only source.
-        notes: how they are read, if that is not obvious.
+        report: of its cleaning.
+        notes: how its rows are read, if that is not obvious.
     """
 
     settings: DataSettings
@@ -41,34 +46,25 @@ class Source:
     rows: Iterator[Row]
     notes: list[str]
 
-    def write(
-        self,
-        path: Path,
-        held_out: Sequence[str],
-        arrange: Callable[[Iterator[Row]], Iterator[Row]] | None,
-        *,
-        progress: bool,
-    ) -> None:
+    def write(self, path: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> None:
         """Write the clean rows.
 
         Args:
-            arrange: makes other rows out of the clean ones, see ``arrangement``.
+            evaluation: texts that no training row may hold.
+            hold: holds rows out of the main source; of a further one it drops those with a text it held out.
             progress: whether to show a progress bar on stderr, if it is a terminal.
         """
-        settings = self.settings
+        settings, report = self.settings, self.report
+
+        def arranged(rows: Iterator[Row]) -> Iterator[Row]:
+            if hold is not None:
+                report.dropped.setdefault(OVERLAP, Drop())
+                rows = hold(rows) if hold.report is report else hold.apart(rows, report)
+            return pairs_within_labels(rows, report, seed=settings.seed) if settings.view == CATEGORIES else rows
+
         hidden = not (progress and sys.stderr.isatty())
-        kept = clean_rows(
-            tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr),
-            self.report,
-            max_words=settings.max_words,
-            drop_duplicates="duplicates" in settings.drop,
-            held_out=overlap_keys(held_out),
-            drop_held_out="evaluation_overlap" in settings.drop,
-            max_rows=settings.max_rows,
-            seed=settings.seed,
-            near=near_duplicates(settings, held_out),
-            arrange=arrange,
-        )
+        rows = tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
+        kept = clean_rows(rows, report, settings, evaluation, arranged)
         write_rows(path, settings.rows, kept, grouped=settings.grouped)
 
 
@@ -76,7 +72,11 @@ def open_source(settings: DataSettings) -> Source:
     """Open the main source."""
     notes: list[str] = []
     name, rows = _open(settings, notes.append)
-    return Source(settings, report_of(settings, name), rows, [f"{name}: {note}" for note in notes if note])
+    report = CleaningReport(name)
+    near = () if settings.near_duplicates is None else (NEAR_EVALUATION, NEAR_DUPLICATE)
+    for reason in (*_REASONS.get(settings.view, ()), *near, *((OVERLAP,) if settings.hold_out else ())):
+        report.dropped[reason] = Drop()
+    return Source(settings, report, rows, [f"{name}: {note}" for note in notes if note])
 
 
 def open_more(settings: DataSettings) -> dict[str, Source]:
@@ -89,21 +89,13 @@ def open_more(settings: DataSettings) -> dict[str, Source]:
 
 
 def write_more(
-    sources: dict[str, Source], folder: Path, held_out: Sequence[str], main: object, *, progress: bool
+    sources: dict[str, Source], folder: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool
 ) -> dict[str, Any]:
-    """Write the clean rows of the further sources and return their reports by name, as JSON values.
-
-    Args:
-        sources: from ``open_more``.
-        main: arrangement of the main source, read to its end; rows with a text that it held out are dropped.
-    """
+    """Write the clean rows of the further sources, after the main one; return their reports by name, as JSON values."""
     reports = {}
     for name, source in sources.items():
-        arrange = arrangement(source.settings, source.report, held_out=0)
-        if isinstance(main, HoldOut):
-            arrange = without(main, source.report, arrange)
         with _named(name):
-            source.write(folder / source_file(name), held_out, arrange, progress=progress)
+            source.write(folder / source_file(name), evaluation, hold, progress=progress)
         made = {"made_from": source.settings.made_from} if source.settings.made_from else {}
         reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
     return reports
@@ -130,26 +122,51 @@ def _named(name: str) -> Iterator[None]:
 
 def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, Iterator[Row]]:
     """Return the name of a source (without its folder) and its rows."""
-    if settings.view == DOCUMENTS or (settings.view == CATEGORIES and settings.source == "sample"):
-        return own_rows(settings)
+    view, path = settings.view, Path(settings.train_path)
+    if settings.source != "files" and (view == DOCUMENTS or (view == CATEGORIES and settings.source == "sample")):
+        raise CseError(f"data.source: {settings.source!r} has no {view}; set data.source: files and data.train_path")
+    if view == DOCUMENTS:
+        questions = settings.pairs == ["question_answer"]
+        documents = read_documents(path, settings.columns, questions=questions, encoding=settings.encoding)
+        rows = document_rows(documents, settings.pairs, language=settings.language, stand_ins=settings.stand_ins)
+        return path.resolve().name, rows
     if settings.source == "sample":
-        labelled = settings.view == LABELLED
-        return SAMPLE, (
-            Row(number, texts[:-1], texts[-1]) if labelled else Row(number, texts)
-            for number, texts in enumerate(sample_rows(settings.view), start=1)
-        )
-    lowest, highest = settings.score_range
+        found = enumerate(sample_rows(view), start=1)
+        if view == LABELLED:
+            return SAMPLE, (Row(number, texts[:-1], texts[-1]) for number, texts in found)
+        return SAMPLE, (Row(number, texts) for number, texts in found)
     if settings.source == "hub":
-        rows = hub_rows(
-            settings.hub_id,
-            settings.view,
-            file=settings.hub_file,
-            revision=settings.hub_revision,
-            columns=settings.columns,
-            encoding=settings.encoding,
-            score_range=(lowest, highest),
-            tell=tell,
+        return f"{settings.hub_id}/{settings.hub_file}", hub_rows(settings, tell)
+    path = find_data_file(path, "data.train_path")
+    lowest, highest = settings.score_range
+    return path.name, read_rows(path, view, settings.columns, settings.encoding, (lowest, highest), tell)
+
+
+def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:
+    """Yield pairs of texts with the same label, in the order of their first texts.
+
+    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it.
+
+    Args:
+        rows: cleaned rows of one text and its label, without duplicates.
+        report: counts the texts that are alone in their label.
+    """
+    order = list(rows)
+    members: dict[str, list[Row]] = {}
+    for row in order:
+        members.setdefault(row.label or "", []).append(row)
+    if len(members) == 1 and len(order) > 1:
+        raise CseError(
+            f"{report.source}: one label only ({order[0].label}); pairs within labels need at least 2, so that the "
+            "texts of others serve as negatives"
         )
-        return f"{settings.hub_id}/{settings.hub_file}", rows
-    path = find_data_file(Path(settings.train_path), "data.train_path")
-    return path.name, read_rows(path, settings.view, settings.columns, settings.encoding, (lowest, highest), tell)
+    partner: dict[int | str, Row] = {}
+    for label, circle in members.items():
+        Random(f"cse pairs within labels {seed} {label}").shuffle(circle)
+        partner |= {row.line: circle[(place + 1) % len(circle)] for place, row in enumerate(circle)}
+    for row in order:
+        other = partner[row.line]
+        if other is row:
+            report.drop(ALONE, row.line)
+        else:
+            yield Row(row.line, (row.texts[0], other.texts[0]), group=row.label or "")

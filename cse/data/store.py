@@ -7,7 +7,6 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -71,10 +70,8 @@ class MappedTexts(Sequence[str]):
     def __getitem__(self, place: int | slice) -> str | list[str]:
         if isinstance(place, slice):
             start, stop, step = place.indices(len(self))
-            found: list[str] = self._column.slice(start, max(stop - start, 0)).to_pylist()[::step]
-            return found
-        text: str = self._column[int(place)].as_py()
-        return text
+            return list(self._column.slice(start, max(stop - start, 0)).to_pylist()[::step])
+        return str(self._column[int(place)].as_py())
 
     def __iter__(self) -> Iterator[str]:
         for chunk in self._column.chunks:
@@ -83,8 +80,7 @@ class MappedTexts(Sequence[str]):
 
 def texts_in(rows: pa.Table, name: str) -> Iterator[str]:
     """Yield the texts of one column."""
-    for chunk in rows[name].chunks:
-        yield from chunk.to_pylist()
+    return iter(MappedTexts(rows[name]))
 
 
 def view_of(rows: pa.Table) -> str:
@@ -98,9 +94,9 @@ def view_of(rows: pa.Table) -> str:
 
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
     """Write a stream of rows, in the column order of the schema, and return their number."""
-    count = 0
-    with _writer(path, schema) as writer:
-        for batch in _batches(rows):
+    count, remaining = 0, iter(rows)
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+        while batch := list(islice(remaining, BATCH_ROWS)):
             columns = zip(zip(*batch, strict=True), schema, strict=True)
             writer.write_batch(
                 pa.record_batch([pa.array(values, kind.type) for values, kind in columns], schema=schema)
@@ -202,18 +198,6 @@ class PreparedData:
         if not path.is_file():
             raise CseError(f"{path}: no such file; {AGAIN}")
         return read_object(path, AGAIN)
-
-
-@contextmanager
-def _writer(path: Path, schema: pa.Schema) -> Iterator[Any]:
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
-        yield writer
-
-
-def _batches(rows: Iterable[tuple[str, ...]]) -> Iterator[list[tuple[str, ...]]]:
-    remaining = iter(rows)
-    while batch := list(islice(remaining, BATCH_ROWS)):
-        yield batch
 
 
 def rows_in_words(data: Mapping[str, Any]) -> str:

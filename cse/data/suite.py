@@ -1,25 +1,36 @@
-"""Data of an evaluation: SentEval's folder, CxC-STS and the user's own tasks, read where they are or as prepared.
+"""Data of an evaluation: the sets of the papers, as they are published, and the user's own tasks.
 
 SentEval's files are plain text: a tab separates fields and a quote is an ordinary character. Sentences are split on
-white space and joined by single blanks, as SentEval does. Every subset of a year goes into one task, in the order of
-the tables below, and the number of scored pairs of each file is checked.
+white space and joined by single blanks, as SentEval does. The rows of each file are counted: a copy with others would
+give figures that cannot be compared. Blank lines of transfer tasks count: SentEval encodes the few in CR and MPQA as
+empty sentences, and published figures include them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
-from cse.data.cxc import CXC_FILE, read_cxc
-from cse.data.read import text_lines
+import numpy as np
+
+from cse.data.read import open_table, text_lines
 from cse.data.shape import read_score
 from cse.data.store import PreparedData
-from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, ScoredPairs, Splits, Task, TransferTask, of_kind
+from cse.data.tasks.kinds import (
+    TRANSFER_TASKS,
+    CaptionPairs,
+    Labelled,
+    ScoredPairs,
+    Splits,
+    Task,
+    TransferTask,
+    of_kind,
+)
 from cse.data.tasks.read import Scored, check_names, make_scored
 from cse.data.tasks.store import OWN, TEST, open_tasks
-from cse.data.transfer import read_transfer, senteval_root
 from cse.errors import CseError
 
 # scored pairs per subset; pairs without a gold score (blank lines in 2015 and 2016) do not count
@@ -41,8 +52,57 @@ SICK_TEST = 4927
 TASKS = (*YEARS, "STS-B", "SICK-R")
 LAYOUT = "STS/STS12-en-test ... STS/STS16-en-test, STS/STSBenchmark, SICK"
 _SICK_FILE = "SICK/SICK_test_annotated.txt"
+CXC_FILE, CXC_TEST = "cxc_sts_test.csv", 44_045
+CXC_COLUMNS = ("sentence1_id", "sentence2_id", "score", "sampling_method", "sentence1", "sentence2")
+_SAME_IMAGE = "c2c_cocaption"
 _CXC_NAME = "CxC-STS"
 NO_CAPTIONS = f"{_CXC_NAME} ({CXC_FILE}; give it with --cxc or data.cxc_path)"
+_SCORES = (0.0, 5.0)
+_AGAIN = "copy the file again"
+
+
+class _Layout(NamedTuple):
+    """How a transfer task lies in its files.
+
+    Attributes:
+        parts: files of each part with their numbers of lines: train, then test, or dev and test.
+        line: the groups ``text`` and perhaps ``second`` and ``label``; else the first file has class 1, the second 0.
+        wants: what a line holds, in words.
+    """
+
+    parts: Sequence[Sequence[tuple[str, int]]]
+    line: str = "(?P<text>.*)"
+    wants: str = ""
+    classes: Sequence[str] = "01"
+    heads: int = 0
+
+
+_TRANSFER = {
+    "MR": _Layout([[("MR/rt-polarity.pos", 5331), ("MR/rt-polarity.neg", 5331)]]),
+    "CR": _Layout([[("CR/custrev.pos", 2407), ("CR/custrev.neg", 1368)]]),
+    "SUBJ": _Layout([[("SUBJ/subj.objective", 5000), ("SUBJ/subj.subjective", 5000)]]),
+    "MPQA": _Layout([[("MPQA/mpqa.pos", 3312), ("MPQA/mpqa.neg", 7294)]]),
+    "SST-2": _Layout(
+        [[(f"SST/binary/sentiment-{part}", count)] for part, count in (("train", 67349), ("dev", 872), ("test", 1821))],
+        r"(?P<text>.*)\t(?P<label>[01])\s*",
+        "a sentence, a tab and 0 or 1",
+    ),
+    "TREC": _Layout(
+        [[("TREC/train_5500.label", 5452)], [("TREC/TREC_10.label", 500)]],
+        "(?P<label>ABBR|DESC|ENTY|HUM|LOC|NUM):[^ ]* (?P<text>.*)",
+        "CLASS:detail and a question",
+        ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"),
+    ),
+    "MRPC": _Layout(
+        [[("MRPC/msr_paraphrase_train.txt", 4077)], [("MRPC/msr_paraphrase_test.txt", 1726)]],
+        r"\s*(?P<label>[01])\t[^\t]*\t[^\t]*\t(?P<text>[^\t]*)\t(?P<second>[^\t]*)\s*",
+        "5 fields between tabs",
+        heads=1,
+    ),
+}
+
+
+# ---- an evaluation -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -86,13 +146,13 @@ class SuiteData:
         """Return a copy with CxC-STS read from a CSV, see ``read_cxc``."""
         gaps = [gap for gap in self.missing if not gap.startswith(_CXC_NAME)]
         others = [task for task in self.test if not isinstance(task, CaptionPairs)]
-        return dataclasses.replace(self, test=[*others, read_cxc(path)], missing=gaps)
+        return replace(self, test=[*others, read_cxc(path)], missing=gaps)
 
     def with_tasks(self, tasks: Sequence[Task]) -> SuiteData:
         """Return a copy with more of the user's own tasks."""
         found = [*self.own, *tasks]
         check_names(found)
-        return dataclasses.replace(self, own=found)
+        return replace(self, own=found)
 
 
 def open_suite(data: PreparedData) -> SuiteData:
@@ -122,7 +182,7 @@ def complete(senteval: Path, found: SuiteData) -> SuiteData:
     splits = {}
     for split in STSB:
         try:
-            splits[split] = dataclasses.replace(read_stsb(senteval, split), name=f"STS-B {split}")
+            splits[split] = replace(read_stsb(senteval, split), name=f"STS-B {split}")
         except FileNotFoundError as error:
             if split != "test":  # the test split is a similarity task and already listed
                 missing.append(f"STS-B {split} ({Path(error.filename).name})")
@@ -137,31 +197,51 @@ def only_pairs(tasks: Sequence[Task]) -> SuiteData:
     return SuiteData([*tasks], missing=[*absent, NO_CAPTIONS])
 
 
+def senteval_root(folder: Path) -> Path | None:
+    """Return the ``downstream`` folder that ``folder`` is or contains, or ``None`` if there is none."""
+    roots = (folder, folder / "downstream", folder / "data" / "downstream")
+    return next((root for root in roots if (root / "STS").is_dir() or (root / "SICK").is_dir()), None)
+
+
+# ---- similarity ----------------------------------------------------------------------------------------------------
+
+
 def read_senteval(folder: Path, *, required: bool = True) -> SuiteData:
     """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it."""
     root = senteval_root(folder) or folder
-    tasks: list[Task] = []
+    found: dict[str, ScoredPairs] = {}
     missing = []
-    for name in TASKS:
+    for name in (*TASKS, "STS-B dev"):
         if gap := _first_missing(root, _files(name)):
             missing.append(f"{name} ({gap})")
+        elif name in YEARS:
+            found[name] = _read_year(root, name)
+        elif name == "SICK-R":
+            found[name] = _read_tabs(root / _SICK_FILE, name, (1, 2, 3), SICK_TEST, heads=1)
         else:
-            tasks.append(_READERS.get(name, _read_year)(root, name))
-    dev = None
-    if gap := _first_missing(root, [_stsb_file("dev")]):
-        missing.append(f"STS-B dev ({gap})")
-    else:
-        dev = read_stsb(root, "dev")
-    if required and not tasks and dev is None:
+            found[name] = read_stsb(root, "test" if name == "STS-B" else "dev")
+    if required and not found:
         raise CseError(f"{folder}: no SentEval evaluation data here; expected {LAYOUT}, or a file of scored pairs")
-    return SuiteData(tasks, missing=missing, dev=dev)
+    dev = found.pop("STS-B dev", None)
+    return SuiteData([*found.values()], missing=missing, dev=dev)
 
 
 def read_stsb(folder: Path, split: str) -> ScoredPairs:
     """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres."""
-    path = (senteval_root(folder) or folder) / _stsb_file(split)
     name = "STS-B" if split == "test" else f"STS-B {split}"
-    return _read_tabs(path, name, (5, 6, 4), STSB[split], subset=0)
+    (file,) = _files(name)
+    return _read_tabs((senteval_root(folder) or folder) / file, name, (5, 6, 4), STSB[split], subset=0)
+
+
+def _files(name: str) -> list[str]:
+    if name in YEARS:
+        return [f"STS/{name}-en-test/STS.{kind}.{subset}.txt" for subset in YEARS[name] for kind in ("input", "gs")]
+    split = name.removeprefix("STS-B").strip() or "test"
+    return [_SICK_FILE if name == "SICK-R" else f"STS/STSBenchmark/sts-{split}.csv"]
+
+
+def _first_missing(root: Path, files: Iterable[str]) -> str | None:
+    return next((file for file in files if not (root / file).is_file()), None)
 
 
 def _read_tabs(
@@ -173,7 +253,8 @@ def _read_tabs(
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip() and number > heads:
             fields = _split(path, number, line, max(columns) + 1)
-            rows.append((_words(fields[first]), _words(fields[second]), _gold(path, number, fields[gold])))
+            score = read_score(fields[gold], f"{path}:{number}", _SCORES, _AGAIN)
+            rows.append((_words(fields[first]), _words(fields[second]), score))
             subsets.append(name if subset is None else fields[subset])
     _check_count(path, len(rows), expected)
     return make_scored(name, rows, subsets)
@@ -182,54 +263,28 @@ def _read_tabs(
 def _read_year(root: Path, name: str) -> ScoredPairs:
     rows: list[Scored] = []
     subsets: list[str] = []
-    for subset, expected in YEARS[name].items():
-        source = root / _year_file(name, "input", subset)
-        gold = root / _year_file(name, "gs", subset)
-        scores = list(text_lines(gold))
-        pairs = list(text_lines(source))
+    files = iter(_files(name))
+    for (subset, expected), source, gold in zip(YEARS[name].items(), files, files, strict=True):
+        pairs, scores = (list(text_lines(root / file)) for file in (source, gold))
         if len(scores) != len(pairs):
-            raise CseError(f"{gold}: {len(scores)} lines, but {source.name} has {len(pairs)}; copy both files again")
-        found: list[Scored] = []
+            raise CseError(
+                f"{root / gold}: {len(scores)} lines, but {Path(source).name} has {len(pairs)}; copy both files again"
+            )
+        before = len(rows)
         for number, (pair, score) in enumerate(zip(pairs, scores, strict=True), start=1):
             if score.strip():
-                first, second = _split(source, number, pair, 2)[:2]
-                found.append((_words(first), _words(second), _gold(gold, number, score)))
-        _check_count(gold, len(found), expected)
-        rows += found
-        subsets += [subset] * len(found)
+                first, second = _split(root / source, number, pair, 2)[:2]
+                value = read_score(score, f"{root / gold}:{number}", _SCORES, _AGAIN)
+                rows.append((_words(first), _words(second), value))
+        _check_count(root / gold, len(rows) - before, expected)
+        subsets += [subset] * expected
     return make_scored(name, rows, subsets)
-
-
-_READERS: dict[str, Callable[[Path, str], ScoredPairs]] = {
-    "STS-B": lambda root, _: read_stsb(root, "test"),
-    "SICK-R": lambda root, name: _read_tabs(root / _SICK_FILE, name, (1, 2, 3), SICK_TEST, heads=1),
-}
-
-
-def _files(name: str) -> list[str]:
-    if name in YEARS:
-        return [_year_file(name, kind, subset) for subset in YEARS[name] for kind in ("input", "gs")]
-    return [_stsb_file("test") if name == "STS-B" else _SICK_FILE]
-
-
-def _year_file(name: str, kind: str, subset: str) -> str:
-    return f"STS/{name}-en-test/STS.{kind}.{subset}.txt"
-
-
-def _stsb_file(split: str) -> str:
-    return f"STS/STSBenchmark/sts-{split}.csv"
-
-
-def _first_missing(root: Path, files: list[str]) -> str | None:
-    return next((file for file in files if not (root / file).is_file()), None)
 
 
 def _split(path: Path, number: int, line: str, least: int) -> list[str]:
     fields = line.split("\t")
     if len(fields) < least:
-        raise CseError(
-            f"{path}:{number}: {len(fields)} fields separated by tabs, expected {least}; copy the file again"
-        )
+        raise CseError(f"{path}:{number}: {len(fields)} fields separated by tabs, expected {least}; {_AGAIN}")
     return fields
 
 
@@ -237,10 +292,116 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _gold(path: Path, number: int, text: str) -> float:
-    return read_score(text, f"{path}:{number}", (0.0, 5.0), "copy the file again")
-
-
 def _check_count(path: Path, found: int, expected: int) -> None:
     if found != expected:
-        raise CseError(f"{path}: {found} scored pairs, the published set has {expected}; copy the file again")
+        raise CseError(f"{path}: {found} scored pairs, the published set has {expected}; {_AGAIN}")
+
+
+# ---- classes -------------------------------------------------------------------------------------------------------
+
+
+def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
+    """Read the transfer tasks of a SentEval ``downstream`` folder.
+
+    Returns:
+        The complete tasks in the order of ``TRANSFER_TASKS``, and the absent ones, each with its missing file.
+    """
+    root = senteval_root(folder) or folder
+    tasks, missing = [], []
+    for name in TRANSFER_TASKS:
+        layout = _TRANSFER[name]
+        if gap := _first_missing(root, (file for files in layout.parts for file, _ in files)):
+            missing.append(f"{name} ({gap})")
+            continue
+        train, *more = (_part(root, layout, files) for files in layout.parts)
+        task = TransferTask(name, train, *[None] * (2 - len(more)), *more)
+        classes = 1 + max(int(part.label.max()) for part in task.parts)
+        for part in task.parts:  # its accuracy would mean something else
+            if empty := np.flatnonzero(np.bincount(part.label, minlength=classes) == 0).tolist():
+                raise CseError(f"{name}: class {empty[0]} of {classes} has no rows in a part of the task; check it")
+        tasks.append(task)
+    return tasks, missing
+
+
+def make_labelled(texts: Sequence[str], label: Sequence[int], second: Sequence[str] | None = None) -> Labelled:
+    """Sort rows by number of words and class, as SentEval does before making folds; the sort is stable."""
+    words, others = ([len(text.split()) for text in column] for column in (texts, second or [""] * len(texts)))
+    order = sorted(range(len(words)), key=lambda i: (words[i], others[i], label[i]))
+    return Labelled(
+        [texts[i] for i in order],
+        np.array([label[i] for i in order], dtype=np.int64),
+        None if second is None else [second[i] for i in order],
+    )
+
+
+def _part(root: Path, layout: _Layout, files: Sequence[tuple[str, int]]) -> Labelled:
+    texts: list[list[str]] = []
+    label = []
+    pattern = re.compile(layout.line, re.DOTALL)
+    for place, (file, count) in enumerate(files):
+        for number, line in enumerate(_lines(root / file, count)[layout.heads :], start=1 + layout.heads):
+            found = pattern.fullmatch(line)
+            if found is None:
+                raise CseError(f"{root / file}:{number}: expected {layout.wants}; fetch the file again")
+            groups = found.groupdict()
+            label.append(layout.classes.index(groups["label"]) if "label" in groups else 1 - place)
+            texts.append([_words(groups[name]) for name in ("text", "second") if name in groups])
+    first, *second = map(list, zip(*texts, strict=True))
+    return make_labelled(first, label, *second)
+
+
+def _lines(path: Path, expected: int) -> list[str]:
+    try:  # original downloads of TREC and others are latin-1, cleaned copies are UTF-8
+        path.read_bytes().decode()
+        encoding = "utf-8"
+    except UnicodeDecodeError:
+        encoding = "latin-1"
+    lines = list(text_lines(path, encoding))
+    if len(lines) != expected:
+        raise CseError(f"{path}: {len(lines):,} lines, expected {expected:,} as published; {_AGAIN}")
+    return lines
+
+
+# ---- captions ------------------------------------------------------------------------------------------------------
+
+
+def read_cxc(path: Path) -> CaptionPairs:
+    """Read the CSV of CxC-STS (Parekh et al. 2021) with its captions joined in.
+
+    Co-caption pairs identify captions of the same image.
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    if path.is_dir():
+        path = path / CXC_FILE
+    if not path.is_file():
+        raise CseError(f"{path}: no such file; give the CSV of CxC-STS with the captions joined in")
+    table = open_table(path)
+    lacks = [name for name in CXC_COLUMNS if name not in table.columns]
+    if lacks:
+        raise CseError(f"{path}:1: lacks the column {lacks[0]}; expected {', '.join(CXC_COLUMNS)}")
+    ids: dict[str, int] = {}
+    seen: dict[frozenset[int], int] = {}
+    first, second, score, ends, same = [], [], [], [], []
+    for number, values in table.pick(CXC_COLUMNS):
+        if not values:
+            continue
+        *named, gold, method, one, other = values
+        if not one.strip() or not other.strip():
+            raise CseError(f"{path}:{number}: a caption is empty; join the captions again")
+        score.append(read_score(gold, f"{path}:{number}", _SCORES, _AGAIN))
+        pair = [ids.setdefault(name, len(ids)) for name in named]
+        if seen.setdefault(frozenset(pair), number) != number:
+            raise CseError(f"{path}:{number}: repeats the pair of line {seen[frozenset(pair)]}; keep one score")
+        ends.append(pair)
+        same.append(method == _SAME_IMAGE)
+        first.append(one.strip())
+        second.append(other.strip())
+    if not score or (path.name == CXC_FILE and len(score) != CXC_TEST):
+        raise CseError(f"{path}: {len(score):,} pairs, expected {CXC_TEST:,} as published; {_AGAIN}")
+    both = np.array(ends)
+    edges = both[np.array(same)]
+    graph = coo_matrix((np.ones(len(edges)), edges.T), shape=(len(ids), len(ids)))
+    _, image_of = connected_components(graph, directed=False)
+    return CaptionPairs(first, second, np.array(score), both[:, 0], image_of[both[:, 0]].astype(np.int64))

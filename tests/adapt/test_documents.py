@@ -16,8 +16,7 @@ from cse.adapt.made import remove
 from cse.adapt.models import Models
 from cse.adapt.run import Adaptation
 from cse.bench.ledger import Ledger
-from cse.data.documents import read_documents
-from cse.data.passages import whole_document
+from cse.data.documents import read_documents, whole_document
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.errors import CseError

@@ -7,10 +7,9 @@ import time
 
 import pytest
 
-from cse.data import passages
-from cse.data.documents import read_documents
+from cse.data import documents
+from cse.data.documents import cut_title, document_rows, passages_of, read_documents
 from cse.data.markup import html_document, markdown_document
-from cse.data.passages import cut_title, document_rows, passages_of
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
@@ -65,7 +64,7 @@ def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
 
 
 def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "PASSAGE_WORDS", 9)
+    monkeypatch.setattr(documents, "PASSAGE_WORDS", 9)
     jsonl(
         tmp_path / "beir/corpus.jsonl",
         {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
@@ -111,7 +110,7 @@ def test_questions_and_answers_of_a_table(tmp_path):
 
 
 def test_a_folder_of_files_is_a_document_each(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "PASSAGE_WORDS", 4)
+    monkeypatch.setattr(documents, "PASSAGE_WORDS", 4)
     folder = tmp_path / "docs"
     for name, text in {
         "a.md": "# Cats\n\nCats sleep.\n\n## Do they eat?\n\nThey do.\n",

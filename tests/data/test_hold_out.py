@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from cse.data import passages
+from cse.data import documents
 from cse.data.clean import overlap_key
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
@@ -58,7 +58,7 @@ def test_texts_of_each_label_are_held_out(tmp_path, task):
 
 
 def test_whole_documents_are_held_out_and_called_a_proxy(tmp_path, task, monkeypatch):
-    monkeypatch.setattr(passages, "PASSAGE_WORDS", 6)
+    monkeypatch.setattr(documents, "PASSAGE_WORDS", 6)
     body = "First sentence of {0} here. Second sentence of {0} there. Third sentence of {0} too."
     rows = [(f"Title {number}", body.format(f"word{number}")) for number in range(20)]
     data, dev = made(tmp_path, rows, ("title", "text"), view="documents", task_path=task)
@@ -178,7 +178,7 @@ def test_a_text_with_two_labels_is_in_one_part(tmp_path):
 @pytest.mark.parametrize("view", ["pairs", "categories", "documents"])
 def test_more_rows_leave_what_was_held_out_held_out(tmp_path, view, monkeypatch):
     """Rows come in anywhere in the file; none that was trained on before is held out now, and none held out is lost."""
-    monkeypatch.setattr(passages, "PASSAGE_WORDS", 6)
+    monkeypatch.setattr(documents, "PASSAGE_WORDS", 6)
 
     def row(number):
         if view == "documents":

@@ -10,8 +10,13 @@ from huggingface_hub import constants
 
 from cse.data.hub import hub_rows
 from cse.errors import CseError, OfflineError
+from cse.settings.data import DataSettings
 
 HUB_ID = "princeton-nlp/datasets-for-simcse"
+
+
+def rows_of(view, file, tell=print, **how):
+    return hub_rows(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how}), tell)
 
 
 @pytest.fixture
@@ -28,7 +33,7 @@ def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr(time, "sleep", pytest.fail)
     with pytest.raises(OfflineError, match=rf"^{HUB_ID}.*data\.source: files, or set HF_HOME to a cache that has it$"):
-        hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
+        rows_of("sentences", "wiki1m_for_simcse.txt")
     assert constants.HF_HUB_OFFLINE is False
 
 
@@ -51,28 +56,28 @@ def cached(offline):
 
 
 def test_a_cached_file_is_read_without_network(cached):
-    rows = hub_rows(HUB_ID, "sentences", file="wiki1m_for_simcse.txt")
+    rows = rows_of("sentences", "wiki1m_for_simcse.txt")
     assert [row.texts for row in rows] == [("one",), ("two",)]
 
 
 def test_the_files_of_a_pattern_are_read_as_one(cached, monkeypatch):
     """Each row has a number of its own, and a score of 0.9 is of 5 if another file says so."""
     with pytest.raises(OfflineError, match=r"data/train-\*\.parquet: the hub cannot be reached, and .* only some"):
-        hub_rows(HUB_ID, "pairs", file="data/train-*.parquet")
+        rows_of("pairs", "data/train-*.parquet")
     names = ["data/train-b.parquet", "README.md", "old/data/train-c.parquet", "data/train-a.parquet"]
     monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *_, **__: names)
-    labelled = list(hub_rows(HUB_ID, "categories", file="data/train-*.parquet", columns=["sentence1", "label"]))
+    labelled = list(rows_of("categories", "data/train-*.parquet", columns=["sentence1", "label"]))
     assert [(row.line, row.texts[0], row.label) for row in labelled] == [
         (1, "is it", "a"), (2, "what", "a"), (3, "no", "b"), (4, "yes", "b"),
     ]  # fmt: skip
     told: list[str] = []
     columns = ["sentence1", "sentence2", "score"]
-    assert len(list(hub_rows(HUB_ID, "pairs", file="data/train-*.parquet", columns=columns, tell=told.append))) == 4
+    assert len(list(rows_of("pairs", "data/train-*.parquet", told.append, columns=columns))) == 4
     assert told == ["scores from 0 to 5: pairs of 4 or more are positives, the others are left out"]
     with pytest.raises(CseError, match=r"no file x-\*.parquet at revision 'main'; check data.hub_file"):
-        hub_rows(HUB_ID, "pairs", file="x-*.parquet")
+        rows_of("pairs", "x-*.parquet")
     with pytest.raises(CseError, match=r"must be \.parquet"):
-        hub_rows(HUB_ID, "pairs", file="x-*.csv")
+        rows_of("pairs", "x-*.csv")
 
 
 def test_other_failures_are_one_line(monkeypatch):
@@ -82,4 +87,4 @@ def test_other_failures_are_one_line(monkeypatch):
     monkeypatch.setattr(huggingface_hub, "hf_hub_download", fail)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     with pytest.raises(CseError, match=r"a/b/c.csv: RuntimeError: first line$"):
-        hub_rows("a/b", "pairs", file="c.csv")
+        rows_of("pairs", "c.csv", hub_id="a/b")

@@ -23,23 +23,14 @@ from cse.data.tasks.store import TASKS_FILE, open_dev
 from cse.errors import CseError
 
 
-@pytest.mark.parametrize("view", ["sentences", "pairs", "triplets"])
-def test_rows_come_back_and_tell_their_view(tmp_path, view):
-    rows = list(islice(cycle(sample_rows(view)), BATCH_ROWS + 5))
-    assert write_rows(tmp_path / "train.arrow", view, iter(rows)) == len(rows)
-    found = open_rows(tmp_path / "train.arrow")
-    assert len(found) == BATCH_ROWS + 5
-    assert view_of(found) == view
-    assert tuple(found.to_pylist()[BATCH_ROWS + 1].values()) == rows[BATCH_ROWS + 1]
-
-
+@pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize("view", ["sentences", "pairs", "triplets", "labelled"])
-def test_a_group_behind_the_columns_changes_no_view(tmp_path, view):
-    rows = [(*texts, f"group {number % 2}") for number, texts in enumerate(islice(sample_rows(view), 5))]
-    write_rows(tmp_path / "train.arrow", view, rows, grouped=True)
+def test_rows_come_back_and_tell_their_view(tmp_path, view, grouped):
+    rows = [(*texts, *(["a group"] * grouped)) for texts in islice(cycle(sample_rows(view)), BATCH_ROWS + 5)]
+    assert write_rows(tmp_path / "train.arrow", view, iter(rows), grouped=grouped) == len(rows)
     found = open_rows(tmp_path / "train.arrow")
     assert view_of(found) == view
-    assert found.column_names[-1] == GROUP
+    assert (found.column_names[-1] == GROUP) is grouped
     assert [tuple(row.values()) for row in found.to_pylist()] == rows
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from cse.data.suite import read_transfer
 from cse.data.tasks.kinds import TRANSFER_TASKS
-from cse.data.transfer import read_transfer
 from cse.errors import CseError
 
 SHARED = Path(__file__).parents[3] / "shared/data/senteval"

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from scipy.stats import spearmanr
 
-from cse.data.cxc import COLUMNS, read_cxc
+from cse.data.suite import CXC_COLUMNS as COLUMNS
+from cse.data.suite import read_cxc
 from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.sts import Bootstrap, score_cxc
@@ -83,8 +84,8 @@ ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
     [
         ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], r"cxc\.csv:3: repeats the pair of line 2; keep one score"),
         ([[*ROW[:2], "5.1", *ROW[3:]]], r"cxc\.csv:2: score '5\.1' is not a number from 0 to 5"),
-        ([ROW[:5]], r"cxc\.csv:2: a column is missing or a caption is empty"),
-        ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: a column is missing or a caption is empty"),
+        ([ROW[:5]], r"cxc\.csv:2: 5 fields, but the header has 6"),
+        ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: a caption is empty; join the captions again"),
         ([], r"cxc\.csv: 0 pairs"),
     ],
 )

@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from cse.data.cxc import read_cxc
-from cse.data.suite import SuiteData, only_pairs
+from cse.data.suite import SuiteData, only_pairs, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask, sentences_of
 from cse.errors import CseError
 from cse.evaluation.linear import FULL

@@ -11,8 +11,8 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
 
+from cse.data.suite import make_labelled, read_transfer
 from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
-from cse.data.transfer import make_labelled, read_transfer
 from cse.errors import CseError
 from cse.evaluation.linear import FULL
 from cse.evaluation.measures import Vectors

@@ -9,9 +9,8 @@ import shutil
 import numpy as np
 import pytest
 
-from cse.data.cxc import read_cxc
 from cse.data.store import REPORT_FILE, PreparedData
-from cse.data.suite import SuiteData
+from cse.data.suite import SuiteData, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask
 from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.record import read_record

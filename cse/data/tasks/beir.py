@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import count
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +33,7 @@ def read_beir(folder: Path, name: str) -> Retrieval:
     judgements of queries that are not there, queries without a relevant document. A relevant document that is not
     there is one that no search finds.
     """
-    documents, empty = _texts(as_stored(folder / CORPUS), titled=True)
+    documents, empty = _texts(as_stored(folder / CORPUS), "title")
     queries, _ = _texts(as_stored(folder / QUERIES))
     path = _judgement_file(folder / JUDGEMENTS)
     every = _judgements(path)
@@ -69,27 +70,31 @@ def read_beir(folder: Path, name: str) -> Retrieval:
 
 def write_beir(task: Retrieval, folder: Path) -> None:
     """Write a task into an empty folder, ids counted anew; a query that is a document has the id of that."""
-    (folder / JUDGEMENTS).mkdir(parents=True)
     own = [-1] * len(task) if task.own is None else task.own.tolist()
     ids = [f"q{number}" if place < 0 else str(place) for number, place in enumerate(own)]
-    documents = [{"_id": str(place), "text": text} for place, text in enumerate(task.documents)]
-    queries = [{"_id": key, "text": text} for key, text in zip(ids, task.queries, strict=True)]
-    for name, rows in ((CORPUS, documents), (QUERIES, queries)):
-        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        (folder / name).write_text("".join(lines), encoding="utf-8", newline="\n")
     judged = zip(task.query.tolist(), task.document.tolist(), task.relevance.tolist(), strict=True)
-    lines = (
-        f"{ids[query]}\t{document if document >= 0 else f'lost{row}'}\t{grade}\n"
+    found = [
+        (ids[query], str(document) if document >= 0 else f"lost{row}", str(grade))
         for row, (query, document, grade) in enumerate(judged)
-    )
-    (folder / JUDGEMENTS / f"{_PREFERRED[0]}.tsv").write_text(
-        "\t".join(_COLUMNS) + "\n" + "".join(lines), encoding="utf-8", newline="\n"
-    )
+    ]
+
+    def records(keys: Iterable[object], texts: Sequence[str]) -> Iterator[str]:
+        rows = zip(map(str, keys), texts, strict=False)
+        return (json.dumps({"_id": key, "text": text}, ensure_ascii=False) for key, text in rows)
+
+    files = {
+        CORPUS: records(count(), task.documents),
+        QUERIES: records(ids, task.queries),
+        f"{JUDGEMENTS}/{_PREFERRED[0]}.tsv": map("\t".join, [_COLUMNS, *found]),
+    }
+    (folder / JUDGEMENTS).mkdir(parents=True)
+    for name, lines in files.items():
+        (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", newline="\n")
 
 
 def document_ids(folder: Path) -> tuple[list[str], int]:
     """Return the ids of a task's documents, in the order of ``Retrieval.documents``, and how many have no text."""
-    found, empty = _texts(as_stored(folder / CORPUS), titled=True)
+    found, empty = _texts(as_stored(folder / CORPUS), "title")
     return list(found), empty
 
 
@@ -103,7 +108,7 @@ def _is(query: str, document: str | None) -> bool:
     return document is not None and (document == query or document.endswith(f" {query}"))
 
 
-def _texts(path: Path, *, titled: bool = False) -> tuple[dict[str, str], int]:
+def _texts(path: Path, *title: str) -> tuple[dict[str, str], int]:
     """Return the texts by id, in the order of the file, and how many were empty."""
     table = open_table(path)
     key = next((name for name in IDS if name in table.columns), IDS[0])
@@ -111,28 +116,21 @@ def _texts(path: Path, *, titled: bool = False) -> tuple[dict[str, str], int]:
         check_column(column, table.columns, str(path), "BEIR's layout")
     lines: dict[str, int] = {}
     found: dict[str, str] = {}
-    for line, values in table.pick([key, "text", *(["title"] if titled else [])]):
+    for line, values in table.pick([key, "text", *title]):
         if values:
-            where, named = f"{path}:{line}", _id(values[0])
+            where, (value, *parts) = f"{path}:{line}", values
+            named = str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
             if not named:
                 raise CseError(f"{where}: no id; give each line its own {key}")
             if lines.setdefault(named, line) != line:
                 raise CseError(f"{where}: id {named[:40]!r} is that of line {lines[named]}; give each its own")
-            text = _with_title(values[2] if titled else None, values[1], where)
+            text, head = [*(check_text(part, where) for part in parts), None][:2]
+            text = titled(head, text or "")
             if not is_blank(text):
-                found[named] = text
+                found[named] = read_text(text, "text", where)
     if not found:
         raise no_rows(str(path))
     return found, len(lines) - len(found)
-
-
-def _with_title(title: Any, text: Any, where: str) -> str:
-    found = titled(check_text(title, where), check_text(text, where) or "")
-    return read_text(found, "text", where) if found else ""
-
-
-def _id(value: Any) -> str:
-    return str(value).strip() if isinstance(value, str | int) and not isinstance(value, bool) else ""
 
 
 def _judgement_file(folder: Path) -> Path:
@@ -169,17 +167,12 @@ def _judgements(path: Path) -> dict[tuple[str, str], int]:
             raise CseError(f"{path}:{number}: {listed(fields)}; give query-id, corpus-id, score, in this order")
         if len(fields) not in (3, 4):
             raise CseError(f"{path}:{number}: {len(fields)} fields; give query-id, corpus-id, score, tabs between")
-        pair, grade = (fields[0], fields[-2]), _grade(fields[-1], f"{path}:{number}")
+        if not number_of(fields[-1]).is_integer():
+            raise CseError(f"{path}:{number}: score {fields[-1][:40]!r} is not a whole number; correct it")
+        pair, grade = (fields[0], fields[-2]), int(number_of(fields[-1]))
         if found.setdefault(pair, grade) != grade:
             raise CseError(f"{path}:{number}: score {grade}, but {found[pair]} in line {lines[pair]}; keep one of them")
         lines.setdefault(pair, number)
     if not found:
         raise no_rows(str(path))
     return found
-
-
-def _grade(text: str, where: str) -> int:
-    grade = number_of(text)
-    if not grade.is_integer():
-        raise CseError(f"{where}: score {text[:40]!r} is not a whole number; correct it")
-    return int(grade)

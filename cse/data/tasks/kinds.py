@@ -19,11 +19,9 @@ PROXY = " (proxy)"  # ends the name of a task that only stands for what the user
 
 
 class _Columns:
-    """Columns of texts of one length.
+    """Columns of texts of one length, that of the first of ``held_out``: names of those that no training row may hold.
 
-    Attributes:
-        held_out: names of those that no training row may hold; ``len`` is the length of the first.
-        beside: names of others: documents and reference rows.
+    ``beside`` are names of others: documents and reference rows.
     """
 
     held_out: ClassVar[tuple[str, ...]] = ("sentence1", "sentence2")
@@ -38,9 +36,6 @@ class ScoredPairs(_Columns):
     """Sentence pairs with gold similarities, of one or more subsets.
 
     Attributes:
-        name: name of the task, e.g. ``STS12`` or ``STS-B``.
-        sentence1: ``n`` first sentences.
-        sentence2: ``n`` second sentences.
         score: gold similarity, float64 ``(n,)``; higher is more similar.
         subset: name of each pair's subset (``MSRpar``, ``headlines``, ...), ``n`` of them.
     """
@@ -57,7 +52,6 @@ class BinaryPairs(_Columns):
     """Pairs of texts that mean the same or do not.
 
     Attributes:
-        sentence1, sentence2: texts, ``n`` each.
         label: whether the two mean the same, bool ``(n,)``.
         left_out: pairs of the file that are neutral or have no label.
     """
@@ -71,11 +65,7 @@ class BinaryPairs(_Columns):
 
 @dataclass(frozen=True)
 class Triplets(_Columns):
-    """Texts, each with one that is nearer to it and one that is farther.
-
-    Attributes:
-        anchor, positive, negative: texts, ``n`` each.
-    """
+    """Texts, each with one that is nearer to it and one that is farther."""
 
     name: str
     anchor: list[str]
@@ -131,11 +121,7 @@ class Retrieval(_Columns):
 
 @dataclass(frozen=True)
 class LabelledTexts(_Columns):
-    """Texts with one label each: reference rows, on which one may train, and test rows.
-
-    Attributes:
-        split: ``given``, ``halves`` of one file, or ``held out`` of the training rows.
-    """
+    """Texts with one label each: reference rows, on which one may train, and test rows."""
 
     name: str
     reference: list[str]
@@ -151,26 +137,26 @@ class LabelledTexts(_Columns):
 class Splits:
     """The splits of a set of scored pairs, for paraphrase retrieval and the shape of the space.
 
-    Attributes:
-        name: name of the set, e.g. ``STS-B``.
-        splits: ``train``, ``dev`` and ``test``, as far as they are there; each is called ``NAME SPLIT``.
+    ``splits`` has ``train``, ``dev`` and ``test``, as far as they are there; each is called ``NAME SPLIT``.
     """
 
     name: str
     splits: dict[str, ScoredPairs]
 
+    @property
+    def parts(self) -> list[ScoredPairs]:
+        """The splits that are there."""
+        return list(self.splits.values())
+
     def __len__(self) -> int:
-        return sum(map(len, parts_of(self)))
+        return sum(map(len, self.parts))
 
 
 @dataclass(frozen=True)
 class Labelled(_Columns):
     """Sentences or sentence pairs with classes, sorted as in SentEval before making folds.
 
-    Attributes:
-        texts: ``n`` sentences.
-        label: classes, counted from 0, int64 ``(n,)``.
-        second: second sentence of each pair, or None.
+    ``label`` has classes, counted from 0, int64 ``(n,)``.
     """
 
     texts: list[str]
@@ -181,14 +167,7 @@ class Labelled(_Columns):
 
 @dataclass(frozen=True)
 class TransferTask:
-    """A classification task.
-
-    Attributes:
-        name: one of ``TRANSFER_TASKS``, or the user's.
-        train: training rows; all rows if the task has no other parts.
-        dev: rows for model selection, if the task has them.
-        test: rows to score, if the task has them; otherwise folds of ``train`` are scored.
-    """
+    """A classification task: without ``test``, folds of ``train`` are scored; ``dev`` selects the classifier."""
 
     name: str
     train: Labelled
@@ -201,7 +180,7 @@ class TransferTask:
         return [part for part in (self.train, self.dev, self.test) if part is not None]
 
     def __len__(self) -> int:
-        return sum(map(len, parts_of(self)))
+        return sum(map(len, self.parts))
 
 
 @dataclass(frozen=True)
@@ -209,7 +188,6 @@ class CaptionPairs(_Columns):
     """Scored pairs of captions.
 
     Attributes:
-        sentence1, sentence2: captions, ``n`` each.
         score: gold similarity from 0 to 5, float64 ``(n,)``.
         caption: number of each pair's first caption, int64 ``(n,)``.
         image: number of the image of each pair's first caption, int64 ``(n,)``.
@@ -255,29 +233,26 @@ def of_kind(tasks: Iterable[Task], kind: type[_Kind]) -> list[_Kind]:
 
 def describe(task: Task) -> str:
     """Return the kind and the counts of a task as one line."""
+    more = ""
     if isinstance(task, Retrieval):
-        counts = (
+        judged = int((task.document >= 0).sum())
+        more = f" queries, {len(task.documents):,} documents, {judged:,} judgements in {task.judged_in}"
+        for count, what in (
             (task.left_out, "queries without a relevant document left out"),
             (task.empty, "documents without text left out"),
             (task.unknown, "judgements of queries or documents that are not there"),
-        )
-        left = "".join(f", {count:,} {what}" for count, what in counts if count)
-        if task.own is not None:
-            left += f", {int((task.own >= 0).sum()):,} queries are documents, which they do not find"
-        return (
-            f"{RETRIEVAL}: {len(task):,} queries, {len(task.documents):,} documents, {(task.document >= 0).sum():,} "
-            f"judgements in {task.judged_in}{left}"
-        )
-    if isinstance(task, LabelledTexts):
-        split = {GIVEN: "", HALVES: ", halves of one file, drawn by label with a fixed seed"}.get(
-            task.split, ", held out of the training rows"
-        )
+            (0 if task.own is None else int((task.own >= 0).sum()), "queries are documents, which they do not find"),
+        ):
+            more += f", {count:,} {what}" if count else ""
+    elif isinstance(task, LabelledTexts):
+        split = {GIVEN: "", HALVES: ", halves of one file, drawn by label with a fixed seed"}
         labels = len(set(task.reference_label) | set(task.test_label))
-        return f"{LABELLED}: {labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows{split}"
-    if isinstance(task, BinaryPairs):
-        left = f", {task.left_out:,} that are neutral or have no label left out" if task.left_out else ""
-        return f"{BINARY}: {len(task):,} pairs, {int(task.label.sum()):,} of them mean the same{left}"
-    return f"{kind_of(task)}: {len(task):,}"
+        rows = f"{labels:,} labels, {len(task.reference):,} reference and {len(task):,} test rows"
+        return f"{LABELLED}: {rows}{split.get(task.split, ', held out of the training rows')}"
+    elif isinstance(task, BinaryPairs):
+        more = f" pairs, {int(task.label.sum()):,} of them mean the same"
+        more += f", {task.left_out:,} that are neutral or have no label left out" if task.left_out else ""
+    return f"{kind_of(task)}: {len(task):,}{more}"
 
 
 def content_of(task: Task) -> str:
@@ -314,16 +289,13 @@ def put_before(task: Task, first: str, second: str) -> Task:
 
 def held_out_texts(task: Task) -> Iterator[str]:
     """Yield the texts that no training row may hold: all but documents and reference rows."""
-    for part in parts_of(task):
+    for part in _parts_of(task):
         for name in part.held_out:
             yield from getattr(part, name) or ()
 
 
-def parts_of(task: Task) -> Sequence[_Columns]:
-    """Return what holds the columns of a task: its splits or parts, or itself."""
-    if isinstance(task, Splits):
-        return list(task.splits.values())
-    return task.parts if isinstance(task, TransferTask) else [task]
+def _parts_of(task: Task) -> Sequence[_Columns]:
+    return task.parts if isinstance(task, Splits | TransferTask) else [task]
 
 
 def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
@@ -334,7 +306,7 @@ def sentences_of(tasks: Iterable[Task]) -> Iterator[str]:
 
 def all_texts(task: Task) -> Iterator[str]:
     """Yield every text of a task, repetitions included."""
-    for part in parts_of(task):
+    for part in _parts_of(task):
         for name in part.beside:
             yield from getattr(part, name)
     yield from held_out_texts(task)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cse.data.clean import text_key
-from cse.data.draws import LEAST, draw_parts
+from cse.data.hold_out import LEAST, draw_parts
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
@@ -32,14 +32,10 @@ def dev_part(task: Task) -> Task:
     if task.split == HELD_OUT:
         return _of_test(task, _drawn_of_labels(task), inside=True)
     drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
-    rows = [
-        (text_key(text) in drawn, text, label) for text, label in zip(task.reference, task.reference_label, strict=True)
-    ]
-    (reference, reference_label), (test, test_label) = (
-        ([text for dev, text, _ in rows if dev is which], [label for dev, _, label in rows if dev is which])
-        for which in (False, True)
-    )
-    return LabelledTexts(task.name, reference, reference_label, test, test_label, task.split)
+    rows = list(zip(task.reference, task.reference_label, strict=True))
+    sides = ([row for row in rows if (text_key(row[0]) in drawn) is dev] for dev in (False, True))
+    reference, labels, test, test_labels = ([row[place] for row in side] for side in sides for place in (0, 1))
+    return LabelledTexts(task.name, reference, labels, test, test_labels, task.split)
 
 
 def part_for_test(task: Task) -> Task:
@@ -121,20 +117,11 @@ def _too_few(name: str, count: int) -> CseError:
 
 def _part(task: Any, places: list[int]) -> Any:
     if isinstance(task, Retrieval):
-        place_of = {place: number for number, place in enumerate(places)}
-        here = np.array([int(query) in place_of for query in task.query])
-        return dataclasses.replace(
-            task,
-            queries=[task.queries[place] for place in places],
-            query=np.array([place_of[int(query)] for query in task.query[here]], np.int64),
-            document=task.document[here],
-            relevance=task.relevance[here],
-            own=None if task.own is None else task.own[np.array(places)],
-        )
-    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task) if field.name != "name"}
-    halves = {
+        return task.only(places)
+    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+    kept = {
         name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
         for name, values in columns.items()
         if isinstance(values, (list, np.ndarray))
     }
-    return dataclasses.replace(task, **halves)
+    return dataclasses.replace(task, **kept)

@@ -16,17 +16,17 @@ scored pairs    a file with the columns sentence1, sentence2, score, whose label
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cse.data.checks import check_column, column_hint, listed, no_rows, read_text
-from cse.data.read import TABLES, check_exists, contents, ending, find_data_file, open_table, plain
+from cse.data.read import TABLES, TableFile, check_exists, contents, ending, find_data_file, open_table, plain
 from cse.data.shape import (
     CATEGORIES,
+    SCORES,
     Columns,
     category_columns,
     judge_of,
@@ -40,8 +40,6 @@ from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, is_there, read_beir
 from cse.data.tasks.kinds import HALVES, BinaryPairs, LabelledTexts, ScoredPairs, Task, Triplets
 from cse.errors import CseError
 
-RANGE = (0.0, 5.0)
-_SETTING = "the path"
 _SEED = 42  # of the halves of one file
 _BEIR = (CORPUS, QUERIES, JUDGEMENTS)
 _LAYOUTS = (
@@ -51,6 +49,22 @@ _LAYOUTS = (
 )
 Scored = tuple[str, str, float]
 Texts = list[tuple[int, str, str]]  # line, text, label
+
+
+class Reading(NamedTuple):
+    """How a task is read.
+
+    Attributes:
+        encoding: of text files; None: UTF-8.
+        score_range: lowest and highest gold score of scored pairs.
+        labelled: columns of text and label of labelled texts; None: the usual ones.
+        setting: what names the path, for errors.
+    """
+
+    encoding: str | None = None
+    score_range: tuple[float, float] = (0.0, 5.0)
+    labelled: Sequence[str] | None = None
+    setting: str = "the path"
 
 
 # ---- what is there -------------------------------------------------------------------------------------------------
@@ -81,20 +95,11 @@ def splits_of(folder: Path) -> dict[str, Path] | None:
 # ---- tasks ---------------------------------------------------------------------------------------------------------
 
 
-def read_tasks(
-    path: Path,
-    *,
-    encoding: str | None = None,
-    score_range: tuple[float, float] = RANGE,
-    labelled: Sequence[str] | None = None,
-    setting: str = _SETTING,
-) -> list[Task]:
+def read_tasks(path: Path, how: Reading = Reading()) -> list[Task]:  # noqa: B008 - a constant
     """Read a task, or each task in a folder of several; an empty folder gives none."""
-    check_exists(path, setting)
+    check_exists(path, how.setting)
     several = path.is_dir() and not is_beir(path) and splits_of(path) is None
-    paths = [path / name for name in contents(path)] if several else [path]
-    read = partial(read_task, encoding=encoding, score_range=score_range, labelled=labelled, setting=setting)
-    tasks = [read(each) for each in paths]
+    tasks = [read_task(each, how) for each in ([path / name for name in contents(path)] if several else [path])]
     check_names(tasks)
     return tasks
 
@@ -107,39 +112,43 @@ def check_names(tasks: Sequence[Task]) -> None:
         raise CseError(f"tasks: two are called {listed(twice)}; rename a file or folder")
 
 
-def read_task(
-    path: Path,
-    *,
-    encoding: str | None = None,
-    score_range: tuple[float, float] = RANGE,
-    labelled: Sequence[str] | None = None,
-    setting: str = _SETTING,
-) -> Task:
+def read_task(path: Path, how: Reading = Reading(), *, scores: bool = False) -> Task:  # noqa: B008 - a constant
     """Read one task; its layout and its columns tell the kind.
 
     Args:
         path: a csv, tsv, jsonl or parquet file, a folder with one such file, or the folder of a task.
-        encoding: encoding of text files; None: UTF-8.
-        score_range: lowest and highest gold score of scored pairs.
-        labelled: columns of text and label of labelled texts; None: the usual ones.
+        scores: whether a file of pairs with scores counts as such, whatever else it has.
 
     Returns:
         The task; its name is that of the file without its suffix, or of the folder.
     """
-    check_exists(path, setting)
+    check_exists(path, how.setting)
     name = path.resolve().name if path.is_dir() else plain(path).stem
     if path.is_dir():
         if is_beir(path):
             return read_beir(path, name)
-        splits = splits_of(path)
-        if splits is not None:
-            return _read_splits(splits["train"], splits["test"], name, encoding, labelled)
-        path = find_data_file(path, setting)
-    there = open_table(path, encoding).columns
-    if labelled and set(labelled) <= set(there):
-        return _read_halves(path, name, encoding, labelled)
+        if splits := splits_of(path):
+            reference, rows = (
+                _labelled(open_table(splits[part], how.encoding), how.labelled) for part in ("train", "test")
+            )
+            known = {label for _, _, label in reference}
+            for line, _, label in rows:
+                if label not in known:
+                    has = f"has no reference row in {splits['train'].name}; add some there"
+                    raise CseError(f"{splits['test']}:{line}: label {label[:40]!r} {has}")
+            return _labelled_texts(str(splits["test"]), name, reference, rows)
+        path = find_data_file(path, how.setting)
+    return _read_table(open_table(path, how.encoding), name, how, scores=scores)
+
+
+def _read_table(table: TableFile, name: str, how: Reading, *, scores: bool) -> Task:
+    there, path = table.columns, table.shown
+    if scores and (graded := pair_columns(there, path, scores=True)) and graded.label in SCORES:
+        return _read_pairs(table, name, how, graded)
+    if how.labelled and set(how.labelled) <= set(there):
+        return _read_halves(table, name, how.labelled)
     triplets = triplet_columns(there)
-    pairs = None if triplets else pair_columns(there, str(path))
+    pairs = None if triplets else pair_columns(there, path)
     fits = {
         "triplets": triplets,
         "pairs": pairs if pairs and pairs.label else None,
@@ -153,56 +162,51 @@ def read_task(
         raise CseError(f"{path}: the columns fit {told}; rename or remove those that are not meant")
     ((kind, columns),) = found.items()
     if kind == "triplets":
-        return _read_triplets(path, name, encoding, columns)
+        return _read_triplets(table, name, columns)
     if kind == "pairs":
-        return read_pairs(path, name, encoding, score_range, columns)
+        return _read_pairs(table, name, how, columns)
     labels = [each for each in CATEGORIES if each in there]
     if len(labels) > 1:
         raise CseError(f"{path}: the columns {' and '.join(labels)} both fit; remove or rename one")
-    return _read_halves(path, name, encoding, None)
+    return _read_halves(table, name, None)
 
 
 # ---- pairs and triplets --------------------------------------------------------------------------------------------
 
 
-def read_pairs(
-    path: Path, name: str, encoding: str | None, score_range: tuple[float, float], columns: Columns
-) -> ScoredPairs | BinaryPairs:
+def _read_pairs(table: TableFile, name: str, how: Reading, columns: Columns) -> ScoredPairs | BinaryPairs:
     """Read pairs whose labels are scores, or say whether two texts belong together; others are counted."""
-    labels = open_table(path, encoding).pick([str(columns.label)])
-    judge = judge_of(((line, values[0]) for line, values in labels if values), columns, str(path), score_range)
+    judge = judge_of(table, columns, how.score_range)
     if judge.graded:
-        return read_scored(path, name, encoding, score_range, columns, least=2)
-    every = [(*texts, judge.of(label)) for _, (*texts, label) in _rows(path, columns, encoding)]
+        return _scored(table, name, columns, how, least=2)
+    every = [(*texts, judge.of(label)) for _, (*texts, label) in _rows(table, columns)]
     rows = [row for row in every if row[2] is not None]
-    _check_count(path, len(rows), "pairs")
+    _check_count(table.shown, len(rows), "pairs")
     first, second, label = zip(*rows, strict=True)
     if len(set(label)) < 2:
-        raise CseError(f"{path}: all {len(rows)} pairs have the label {int(label[0])}; add pairs with the other one")
+        all_of = f"all {len(rows)} pairs have the label {int(label[0])}"
+        raise CseError(f"{table.shown}: {all_of}; add pairs with the other one")
     return BinaryPairs(name, list(first), list(second), np.array(label), len(every) - len(rows))
 
 
-def read_scored(
-    path: Path,
-    name: str | None = None,
-    encoding: str | None = None,
-    score_range: tuple[float, float] = RANGE,
-    columns: Columns | None = None,
-    *,
-    least: int = 1,
-) -> ScoredPairs:
-    """Read scored pairs; a column of scores is taken before one of labels."""
+def read_scored(path: Path, how: Reading = Reading(), *, least: int = 1) -> ScoredPairs:  # noqa: B008 - a constant
+    """Read scored pairs of at least so many different scores; a column of scores is taken before one of labels."""
     check_exists(path, "the setting that names it")
-    there = [] if columns else open_table(path, encoding).columns
-    columns = columns or pair_columns(there, str(path), scores=True)
+    table = open_table(path, how.encoding)
+    columns = pair_columns(table.columns, str(path), scores=True)
     if columns is None or not columns.label:
         missing = "score" if columns else "sentence1"
-        hint = column_hint(missing, there)
+        hint = column_hint(missing, table.columns)
         raise CseError(f"{path}: no column {missing!r}{hint}; name them sentence1, sentence2, score")
+    return _scored(table, plain(path).stem, columns, how, least=least)
+
+
+def _scored(table: TableFile, name: str, columns: Columns, how: Reading, *, least: int) -> ScoredPairs:
+    path = table.shown
     rows: list[Scored] = []
     seen: dict[frozenset[str], tuple[int, float]] = {}
-    for line, (first, second, value) in _rows(path, columns, encoding):
-        score = read_score(value, f"{path}:{line}", score_range, "fix it or set data.score_range")
+    for line, (first, second, value) in _rows(table, columns):
+        score = read_score(value, f"{path}:{line}", how.score_range, "fix it or set data.score_range")
         before, earlier = seen.setdefault(frozenset((first, second)), (line, score))
         if earlier != score:
             raise CseError(
@@ -210,14 +214,13 @@ def read_scored(
             )
         rows.append((first, second, score))
     if not rows:
-        raise no_rows(str(path))
+        raise no_rows(path)
     if len({score for _, _, score in rows}) < least:
         count = f"{len(rows)} pair{'s' if len(rows) > 1 else ''}"
         raise CseError(
             f"{path}: {count} with the score {rows[0][2]:g}; Spearman needs at least 2 pairs and two different "
             "scores: add pairs or remove the file"
         )
-    name = name or plain(path).stem
     return make_scored(name, rows, [name] * len(rows))
 
 
@@ -227,36 +230,24 @@ def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPair
     return ScoredPairs(name, first, second, np.array(score, np.float64), subsets)  # type: ignore[arg-type]
 
 
-def _read_triplets(path: Path, name: str, encoding: str | None, columns: Columns) -> Triplets:
-    records = open_table(path, encoding).pick(columns.names, len(columns.texts))
+def _read_triplets(table: TableFile, name: str, columns: Columns) -> Triplets:
     sides: tuple[list[str], ...] = ([], [], [])
-    for row in rows_of(path, records, "triplets", columns):
+    for row in rows_of(table, "triplets", columns):
         for side, text, column in zip(sides, row.texts if any(row.texts) else (), columns.texts, strict=False):
-            side.append(read_text(text, column, f"{path}:{row.line}"))
-    _check_count(path, len(sides[0]), "triplets")
+            side.append(read_text(text, column, f"{table.shown}:{row.line}"))
+    _check_count(table.shown, len(sides[0]), "triplets")
     return Triplets(name, *sides)
 
 
 # ---- labelled texts ------------------------------------------------------------------------------------------------
 
 
-def _read_splits(
-    train: Path, test: Path, name: str, encoding: str | None, columns: Sequence[str] | None
-) -> LabelledTexts:
-    reference, rows = _labelled(train, encoding, columns), _labelled(test, encoding, columns)
-    known = {label for _, _, label in reference}
-    for line, _, label in rows:
-        if label not in known:
-            raise CseError(f"{test}:{line}: label {label[:40]!r} has no reference row in {train.name}; add some there")
-    return _task(test, name, reference, rows)
-
-
-def _read_halves(path: Path, name: str, encoding: str | None, columns: Sequence[str] | None) -> LabelledTexts:
+def _read_halves(table: TableFile, name: str, columns: Sequence[str] | None) -> LabelledTexts:
     """Read labelled texts from one file; half of each label's rows are reference rows, the others test rows.
 
     The draw depends on nothing but the number of a label's rows; an odd one is a test row.
     """
-    rows = _labelled(path, encoding, columns)
+    rows, path = _labelled(table, columns), table.shown
     by_label: dict[str, list[int]] = {}
     for place, (_, _, label) in enumerate(rows):
         by_label.setdefault(label, []).append(place)
@@ -267,10 +258,10 @@ def _read_halves(path: Path, name: str, encoding: str | None, columns: Sequence[
             raise CseError(f"{path}:{line}: the only text with the label {label[:40]!r}; add another or remove it")
         reference.update(Random(f"cse labelled texts {_SEED}").sample(places, len(places) // 2))
     test = [row for place, row in enumerate(rows) if place not in reference]
-    return _task(path, name, [rows[place] for place in sorted(reference)], test, HALVES)
+    return _labelled_texts(path, name, [rows[place] for place in sorted(reference)], test, HALVES)
 
 
-def _task(path: Path, name: str, reference: Texts, test: Texts, *split: str) -> LabelledTexts:
+def _labelled_texts(path: str, name: str, reference: Texts, test: Texts, *split: str) -> LabelledTexts:
     labels = [label for _, _, label in test]
     if len(set(labels)) == 1:
         raise CseError(f"{path}: all texts have the label {labels[0][:40]!r}; add texts with another label")
@@ -281,15 +272,15 @@ def _task(path: Path, name: str, reference: Texts, test: Texts, *split: str) -> 
     return LabelledTexts(name, *texts, *split)  # type: ignore[arg-type]
 
 
-def _labelled(path: Path, encoding: str | None, names: Sequence[str] | None) -> Texts:
-    there = open_table(path, encoding).columns
+def _labelled(table: TableFile, names: Sequence[str] | None) -> Texts:
+    there, path = table.columns, table.shown
     for column in names or ():
-        check_column(column, there, str(path), "data.columns")
+        check_column(column, there, path, "data.columns")
     columns = Columns((names[0],), names[1]) if names else category_columns(there)
     if columns is None:
         raise CseError(f"{path}: labelled texts need the columns text, category; the columns are {', '.join(there)}")
     rows = []
-    for line, (text, value) in _rows(path, columns, encoding):
+    for line, (text, value) in _rows(table, columns):
         label = read_category(value, f"{path}:{line}")
         if not label:
             raise CseError(f"{path}:{line}: no label; fill it in or drop the row")
@@ -297,17 +288,17 @@ def _labelled(path: Path, encoding: str | None, names: Sequence[str] | None) -> 
     return rows
 
 
-def _rows(path: Path, columns: Columns, encoding: str | None) -> Iterator[tuple[int, list[Any]]]:
+def _rows(table: TableFile, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
     """Yield the line and the values of each row that is not blank; the texts are checked and trimmed."""
     line, texts = 0, len(columns.texts)
-    for line, values in open_table(path, encoding).pick(columns.names, texts):
+    for line, values in table.pick(columns.names, texts):
         if values:
             pairs = zip(values, columns.texts, strict=False)
-            yield line, [*(read_text(value, name, f"{path}:{line}") for value, name in pairs), *values[texts:]]
+            yield line, [*(read_text(value, name, f"{table.shown}:{line}") for value, name in pairs), *values[texts:]]
     if not line:
-        raise no_rows(str(path))
+        raise no_rows(table.shown)
 
 
-def _check_count(path: Path, count: int, what: str) -> None:
+def _check_count(path: str, count: int, what: str) -> None:
     if count < 2:
         raise CseError(f"{path}: {count} {what[:-1] if count == 1 else what}; a task needs at least 2, add some")

@@ -18,20 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from cse.data.store import AGAIN, PreparedData, map_table, write_table
-from cse.data.tasks.kinds import (
-    KINDS,
-    BinaryPairs,
-    CaptionPairs,
-    Labelled,
-    LabelledTexts,
-    Retrieval,
-    ScoredPairs,
-    Splits,
-    Task,
-    TransferTask,
-    Triplets,
-    kind_of,
-)
+from cse.data.tasks import kinds
+from cse.data.tasks.kinds import Labelled, Splits, Task, TransferTask, kind_of
 from cse.errors import CseError
 
 TASKS_FILE = "tasks.arrow"
@@ -43,32 +31,32 @@ _SCHEMA = pa.schema(
 _PAIR = {"sentence1": "text", "sentence2": "second"}
 # by class and part: the column of each field
 _LAYOUT: dict[type, dict[str, dict[str, str]]] = {
-    ScoredPairs: {"pair": _PAIR | {"subset": "label", "score": "score"}},
-    BinaryPairs: {"pair": _PAIR | {"label": "score"}},
-    Triplets: {"triplet": {"anchor": "text", "positive": "second", "negative": "third"}},
-    Retrieval: {
+    kinds.ScoredPairs: {"pair": _PAIR | {"subset": "label", "score": "score"}},
+    kinds.BinaryPairs: {"pair": _PAIR | {"label": "score"}},
+    kinds.Triplets: {"triplet": {"anchor": "text", "positive": "second", "negative": "third"}},
+    kinds.Retrieval: {
         "query": {"queries": "text", "own": "score"},
         "document": {"documents": "text"},
         "judgement": {"query": "text", "document": "second", "relevance": "score"},
     },
-    LabelledTexts: {
+    kinds.LabelledTexts: {
         "reference": {"reference": "text", "reference_label": "label"},
         "test": {"test": "text", "test_label": "label"},
     },
     Labelled: {part: {"texts": "text", "second": "second", "label": "score"} for part in ("train", "dev", "test")},
-    CaptionPairs: {"pair": _PAIR | {"caption": "third", "image": "label", "score": "score"}},
+    kinds.CaptionPairs: {"pair": _PAIR | {"caption": "third", "image": "label", "score": "score"}},
 }
 _FACTS: dict[type, dict[str, type]] = {
-    Retrieval: {"judged_in": str, "left_out": int, "unknown": int, "empty": int},
-    LabelledTexts: {"split": str},
-    BinaryPairs: {"left_out": int},
+    kinds.Retrieval: {"judged_in": str, "left_out": int, "unknown": int, "empty": int},
+    kinds.LabelledTexts: {"split": str},
+    kinds.BinaryPairs: {"left_out": int},
 }
 _ARRAYS: dict[type, dict[str, type]] = {
-    ScoredPairs: {"score": np.float64},
-    BinaryPairs: {"label": np.bool_},
-    Retrieval: dict.fromkeys(("own", "query", "document", "relevance"), np.int64),
+    kinds.ScoredPairs: {"score": np.float64},
+    kinds.BinaryPairs: {"label": np.bool_},
+    kinds.Retrieval: dict.fromkeys(("own", "query", "document", "relevance"), np.int64),
     Labelled: {"label": np.int64},
-    CaptionPairs: {"caption": np.int64, "image": np.int64, "score": np.float64},
+    kinds.CaptionPairs: {"caption": np.int64, "image": np.int64, "score": np.float64},
 }
 _Columns = dict[str, Any]  # lists by name, of equal length
 
@@ -137,9 +125,11 @@ def _rows(columns: _Columns) -> Iterator[tuple[Any, ...]]:
 
 
 def _task(name: str, kind: str, parts: dict[str, _Columns]) -> Task:
-    made = next(made for made, known in KINDS.items() if known == kind)
+    made = next(made for made, known in kinds.KINDS.items() if known == kind)
     if made is Splits:
-        return Splits(name, {split: _filled(ScoredPairs, {"pair": parts[split]}, f"{name} {split}") for split in parts})
+        return Splits(
+            name, {split: _filled(kinds.ScoredPairs, {"pair": parts[split]}, f"{name} {split}") for split in parts}
+        )
     if made is TransferTask:
         return TransferTask(name, **{part: _filled(Labelled, {part: parts[part]}) for part in parts})
     facts = parts.pop("fact", {"label": [], "text": []})

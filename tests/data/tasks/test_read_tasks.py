@@ -26,7 +26,7 @@ from cse.data.tasks.kinds import (
     kind_of,
     put_before,
 )
-from cse.data.tasks.read import read_scored, read_task, read_tasks
+from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from tests.data.tasks.files import TREC, write_beir, write_labelled, write_lines
@@ -194,11 +194,11 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
     for name in ("train", "test"):
         write_lines(tmp_path / f"own/{name}.csv", lines)
     for path in (tmp_path / "own", tmp_path / "own/test.csv"):
-        task = read_task(path, labelled=("utterance", "scenario"))
+        task = read_task(path, Reading(labelled=("utterance", "scenario")))
         assert isinstance(task, LabelledTexts)
         assert (set(task.test_label), "a" in [*task.reference, *task.test]) == ({"x", "y"}, True)
     with pytest.raises(CseError, match=r"no column 'txt' \(data.columns\)"):
-        read_task(tmp_path / "own", labelled=("txt", "scenario"))
+        read_task(tmp_path / "own", Reading(labelled=("txt", "scenario")))
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
@@ -336,7 +336,7 @@ def write(path, text):
 
 @pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])
 def test_usual_names(tmp_path, header):
-    pairs = read_scored(write(tmp_path / "a.csv", f"{header}\nx,y,1\n"), name="mine")
+    pairs = read_scored(write(tmp_path / "mine.csv", f"{header}\nx,y,1\n"))
     assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
 
 
@@ -375,7 +375,7 @@ def test_two_scores_for_one_pair(tmp_path):
 
 def test_score_range_is_the_users(tmp_path):
     path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,-1\n")
-    assert read_scored(path, score_range=(-1.0, 1.0)).score.tolist() == [-1.0]
+    assert read_scored(path, Reading(score_range=(-1.0, 1.0))).score.tolist() == [-1.0]
     for value in ("NaN", "null", "true", '"x"', "1e999", "1" + "0" * 400):
         path = write(tmp_path / "a.jsonl", f'{{"sentence1": "a", "sentence2": "b", "score": {value}}}')
         with pytest.raises(CseError, match=r"a.jsonl:1: score"):
