@@ -186,7 +186,9 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
     assert read_config(tmp_path / "out")["pooler"]["mlp"] == "always"
     config = json.loads((source / "2_Dense/config.json").read_text())
-    (source / "2_Dense/config.json").write_text(json.dumps(config | {"activation_function": "torch.nn.ReLU"}))
+    (source / "2_Dense/config.json").write_text(
+        json.dumps(config | {"activation_function": "torch.nn.modules.activation.ReLU"})
+    )
     assert "no linear layer with bias and tanh" in refusal(source, bert, tmp_path)
 
 
