@@ -148,7 +148,8 @@ class PromptedTransformer(InputModule):
         """Load what ``save`` wrote, from a folder or the hub."""
         reach = {"token": token, "cache_folder": cache_folder, "revision": revision}
         found = cls.load_dir_path(model_name_or_path, subfolder, local_files_only=local_files_only, **reach)
-        folder, shown, dtype = Path(found or ""), Path(model_name_or_path, subfolder), _dtype(model_kwargs or {})
+        shown, dtype = Path(model_name_or_path, subfolder), _dtype(model_kwargs or {})
+        folder = Path(found) if found else shown
         for name in (cls.config_file_name, PROMPT, f"{BACKBONE}/{TOKENIZER}"):
             if not (folder / name).is_file():
                 raise ValueError(f"{shown / name}: missing; {_AGAIN}")
