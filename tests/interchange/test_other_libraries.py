@@ -179,7 +179,7 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     bert = tiny_folders["bert"]
     source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
     (source / "2_Dense").mkdir()
-    dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
+    dense = pytest.importorskip("sentence_transformers.models").Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
     dense.save(str(source / "2_Dense"))
     import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
     found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
