@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 
 from cse.choices import ReadOut
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.backbone_files import find_backbone
 from cse.model.flow import Flow, fit_flow
 from cse.model.passes import Constants
 from cse.model.prompts import Prompt
@@ -54,6 +57,11 @@ def train(
     """Run the loop on a plan."""
     tables, augment = [table, *more], plan.augment
     return loop.train(encoder, losses, tables, plan.train, augment=augment, bf16=plan.bf16, **options)
+
+
+def backbone_of(folder: Path | str) -> Backbone:
+    """The backbone of a folder."""
+    return load_backbone(find_backbone(str(folder)))
 
 
 def sentence_encoder(backbone, prompt: Prompt | None = None, **options: Any) -> SentenceEncoder:

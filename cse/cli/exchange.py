@@ -82,7 +82,7 @@ def push(
     files that cse wrote are sent.
     """
     from cse.files import begins_with
-    from cse.interchange.card import find_measures, licence_of, make_card
+    from cse.interchange.card import card_of, find_measures, make_card
     from cse.interchange.model_folder import open_folder, without_machine_paths
     from cse.outputs import check_file, publish_file
 
@@ -90,9 +90,9 @@ def push(
         check_file(card, begins_with(b"---\n"))
     found = open_folder(model)
     measures = find_measures(found, metrics)
-    licence = licence_of(backbone or str(found.backbone.get("name", "")))
+    about = card_of(backbone or str(found.backbone.get("name", "")))
     leaving = without_machine_paths(found, backbone)
-    text = make_card(leaving, repo, measures, licence)
+    text = make_card(leaving, repo, measures, about)
     if card is not None:
         with publish_file(card) as target:
             target.write_text(text, encoding="utf-8")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import pickle
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,17 +11,17 @@ import torch
 from safetensors.torch import load_file
 
 from cse.artifact import short
-from cse.errors import CseError, one_line
+from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.model.backbone_files import BackboneFiles, read_tokenizer
-from cse.model.declared import read_json
+from cse.model.declared import read_json, reading
 from cse.model.flow import Flow
 from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder
 
 MODEL_FILES = ("model.safetensors", "pytorch_model.bin")
-_POOLERS = ("cls", "mean", "last")  # that other tools have too
 AGAIN = "fetch it again"
+_POOLERS = ("cls", "mean", "last")  # that other tools have too
 _NAME_IT = "name the backbone that it was trained on"
 _CONFIG = (
     "model_type", "num_attention_heads", "num_hidden_layers", "hidden_size", "intermediate_size", "hidden_act",
@@ -57,25 +56,17 @@ def find_file(source: Path, names: Sequence[str]) -> Path:
 def read_tensors(path: Path) -> dict[str, torch.Tensor]:
     """Return a file's tensors by name, on the CPU; it is of safetensors or of torch. No code of the file is run."""
     safe = path.suffix == ".safetensors"
-    try:
-        tree: Any = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds
-        if isinstance(error, OSError) and error.errno != errno.EINVAL:  # a seek to a place that the file does not have
-            raise
-        if isinstance(error, pickle.UnpicklingError) and "global" in str(error).lower():
-            raise CseError(
-                f"{path}: holds more than tensors, and no code of a file is run; save its weights alone"
-            ) from None
-        said = one_line(str(error)).partition(". ")[0][:200] or type(error).__name__
-        kind = "a safetensors file" if safe else "a file of torch"
-        raise CseError(f"{path}: truncated or not {kind} ({said}); {AGAIN}") from None
-    if not isinstance(tree, dict) or not tree or not all(isinstance(name, str) for name in tree):
+    with reading(f"{path}: truncated or not a {'safetensors file' if safe else 'file of torch'}"):
+        try:
+            tree: Any = load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:  # whose text tells how to run a file's code
+            if "global" in str(error).lower():
+                words = "holds more than tensors, and no code of a file is run; save its weights alone"
+                raise CseError(f"{path}: {words}") from None
+            raise ValueError("no pickle of tensors") from None
+    items = tree.items() if isinstance(tree, dict) else ()
+    if not items or not all(isinstance(name, str) and isinstance(value, torch.Tensor) for name, value in items):
         raise CseError(f"{path}: holds no tensors by name; give the file of a model's weights")
-    for name, value in tree.items():
-        if not isinstance(value, torch.Tensor):
-            raise CseError(
-                f"{path}: {name} is a {type(value).__name__}, not a tensor; give the file of a model's weights"
-            )
     return tree
 
 
@@ -89,10 +80,10 @@ def check_beside(folder: Path, backbone: Backbone) -> None:
     if any((folder / name).is_file() for name in _VOCABULARIES):
         words = read_tokenizer(BackboneFiles(str(folder), "", folder, "")).get_vocab(with_added_tokens=True)
         known = backbone.tokenizer.get_vocab(with_added_tokens=True)
-        different = sorted(word for word in words.keys() | known.keys() if words.get(word) != known.get(word))
-        if different:
+        if different := words.items() ^ known.items():
+            word = min(different)[0]
             raise CseError(
-                f"{folder}: its vocabulary is not that of {backbone.files.name}: {different[0]!r} differs; {_NAME_IT}"
+                f"{folder}: its vocabulary is not that of {backbone.files.name}: {word!r} differs; {_NAME_IT}"
             )
 
 
@@ -103,27 +94,23 @@ def check_config(config: Mapping[str, Any], own: Mapping[str, Any], path: Path, 
             raise CseError(f"{path}: {key} is {short(config[key])}, but {who} has {short(value)}; {_NAME_IT}")
 
 
-def check_shapes(
-    found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], path: Path, who: str, said: str = ""
-) -> None:
-    """Refuse missing, extra, wrongly shaped or not finite tensors; ``said`` stands before their names in the file."""
+def check_shapes(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], path: Path, who: str) -> None:
+    """Refuse missing, extra, wrongly shaped or not finite tensors."""
     for name in sorted(wanted.keys() - found.keys()):
-        raise CseError(f"{path}: lacks {said}{name}, which {who} has; {_NAME_IT}")
+        raise CseError(f"{path}: lacks {name}, which {who} has; {_NAME_IT}")
     for name in sorted(found.keys() - wanted.keys()):
-        raise CseError(f"{path}: {said}{name} is unknown to {who}; {_NAME_IT}")
+        raise CseError(f"{path}: {name} is unknown to {who}; {_NAME_IT}")
     for name, tensor in found.items():
         shape, needed = tuple(tensor.shape), tuple(wanted[name].shape)
         if shape != needed:
-            raise CseError(f"{path}: {said}{name} has shape {shape}, but {who} needs {needed}; {_NAME_IT}")
+            raise CseError(f"{path}: {name} has shape {shape}, but {who} needs {needed}; {_NAME_IT}")
         if not tensor.is_floating_point() or not torch.isfinite(tensor).all():
-            raise CseError(f"{path}: {said}{name} holds values that are not finite numbers; {AGAIN}")
+            raise CseError(f"{path}: {name} holds values that are not finite numbers; {AGAIN}")
 
 
-def fill(
-    wanted: Mapping[str, torch.Tensor], found: Mapping[str, torch.Tensor], path: Path, who: str, said: str = ""
-) -> int:
+def fill(found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], path: Path, who: str) -> int:
     """Copy a file's tensors over the weights of these names, see ``check_shapes``; return how many of them changed."""
-    check_shapes(found, wanted, path, who, said)
+    check_shapes(found, wanted, path, who)
     with torch.no_grad():
         changed = sum(not torch.equal(wanted[name], tensor.float()) for name, tensor in found.items())
         for name, tensor in found.items():
@@ -131,26 +118,24 @@ def fill(
     return changed
 
 
-def prompt_of(tensors: Mapping[str, torch.Tensor], name: str, backbone: Backbone, path: Path, said: str = "") -> Prompt:
+def prompt_of(tensors: Mapping[str, torch.Tensor], name: str, backbone: Backbone, path: Path) -> Prompt:
     """Return a prompt from the table of its keys and values ``(P, 2 * layers * H * K)``, a prefix's one tensor."""
     if name not in tensors:
-        raise CseError(f"{path}: lacks {said}{name}; a model without its prompts is the bare backbone")
+        raise CseError(f"{path}: lacks {name}; a model without its prompts is the bare backbone")
     length = tensors[name].shape[0] if tensors[name].dim() else 0
     if length == 0:
-        raise CseError(f"{path}: {said}{name} is empty; {AGAIN}")
+        raise CseError(f"{path}: {name} is empty; {AGAIN}")
     prompt = Prompt("key_value", backbone, length=length)
-    fill({name: prompt.values()}, tensors, path, f"a prefix on {backbone.files.name}", said)
+    fill(tensors, {name: prompt.values()}, path, f"a prefix on {backbone.files.name}")
     return prompt
 
 
 def obstacle(encoder: SentenceEncoder) -> str:
     """Return what no other tool has a place for, or an empty string."""
+    prompt = encoder.prompt
     rows = (
         (not isinstance(encoder.backbone, Backbone), "it reads word vectors from a file and has no layers"),
-        (
-            encoder.prompt is not None and not encoder.prompt.deep,
-            "its input-layer prompt has no keys and values of its own",
-        ),
+        (prompt is not None and not prompt.deep, "its input-layer prompt has no keys and values of its own"),
         (bool(encoder.templates), "its template puts words around the sentence"),
         (isinstance(encoder.post, Flow), "it has post-processing (flow)"),
         (encoder.pooler not in _POOLERS, f"its pooler is {encoder.pooler}, not one of {', '.join(_POOLERS)}"),

@@ -19,16 +19,6 @@ from cse.outputs import check_folder, publish_folder
 from cse.runtime.bundle import DOMAINS
 
 _ATTRIBUTES = ".gitattributes"  # the hub's own file
-_LOG_IN = "log in with `hf auth login`, or set HF_TOKEN"
-_KNOWN = (
-    (errors.HFValidationError, "not a name on the hub; write OWNER/NAME"),
-    (errors.GatedRepoError, f"is gated for this account; check the name, or {_LOG_IN}"),
-    (
-        errors.RepositoryNotFoundError,
-        f"does not exist, or this account may not see it; check the name, or {_LOG_IN}",
-    ),
-    (errors.RevisionNotFoundError, "has no such revision; leave --revision out for the newest"),
-)
 
 
 def push(model: ModelFolder, repo: str, card: str, *, public: bool, message: str) -> str:
@@ -108,9 +98,9 @@ def _explained(repo: str, what: str) -> Iterator[None]:
 
 
 def _line_of(error: Exception, repo: str, what: str) -> CseError | None:
-    """Return what to tell of an error, if it is of the hub or of the way there."""
-    if words := next((words for kind, words in _KNOWN if isinstance(error, kind)), None):
-        return CseError(f"{repo}: {words}")
+    """Return what to tell of an error, if it is of the hub or of the way there: in the hub's words."""
+    if isinstance(error, errors.HFValidationError):
+        return CseError(f"{repo}: not a name on the hub; write OWNER/NAME")
     # a failed search of the cache hides why the hub refused
     refusal = next((one for one in (error, error.__cause__) if isinstance(one, errors.HfHubHTTPError)), None)
     if refusal is None:
@@ -122,8 +112,12 @@ def _line_of(error: Exception, repo: str, what: str) -> CseError | None:
     status = refusal.response.status_code
     if status >= 500:
         return OfflineError(f"{repo}: the hub answers {status}; try again later")
-    do = {401: f"; {_LOG_IN}", 403: f"; use a token that may {what} there, or another owner"}.get(status, "")
-    return CseError(f"{repo}: the hub refused ({status}): {one_line(refusal.server_message or str(refusal))[:200]}{do}")
+    do = "check the name and --revision, or log in with `hf auth login` or HF_TOKEN"
+    if status == 403:
+        do = f"use a token that may {what} there, or another owner"
+    return CseError(
+        f"{repo}: the hub refused ({status}): {one_line(refusal.server_message or str(refusal))[:200]}; {do}"
+    )
 
 
 def is_offline(error: BaseException) -> bool:

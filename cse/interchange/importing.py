@@ -7,24 +7,24 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
+from torch import nn
 
 from cse.choices import ReadOut
 from cse.errors import CseError, in_terms_of
-from cse.interchange.foreign import MODEL_FILES, Imported, check_beside, fill, find_file, read_tensors
+from cse.interchange.foreign import Imported, check_beside, fill
 from cse.interchange.peft import import_peft
 from cse.interchange.released import LAYOUTS, import_released
 from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import find_backbone
+from cse.model.backbone_files import WEIGHTS, find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import LENGTH, MODULES, PROMPTS, declared_by, read_json, read_modules
+from cse.model.pooling import read_dense
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 
 SENTENCE_TRANSFORMERS, PEFT = "sentence-transformers", "peft"
 KINDS = (*LAYOUTS, SENTENCE_TRANSFORMERS, PEFT)
 _SETTING = "backbone.name:"  # of which errors about a folder speak
-_TANH = "torch.nn.modules.activation.Tanh"
 _ITSELF = "a model of sentence-transformers can be used as it is: set backbone.name to its folder or hub id"
 
 
@@ -38,11 +38,9 @@ def import_model(
     pooler: str | None = None,
     template: str | None = None,
 ) -> Imported:
-    """Read a model of another code and write it as a checkpoint.
+    """Read a model of another code (``source``: its folder or weight file) and write it as a checkpoint.
 
     Args:
-        source: its folder or weight file.
-        kind: one of ``KINDS``.
         backbone: folder or hub id of the language model that it was trained on.
         pooler: how the released scripts read an embedding; None: the code's only one.
         template: words around the sentence; None: the paper's.
@@ -71,13 +69,17 @@ def _import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
         declared = declared_by(source)
         start = source / modules["Transformer"]
         trained = load_backbone(find_backbone(str(start.resolve())), "mean", dense=False)  # the pooling is declared
-    dense = _read_dense(source / modules["Dense"]) if "Dense" in modules else None
+        dense = read_dense(declared.dense, backbone.hidden_size)
     if declared.pooling is None:
         raise CseError(f"{source}: {modules['Pooling']}/config.json names no pooling; fetch it again")
+    if dense is not None and not (len(dense) == 2 and isinstance(dense[1], nn.Tanh) and dense[0].bias is not None):
+        raise CseError(
+            f"{declared.dense[0]}: a Dense that is no linear layer with bias and tanh has no counterpart here"
+        )
     check_beside(trained.files.folder, backbone)
-    name, path = backbone.files.name, trained.files.folder / MODEL_FILES[0]
+    name, path = backbone.files.name, trained.files.folder / WEIGHTS
     values = {key: weight.detach() for key, weight in trained.model.named_parameters()}
-    changed = fill(dict(backbone.model.named_parameters()), values, path, name)
+    changed = fill(values, dict(backbone.model.named_parameters()), path, name)
     if changed == 0 and dense is None:
         raise CseError(f"{source}: its weights are those of {name}, so there is nothing to import; {_ITSELF}")
     encoder = SentenceEncoder(
@@ -87,33 +89,25 @@ def _import_sentence_transformers(source: Path, backbone: Backbone) -> Imported:
         use=declared,
     )
     if dense is not None:
-        parts = {f"linear.{key}": weight for key, weight in encoder.mlp.dense.named_parameters()}  # type: ignore[union-attr]
-        fill(parts, dense, source / modules["Dense"], name)
+        fill(dense[0].state_dict(), dict(encoder.mlp.dense.named_parameters()), declared.dense[0], name)  # type: ignore[union-attr]
     origin = {"layout": SENTENCE_TRANSFORMERS, "pooler": declared.pooling, "file": path.name, "left_out": {}}
-    return Imported(
-        encoder,
-        {"imported": origin | {"sha256": trained.files.sha256}},
-        [
-            f"language model: {len(values)} tensors, {changed} of them fine-tuned",
-            f"pooling: {declared.pooling}",
-            *(["unit length: cse scales vectors to it unless asked not to (--raw)"] if "Normalize" in modules else []),
-            f"texts are cut at {encoder.max_length} tokens",
-            f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`",
-        ],
-    )
+    lines = [
+        f"language model: {len(values)} tensors, {changed} of them fine-tuned",
+        f"pooling: {declared.pooling}",
+        *(["unit length: cse scales vectors to it unless asked not to (--raw)"] if "Normalize" in modules else []),
+        f"texts are cut at {encoder.max_length} tokens",
+        f"note: {_ITSELF}; a checkpoint is for comparing, exporting and `cse post`",
+    ]
+    return Imported(encoder, {"imported": origin | {"sha256": trained.files.sha256}}, lines)
 
 
 def _modules(source: Path) -> dict[str, str]:
     """Return the folder of each module by its class; refuse what would change a text before it is read."""
-    path = source / MODULES
-    if not path.is_file():
+    if not (source / MODULES).is_file():
         raise CseError(f"{source}: holds no {MODULES}; give a folder that sentence-transformers saved")
-    listed = read_modules(path)
-    found = dict(listed)
-    if len(found) != len(listed):
-        raise CseError(f"{path}: has a module twice, which has no counterpart here")
+    found = dict(read_modules(source / MODULES))
     if not {"Transformer", "Pooling"} <= found.keys():
-        raise CseError(f"{path}: needs a Transformer and a Pooling; found {', '.join(found) or 'nothing'}")
+        raise CseError(f"{source / MODULES}: needs a Transformer and a Pooling; found {', '.join(found)}")
     if (name := read_json(source / PROMPTS).get("default_prompt_name")) is not None:
         raise CseError(
             f"{source / PROMPTS}: puts its prompt {name!r} before every text; here texts are read as they are"
@@ -121,12 +115,3 @@ def _modules(source: Path) -> dict[str, str]:
     if read_json(source / LENGTH).get("do_lower_case"):
         raise CseError(f"{source / LENGTH}: do_lower_case lowers texts first; here they are read as they are")
     return found
-
-
-def _read_dense(folder: Path) -> dict[str, torch.Tensor]:
-    """Return the weights of a linear layer with tanh on the pooled vector."""
-    config = read_json(folder / "config.json")
-    plain = config.get("bias") is True and config.get("module_input_name") in (None, "sentence_embedding")
-    if not plain or config.get("activation_function") != _TANH:
-        raise CseError(f"{folder}: a Dense that is no linear layer with bias and tanh has no counterpart here")
-    return read_tensors(find_file(folder, MODEL_FILES))

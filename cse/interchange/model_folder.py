@@ -21,15 +21,12 @@ from cse.runtime.bundle import MANIFEST as BUNDLE
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
 _FORMAT = 2
 ADAPTER = "adapter_config.json"  # PEFT's; exports have it or the modules.json of sentence-transformers
-ROUTER = "router_config.json"  # of sentence-transformers, for a query side
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
 _CONFIGS = (ADAPTER, "config.json", LENGTH, PROMPTS)
-_FIRST = {  # what makes a folder a model of its kind
-    **{kind: kind.manifest for kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK)},
-    Kind.SENTENCE_TRANSFORMERS: MODULES,
-    Kind.PEFT: ADAPTER,
-}
+# what makes a folder a model of its kind
+_OWN = {kind: kind.manifest for kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK)}
+_FIRST = _OWN | {Kind.SENTENCE_TRANSFORMERS: MODULES, Kind.PEFT: ADAPTER}
 _AGAIN = "pull it again, or ask its author to push it again"
 _EXPORT = "export the model again"
 
@@ -92,7 +89,7 @@ def _open_export(folder: Path) -> ModelFolder:
     """Open an export to another library; ``cse`` listed its files when it wrote them."""
     kind, found = listed(folder)
     names = sorted(found - {CARD} - ({kind.manifest} if kind else set()))
-    if kind is None or not {MODULES, ADAPTER} & set(names):
+    if kind not in (Kind.SENTENCE_TRANSFORMERS, Kind.PEFT):
         raise CseError(
             f"{folder}: not a model of this project; give a checkpoint (cse train, cse import), a bundle (cse export), "
             "a bank or an exported folder"
@@ -113,34 +110,23 @@ def without_machine_paths(model: ModelFolder, name: str | None) -> ModelFolder:
         model: from ``open_folder``.
         name: hub id of the backbone; None: as recorded.
     """
-    manifest = _cut(model.manifest)
-    if known := str(model.backbone.get("name", "")):
-        if name is None and (Path(known).exists() or means_folder(known)):
-            name = f"./{PurePath(known).name}"
-        if name is not None:
-            manifest["backbone"] = {**manifest["backbone"], "name": name}
-    if {MODULES, ADAPTER} & set(model.files):
-        changed = _changed_configs(model, manifest)
-    elif manifest == model.manifest:
-        changed = {}
-    else:
-        text = json.dumps(sealed(manifest | {"kind": model.kind}), indent=2) + "\n"
-        changed = {Kind(model.kind).manifest: text.encode()}
-    return dataclasses.replace(model, manifest=manifest, changed=changed)
-
-
-def _changed_configs(model: ModelFolder, manifest: Mapping[str, Any]) -> dict[str, bytes]:
-    """Return the configs of an export that name a folder of this machine, without it."""
-    changed = {}
-    for name in model.files:
-        if PurePath(name).name in _CONFIGS:
-            config = read_object(model.folder / name, _EXPORT)
+    manifest, known = _cut(model.manifest), str(model.backbone.get("name", ""))
+    if known and name is None and (Path(known).exists() or means_folder(known)):
+        name = f"./{PurePath(known).name}"
+    if known and name is not None:
+        manifest["backbone"] = {**manifest["backbone"], "name": name}
+    changed: dict[str, bytes] = {}
+    if (kind := Kind(model.kind)) in _OWN and manifest != model.manifest:
+        changed[kind.manifest] = (json.dumps(sealed(manifest | {"kind": kind}), indent=2) + "\n").encode()
+    for file in model.files if model.kind in (Kind.SENTENCE_TRANSFORMERS, Kind.PEFT) else ():
+        if PurePath(file).name in _CONFIGS:
+            config = read_object(model.folder / file, _EXPORT)
             places = {key: _cut(config[key]) for key in _PLACES if key in config}
-            if name == ADAPTER and "backbone" in manifest:
+            if file == ADAPTER and known:
                 places[_BASE] = manifest["backbone"]["name"]
-            if places != {key: config.get(key) for key in places}:
-                changed[name] = (json.dumps(config | places, indent=2) + "\n").encode()
-    return changed
+            if not places.items() <= config.items():
+                changed[file] = (json.dumps(config | places, indent=2) + "\n").encode()
+    return dataclasses.replace(model, manifest=manifest, changed=changed)
 
 
 def _cut(value: Any) -> Any:
@@ -178,11 +164,10 @@ def check_pulled(folder: Path, kind: Kind, files: Mapping[str, Any]) -> list[str
         raise CseError(f"{folder}: sent as {kind} with {shown}, which is no model; {_AGAIN}")
     if _FIRST[kind] not in files:
         raise CseError(f"{folder}: sent as {kind}, but holds {shown} and no {_FIRST[kind]}; {_AGAIN}")
-    if kind in (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK):
+    if kind in _OWN:
         opened = open_folder(folder)
         if opened.kind != kind:
             raise CseError(f"{folder}: sent as {kind}, but is a {opened.kind}; {_AGAIN}")
-        foreign = sorted(files.keys() - {*opened.files})
-        if foreign:
+        if foreign := sorted(files.keys() - {*opened.files}):
             raise CseError(f"{folder}: holds {foreign[0]}, which is no part of a {kind}; {_AGAIN}")
     return sorted(name for name in files if name.endswith(".py"))

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from safetensors.torch import save_file
+from transformers import AutoModel
 
 from cse.artifact import read_object, sha256, short
 from cse.choices import ReadOut
@@ -26,19 +26,19 @@ from cse.interchange.foreign import (
     read_tensors,
     stacked_prefix,
 )
-from cse.interchange.released import AVERAGES, CLS, POOLERS, RAW_CLS
+from cse.interchange.released import AVERAGES, POOLERS, RAW_CLS
 from cse.model.backbone import Backbone, linear_layers
 from cse.model.backbone_files import quietly
+from cse.model.declared import Declared
 from cse.model.families import FULL, layer_types
-from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
-from cse.runtime.encode import encode_prepared, prepare_sentences
 from cse.runtime.uses import QUERY
 
 TOOL = "peft"
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 TABLE = "prompt_embeddings"
+_PREFIX, _LORA = "PREFIX_TUNING", "LORA"
 # families whose models take keys and values from outside and number the tokens after them
 FAMILIES = ("bert", "roberta", "electra", "llama", "qwen3", "gemma3")
 
@@ -61,7 +61,11 @@ def export_adapter(
             import peft
         except ModuleNotFoundError:
             return None
-        again = _LoadedAdapter(encoder, folder, f"{TOOL} {peft.__version__}")
+        base = AutoModel.from_pretrained(encoder.backbone.files.folder, dtype=torch.float32)
+        use = Declared(max_length=encoder.max_length)
+        again = _ThroughPeft(encoder.backbone, read_out=ReadOut(encoder.pooler), use=use)
+        again.adapter = peft.PeftModel.from_pretrained(base, str(folder)).eval()
+        again.provider = f"{TOOL} {peft.__version__}"
         return check_parity(encoder, again, sentences, tolerance=tolerance, name=TOOL)
 
 
@@ -75,20 +79,16 @@ def write_adapter(encoder: SentenceEncoder, folder: Path) -> None:
     table = prefix.permute(3, 0, 1, 2, 4).reshape(length, -1)  # (P, layers * 2 * H * K)
     save_file({TABLE: table.contiguous()}, folder / WEIGHTS)
     config = {
-        "peft_type": "PREFIX_TUNING",
+        "peft_type": _PREFIX,
         "task_type": "FEATURE_EXTRACTION",
         "base_model_name_or_path": files.name,
         "revision": files.revision,
         "inference_mode": True,
-        "num_virtual_tokens": length,
         "num_transformer_submodules": 1,
-        "num_layers": layers,
-        "num_attention_heads": heads,
-        "token_dim": heads * width,
         "encoder_hidden_size": heads * width,
         "prefix_projection": False,
     }
-    write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG, config | _shape_of(length, layers, heads, width))
     card = (
         f"---\nbase_model: {files.name}\nlibrary_name: peft\n---\n\n"
         f"A prompt of {length} keys and values per layer for `{files.name}` (PEFT, prefix tuning).\n\n"
@@ -96,6 +96,12 @@ def write_adapter(encoder: SentenceEncoder, folder: Path) -> None:
         f"- Pool the last layer's outputs by `{encoder.pooler}`, then scale vectors to unit length.\n"
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _shape_of(length: int, layers: int, heads: int, width: int) -> dict[str, int]:
+    """Return what PEFT's config says of a prefix."""
+    table = {"num_virtual_tokens": length, "num_layers": layers}
+    return table | {"num_attention_heads": heads, "token_dim": heads * width}
 
 
 def _own_obstacle(encoder: SentenceEncoder) -> str:
@@ -120,54 +126,34 @@ def _own_obstacle(encoder: SentenceEncoder) -> str:
     return next((words for refused, words in rows if refused), "")
 
 
-class _LoadedAdapter:
-    """The language model with the adapter, and an encoder's tokenizer and pooler around it."""
+class _ThroughPeft(SentenceEncoder):
+    """An encoder whose token states PEFT computes."""
 
-    def __init__(self, encoder: SentenceEncoder, folder: Path, provider: str) -> None:
-        from peft import PeftModel
-        from transformers import AutoModel
+    adapter: Any
+    provider = TOOL
 
-        self.encoder, self.provider = encoder, provider
-        base = AutoModel.from_pretrained(encoder.backbone.files.folder, dtype=torch.float32)
-        self.model: Any = PeftModel.from_pretrained(base, str(folder)).eval()
-
-    def embed(self, ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
-        ids, mask = torch.from_numpy(ids_BL), torch.from_numpy(mask_BL)
-        with torch.no_grad():
-            state_BLD = self.model(input_ids=ids, attention_mask=mask).last_hidden_state
-        return pool(self.encoder.pooler, [state_BLD], mask).numpy()
-
-    def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray:
-        encoder = self.encoder
-        return encode_prepared(
-            prepare_sentences(sentences, tokenizers=encoder.text_tokenizers, max_length=encoder.max_length),
-            embed=self.embed,
-            dimension=encoder.dimension,
-            pad_id=encoder.backbone.pad_id,
-            normalize=normalize,
-        ).embeddings
+    def states(self, ids_BL: torch.Tensor, mask_BL: torch.Tensor, *_: Any, **__: Any) -> list[torch.Tensor]:
+        return [self.adapter(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state]
 
 
 # ---- in -------------------------------------------------------------------------------------------------------------
 
-_FILES = (WEIGHTS, "adapter_model.bin")
-_PREFIX, _LORA = "PREFIX_TUNING", "LORA"
 _STARTS = "base_model.model."  # of every name in an adapter
 _FACTORS = {"lora_A.weight": "down", "lora_B.weight": "up"}
-# settings that change what an adapter's tensors mean, and the values with which they do not
+# settings that change what an adapter's tensors mean, and the values beside None with which they do not
 _PLAIN: dict[str, tuple[Any, ...]] = {
-    "num_transformer_submodules": (None, 1),  # others are for an encoder and a decoder
-    "modules_to_save": (None, []),  # further trained layers
-    "bias": (None, "none"),
-    "use_dora": (None, False),
-    "use_qalora": (None, False),
-    "lora_bias": (None, False),
-    "rank_pattern": (None, {}),
-    "alpha_pattern": (None, {}),
-    "trainable_token_indices": (None,),
-    "target_parameters": (None, []),
-    "layer_replication": (None,),
-    "init_lora_weights": (None, True, False, "gaussian"),  # others change the base model too
+    "num_transformer_submodules": (1,),  # others are for an encoder and a decoder
+    "modules_to_save": ([],),  # further trained layers
+    "bias": ("none",),
+    "use_dora": (False,),
+    "use_qalora": (False,),
+    "lora_bias": (False,),
+    "rank_pattern": ({},),
+    "alpha_pattern": ({},),
+    "trainable_token_indices": (),
+    "target_parameters": ([],),
+    "layer_replication": (),
+    "init_lora_weights": (True, False, "gaussian"),  # others change the base model too
 }
 _READS = (RAW_CLS, *AVERAGES)
 
@@ -180,24 +166,20 @@ def import_peft(source: Path, backbone: Backbone, *, pooler: str | None) -> Impo
     PEFT stores a prefix as one table ``(P, 2 * layers * H * K)``, also where it was trained through a network, and lets
     the library count it as past tokens: positions of the text start after it.
     """
-    if pooler is None:
-        raise CseError(f"--pooler: no adapter says how an embedding is read; give one of {', '.join(_READS)}")
     if pooler not in _READS:
-        reason = "needs a projector, which no adapter has" if pooler == CLS else "is not for adapters"
-        raise CseError(f"--pooler {pooler}: {reason}; give one of {', '.join(_READS)}")
+        given = f" {pooler}" if pooler else ""
+        raise CseError(
+            f"--pooler{given}: no adapter says how an embedding is read, and none has a projector; give one of "
+            f"{', '.join(_READS)}"
+        )
     config = _read_config(source)
-    path = find_file(source, _FILES)
+    path = find_file(source, (WEIGHTS, "adapter_model.bin"))
     tensors = read_tensors(path)
     if config["peft_type"] == _LORA:
         encoder, told = _low_rank(config, tensors, backbone, path, POOLERS[pooler])
     else:
         prompt = prompt_of(tensors, TABLE, backbone, path)
-        own = {
-            "num_virtual_tokens": prompt.length,
-            "num_layers": backbone.layers,
-            "num_attention_heads": backbone.heads,
-            "token_dim": backbone.heads * backbone.head_size,
-        }
+        own = _shape_of(prompt.length, backbone.layers, backbone.heads, backbone.head_size)
         check_config(config, own, source / CONFIG, f"{path.name} on {backbone.files.name}")
         encoder = SentenceEncoder(backbone, prompt, POOLERS[pooler])
         told = (
@@ -207,7 +189,7 @@ def import_peft(source: Path, backbone: Backbone, *, pooler: str | None) -> Impo
         f"note: an adapter holds no weights of its base model ({config.get('base_model_name_or_path')}); that "
         f"{backbone.files.name} is this model is taken on trust"
     )
-    origin = {"layout": "peft", "pooler": pooler, "file": path.name, "sha256": sha256(path), "left_out": {}}
+    origin = {"layout": TOOL, "pooler": pooler, "file": path.name, "sha256": sha256(path), "left_out": {}}
     return Imported(encoder, {"imported": origin}, [told, note])
 
 
@@ -216,18 +198,17 @@ def _read_config(source: Path) -> dict[str, Any]:
     if not path.is_file():
         raise CseError(f"{source}: holds no {CONFIG}; give the folder of a PEFT adapter")
     config = read_object(path, AGAIN)
-    kind = config.get("peft_type")
-    alpha: Any = config.get("lora_alpha")
+    kind, alpha = config.get("peft_type"), config.get("lora_alpha")
     if kind not in (_PREFIX, _LORA):
         raise CseError(
             f"{path}: peft_type is {short(kind)}, and only {_PREFIX} and {_LORA} fit here; merge others with PEFT"
         )
     for key, plain in _PLAIN.items():
-        if config.get(key) not in plain:
+        if config.get(key) not in (None, *plain):
             merge = "; merge the adapter into its model with PEFT (merge_and_unload) and name that as the backbone"
             has = f"{path}: {key} is {short(config[key])}, which has no place here"
             raise CseError(has + (merge if kind == _LORA else ""))
-    if kind == _LORA and (type(alpha) not in (int, float) or not 0 < alpha < float("inf")):
+    if kind == _LORA and not (isinstance(alpha, int | float) and 0 < alpha < float("inf")):
         raise CseError(f"{path}: lora_alpha is {short(alpha)}; fetch the adapter again")
     return config
 
@@ -244,22 +225,20 @@ def _low_rank(
     model: Any = backbone.model
     inside = f"{_STARTS}{model.base_model_prefix}."  # of an adapter of a model with a head
     start = inside if any(name.startswith(inside) for name in tensors) else _STARTS
-    layers = linear_layers(backbone)
-    found = {name: layer for name, layer in model.named_modules() if layer in layers}
-    targets = {
-        f"{start}{name}.{key}": getattr(layer.parametrizations.weight[0], factor)
-        for name, layer in found.items()
-        for key, factor in _FACTORS.items()
-    }
+    known = linear_layers(backbone)
+    layers = {f"{start}{name}": layer for name, layer in model.named_modules() if layer in known}
     touched = {name.rpartition(".lora_")[0] for name in tensors}
-    wanted = {name: target for name, target in targets.items() if name.rpartition(".lora_")[0] in touched}
+    wanted: dict[str, torch.Tensor] = {}
+    for name, layer in layers.items():
+        update = layer.parametrizations.weight[0]
+        if name in touched:
+            wanted |= {f"{name}.{key}": getattr(update, factor) for key, factor in _FACTORS.items()}
+        else:
+            torch.nn.init.zeros_(update.down)
     check_shapes(tensors, wanted, path, f"LoRA of rank {rank} on the layers of {backbone.files.name}")
     # PEFT scales the product by alpha / r, or alpha / sqrt(r); here nothing does
     scale = config["lora_alpha"] / (rank**0.5 if config.get("use_rslora") else rank)
     with torch.no_grad():
-        for name, target in targets.items():
-            if name not in tensors:
-                target.zero_()
-            else:
-                target.copy_(tensors[name].float() * (scale if name.endswith("lora_B.weight") else 1.0))
-    return encoder, f"LoRA: rank {rank} on {len(touched)} of {len(found)} layers"
+        for name, target in wanted.items():
+            target.copy_(tensors[name].float() * (scale if name.endswith("lora_B.weight") else 1.0))
+    return encoder, f"LoRA: rank {rank} on {len(touched)} of {len(layers)} layers"

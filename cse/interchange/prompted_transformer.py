@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
@@ -77,24 +77,21 @@ class PromptedTransformer(InputModule):
         """Whether training leaves the language model as it is."""
         return not any(weight.requires_grad for weight in self.transformer.parameters())
 
-    def prefix(self) -> Prefix | None:
-        """Return one ``(key, value)`` per layer, each ``(H, P, K)``; None for a prompt of length 0."""
-        return [(layer[0], layer[1]) for layer in self.prompt] if self.prompt.shape[3] else None
-
     def prompts(self, task: str | None) -> bool:
         """Return whether texts of a task have the prompt."""
         return self.query_length is None or task == "query"
 
     def forward(self, features: dict[str, Any], task: str | None = None, **_: Any) -> dict[str, Any]:
         """Add ``token_embeddings (B, L, D)`` to ``input_ids`` and ``attention_mask``, both ``(B, L)``."""
-        prompted = self.prompts(task or features.get("task"))
+        prompted, length = self.prompts(task or features.get("task")), self.prompt.shape[3]
         ids_BL, mask_BL, inner = features["input_ids"], features["attention_mask"], self.transformer
         words_BLW = inner.words(ids_BL)
         if self.cls is not None and prompted:
             words_BLW = torch.cat([self.cls.expand(len(ids_BL), 1, -1), words_BLW[:, 1:]], dim=1)
-        positions_BL = inner.positions(mask_BL, self.prompt.shape[3] if self.position_shift and prompted else 0)
+        positions_BL = inner.positions(mask_BL, length if self.position_shift and prompted else 0)
         embedded_BLD = inner.embed(words_BLW, positions_BL)
-        states = inner.run(embedded_BLD, positions_BL, mask_BL, self.prefix() if prompted else None, every=False)
+        prefix: Prefix | None = [(layer[0], layer[1]) for layer in self.prompt] if length and prompted else None
+        states = inner.run(embedded_BLD, positions_BL, mask_BL, prefix, every=False)
         return features | {"token_embeddings": states[-1]}
 
     def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **options: Any) -> dict[str, Any]:
@@ -105,8 +102,7 @@ class PromptedTransformer(InputModule):
         if now is None or now["max_length"] != limit:
             self.tokenizer.enable_truncation(limit)
         rows = [row.ids for row in self.tokenizer.encode_batch([(prompt or "") + text for text in inputs])]
-        length = max(1, *map(len, rows))
-        pad_id = self.transformer.pad_id
+        length, pad_id = max(1, *map(len, rows)), self.transformer.pad_id
         features: dict[str, Any] = {
             "input_ids": torch.tensor([row + [pad_id] * (length - len(row)) for row in rows]),
             "attention_mask": torch.tensor([[1] * len(row) + [0] * (length - len(row)) for row in rows]),
@@ -134,9 +130,8 @@ class PromptedTransformer(InputModule):
         tensors = {"prompt": self.prompt} | ({} if self.cls is None else {"cls": self.cls})
         content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
         (folder / PROMPT).write_bytes(content)
-        entry = {"file": PROMPT, "bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        config = json.dumps(self.get_config_dict() | {"prompt": entry}, indent=2)
-        (folder / self.config_file_name).write_text(config + "\n", encoding="utf-8")
+        config = self.get_config_dict() | {"prompt": hashlib.sha256(content).hexdigest()}
+        (folder / self.config_file_name).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(
@@ -151,71 +146,47 @@ class PromptedTransformer(InputModule):
         **_: Any,
     ) -> PromptedTransformer:
         """Load what ``save`` wrote, from a folder or the hub."""
-        reach = {"token": token, "revision": revision, "local_files_only": local_files_only}
-        inside = PurePosixPath(subfolder, BACKBONE).as_posix()
-        own = {"subfolder": subfolder, "cache_folder": cache_folder, **reach}
-        config = cls.load_config(model_name_or_path, **own)
-        tensors = _read_prompt(cls.load_file_path(model_name_or_path, PROMPT, **own), config, model_name_or_path)
-        there = {"subfolder": inside, "cache_dir": cache_folder, **reach}
-        read = AutoConfig.from_pretrained(model_name_or_path, **there)
-        dtype = _dtype(model_kwargs or {})
-        model, missing = load_model(model_name_or_path, read, dtype=dtype, **there)
+        reach = {"token": token, "cache_folder": cache_folder, "revision": revision}
+        found = cls.load_dir_path(model_name_or_path, subfolder, local_files_only=local_files_only, **reach)
+        shown, dtype = Path(model_name_or_path, subfolder), _dtype(model_kwargs or {})
+        folder = Path(found) if found else shown
+        for name in (cls.config_file_name, PROMPT, f"{BACKBONE}/{TOKENIZER}"):
+            if not (folder / name).is_file():
+                raise ValueError(f"{shown / name}: missing; {_AGAIN}")
+        config, content = json.loads((folder / cls.config_file_name).read_text("utf-8")), (folder / PROMPT).read_bytes()
+        if hashlib.sha256(content).hexdigest() != config.get("prompt"):
+            raise ValueError(f"{shown / PROMPT}: not the prompt that its config names (SHA-256 differs); {_AGAIN}")
+        try:
+            tensors = {name: tensor.to(dtype) for name, tensor in load(content).items()}
+        except SafetensorError as error:
+            raise ValueError(f"{shown / PROMPT}: {error}; {_AGAIN}") from None
+        model, missing = load_model(folder / BACKBONE, AutoConfig.from_pretrained(folder / BACKBONE), dtype=dtype)
         if missing:
-            raise ValueError(f"{model_name_or_path}/{inside}: its weights lack {', '.join(missing[:3])}; {_AGAIN}")
+            raise ValueError(f"{shown / BACKBONE}: its weights lack {', '.join(missing[:3])}; {_AGAIN}")
         transformer = Transformer(model)
-        _check_shapes(tensors, transformer, model_name_or_path)
-        place = cls.load_file_path(model_name_or_path, TOKENIZER, **own | {"subfolder": inside})
-        if place is None:
-            raise ValueError(f"{model_name_or_path}/{inside}/{TOKENIZER}: missing; {_AGAIN}")
-        tokenizer = Tokenizer.from_file(place)
+        shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+        length = (shapes.get("prompt", ()) + (0,) * 5)[3]
+        needed = {"prompt": (transformer.layers, 2, transformer.heads, length, transformer.head_size)}
+        needed |= {name: (transformer.word_size,) for name in shapes if name == "cls"}
+        if shapes != needed:
+            raise ValueError(f"{shown / PROMPT}: has {shapes}, the language model needs {needed}; {_AGAIN}")
+        tokenizer = Tokenizer.from_file(str(folder / BACKBONE / TOKENIZER))
         tokenizer.no_padding()
-        tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
-        options = {key: config[key] for key in cls.config_keys}
-        return cls(transformer, tokenizer, tensors["prompt"], tensors.get("cls"), **options).eval()
+        return cls(
+            transformer,
+            tokenizer,
+            tensors["prompt"],
+            tensors.get("cls"),
+            **{key: config[key] for key in cls.config_keys},
+        ).eval()
 
 
 def _dtype(options: dict[str, Any]) -> torch.dtype:
     """Return the number type that a user asks for, float32 by default."""
-    others = sorted(options.keys() - {"dtype", "torch_dtype"})
-    if others:
+    if others := sorted(options.keys() - {"dtype", "torch_dtype"}):
         raise ValueError(
             f"model_kwargs: {others[0]} has no effect here, prompts need their own attention; leave it out"
         )
     found = options.get("dtype", options.get("torch_dtype"))
     found = getattr(torch, found, None) if isinstance(found, str) else found
     return found if isinstance(found, torch.dtype) else torch.float32
-
-
-def _read_prompt(path: str | None, config: dict[str, Any], model: str) -> dict[str, torch.Tensor]:
-    """Return the tensors of a prompt's file, after checking that it is the one that the config names."""
-    entry = config.get("prompt")
-    if not isinstance(entry, dict) or not {"bytes", "sha256"} <= entry.keys():
-        raise ValueError(f"{model}/{PromptedTransformer.config_file_name}: names no prompt; {_AGAIN}")
-    if path is None:
-        raise ValueError(f"{model}/{PROMPT}: missing; {_AGAIN}")
-    content = Path(path).read_bytes()
-    if len(content) != entry["bytes"]:
-        raise ValueError(f"{model}/{PROMPT}: {len(content)} bytes, but its config says {entry['bytes']}; {_AGAIN}")
-    if hashlib.sha256(content).hexdigest() != entry["sha256"]:
-        raise ValueError(f"{model}/{PROMPT}: not the prompt that its config names (SHA-256 differs); {_AGAIN}")
-    try:
-        tensors: dict[str, torch.Tensor] = load(content)
-    except SafetensorError as error:
-        raise ValueError(f"{model}/{PROMPT}: not a safetensors file ({error}); {_AGAIN}") from None
-    if "prompt" not in tensors:
-        raise ValueError(f"{model}/{PROMPT}: holds no prompt; {_AGAIN}")
-    return tensors
-
-
-def _check_shapes(tensors: dict[str, torch.Tensor], transformer: Transformer, model: str) -> None:
-    length = tensors["prompt"].shape[3] if tensors["prompt"].dim() == 5 else 0
-    wanted = {
-        "prompt": (transformer.layers, 2, transformer.heads, length, transformer.head_size),
-        "cls": (transformer.word_size,),
-    }
-    for name, tensor in tensors.items():
-        if tuple(tensor.shape) != wanted.get(name):
-            raise ValueError(
-                f"{model}/{PROMPT}: {name} has shape {tuple(tensor.shape)}, the language model needs "
-                f"{wanted.get(name)}; {_AGAIN}"
-            )

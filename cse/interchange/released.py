@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 
 from cse.artifact import sha256
-from cse.choices import FirstLayer, ProjectorKind, ReadOut
+from cse.choices import FirstLayer, ReadOut
 from cse.errors import CseError, in_terms_of, nearest
 from cse.interchange.foreign import (
     MODEL_FILES,
@@ -23,14 +22,13 @@ from cse.interchange.foreign import (
     read_tensors,
 )
 from cse.model.backbone import Backbone
+from cse.model.declared import reading
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
 
 CLS, RAW_CLS = "cls", "cls_before_pooler"
 AVERAGES = ("avg", "avg_top2", "avg_first_last")
 MASK, MASK_ORG_MLP, MASK_USE_POOLER = "mask", "mask_delta_org_mlp", "mask_delta_use_pooler"
-
-
 POOLERS = {  # of the released scripts
     CLS: ReadOut("cls", mlp="always"),
     RAW_CLS: ReadOut("cls"),
@@ -38,7 +36,7 @@ POOLERS = {  # of the released scripts
     "avg_top2": ReadOut("mean_top2"),
     "avg_first_last": ReadOut("mean_first_last"),
     MASK: ReadOut("mask"),
-    MASK_ORG_MLP: ReadOut("mask", mlp="always", denoise="always"),
+    MASK_ORG_MLP: ReadOut("mask", mlp="always", projector="mlm_transform", denoise="always"),
     MASK_USE_POOLER: ReadOut("mask", mlp="always", denoise="always"),
 }
 
@@ -48,62 +46,61 @@ class Layout:
     """A released code base.
 
     Attributes:
-        name: value of ``--as``.
-        frozen: whether the language model was frozen and a prefix trained; its file then holds both.
-        training_only: how names of tensors begin that inference does not need.
+        frozen: whether the language model was frozen and a prefix trained; its file then holds both, and its names are
+            never bare. Other authors also released models with bare names, ``pooler`` standing for the projector.
         hint: what decides between the poolers, for messages.
+        training_only: how names of tensors begin that inference does not need.
         default: the pooler, where only one is right.
         first_layer: the first layer of ``avg_first_last`` in this code.
-        bare: whether its authors also released models with bare names, ``pooler`` standing for the projector.
         templates: template by family; empty: it has none.
     """
 
-    name: str
     frozen: bool
     poolers: tuple[str, ...]
-    training_only: tuple[str, ...]
     hint: str
+    training_only: tuple[str, ...] = ("lm_head.",)
     default: str | None = None
     first_layer: FirstLayer = "embeddings"
-    bare: bool = True
-    templates: tuple[tuple[str, str], ...] = ()
+    templates: Mapping[str, str] = field(default_factory=dict)
 
 
 _TRAINED_HOW = f"{CLS} for supervised models, {RAW_CLS} for unsupervised ones"
+# a mean of theirs counts the prefix's columns too and fails, so there is none to import
+_PREFIXED = Layout(True, (CLS, RAW_CLS), _TRAINED_HOW)
 LAYOUTS = {
-    layout.name: layout
-    for layout in (
-        # a mean of theirs counts the prefix's columns too and fails, so there is none to import
-        Layout("promcse", True, (CLS, RAW_CLS), ("lm_head.",), _TRAINED_HOW, bare=False),
-        Layout("dcpcse", True, (CLS, RAW_CLS), ("lm_head.",), _TRAINED_HOW, bare=False),
-        Layout("simcse", False, (CLS, RAW_CLS, *AVERAGES), ("lm_head.",), _TRAINED_HOW, first_layer="block1"),
-        Layout(
-            "diffcse",
-            False,
-            (RAW_CLS, CLS, *AVERAGES),
-            ("generator.", "discriminator.", "aux_bert.", "aux_", "electra_head.", "lm_head."),
-            "its models are unsupervised",
-            default=RAW_CLS,
-        ),
-        Layout(
-            "promptbert",
-            False,
-            (MASK, MASK_ORG_MLP, MASK_USE_POOLER),
-            (),
-            f"{MASK} for unsupervised models, {MASK_ORG_MLP} for the supervised BERT, {MASK_USE_POOLER} for the "
-            "supervised RoBERTa",
-            templates=(
-                ("bert", 'This sentence of "{sentence}" means {mask} .'),
-                ("roberta", "This sentence : ' {sentence} ' means {mask}."),
-            ),
-        ),
-    )
+    "promcse": _PREFIXED,
+    "dcpcse": _PREFIXED,
+    "simcse": Layout(False, (CLS, RAW_CLS, *AVERAGES), _TRAINED_HOW, first_layer="block1"),
+    "diffcse": Layout(
+        False,
+        (RAW_CLS, CLS, *AVERAGES),
+        "its models are unsupervised",
+        ("generator.", "discriminator.", "aux_bert.", "aux_", "electra_head.", "lm_head."),
+        default=RAW_CLS,
+    ),
+    "promptbert": Layout(
+        False,
+        (MASK, MASK_ORG_MLP, MASK_USE_POOLER),
+        f"{MASK} for unsupervised models, {MASK_ORG_MLP} for the supervised BERT, {MASK_USE_POOLER} for the "
+        "supervised RoBERTa",
+        training_only=(),
+        templates={
+            "bert": 'This sentence of "{sentence}" means {mask} .',
+            "roberta": "This sentence : ' {sentence} ' means {mask}.",
+        },
+    ),
 }
 _FAMILIES = {"bert": "bert", "roberta": "roberta", "xlm-roberta": "roberta", "camembert": "roberta"}  # by model_type
 _PREFIX, _PROJECTOR, _POOLER = "prefix_encoder.", "mlp.", "pooler."
-_POSITIONS = "embeddings.position_ids"
-_TABLE = "embedding.weight"
-_TRANSFORM = {"dense": "0", "LayerNorm": "2"}  # PromptBERT's transform, here a sequence
+_TABLE = f"{_PREFIX}embedding.weight"
+_NETWORK = [f"{_PREFIX}trans.{part}" for part in ("0.weight", "0.bias", "2.weight", "2.bias")]
+_PROJECTORS = {  # by our names, None: none; the layers of theirs, and what a message calls it
+    None: ((), "no projector (mlp.dense.weight)"),
+    "tanh": (("dense",), "a layer with tanh as its projector"),
+    "mlm_transform": (("LayerNorm", "dense"), "a transform as its projector"),
+    "batch_norm": (("net",), "a projector that normalises over a batch, which serves training only"),
+}
+_TRANSFORM = {"0": "dense", "2": "LayerNorm"}  # PromptBERT's transform is a sequence here
 _ROBERTA_DENOISING = (
     "note: for RoBERTa the released code numbers the positions of its template without a sentence from 0, those with "
     "one from 2; here both start at 2, so vectors differ from that code's"
@@ -114,210 +111,131 @@ def import_released(
     source: Path, kind: str, backbone: Backbone, *, pooler: str | None, template: str | None
 ) -> Imported:
     """Read a released checkpoint of a kind in ``LAYOUTS``, see ``import_model``."""
-    layout = LAYOUTS[kind]
-    chosen, read_out = _check_pooler(layout, pooler)
-    family = _family(layout, backbone)
-    templates: list[Template] = []
-    if layout.templates:
-        text = template or dict(layout.templates)[family]
-        with in_terms_of("--template:", "template.text:"):
-            templates = [make_template(text, backbone, trained=False, end_with_period=True)]
+    layout, name, model_type = LAYOUTS[kind], backbone.files.name, str(backbone.model.config.model_type)
+    chosen = _chosen(kind, pooler)
+    if model_type not in _FAMILIES:
+        raise CseError(f"--backbone: {name} is a {model_type!r} model; {kind} models are BERT or RoBERTa")
+    read_out, family = replace(POOLERS[chosen], first_layer=layout.first_layer), _FAMILIES[model_type]
     path = find_file(source, MODEL_FILES)
-    found = _sort(read_tensors(path), layout, family, path)
-    check_beside(path.parent, backbone)
-    lines = [_read_model(found, layout, backbone, path)]
-    prompt = prompt_of(_table(found.prefix, backbone, path), _TABLE, backbone, path, _PREFIX) if layout.frozen else None
-    projector = _projector(found, read_out, chosen, path)
-    with in_terms_of("--template:", "template.text:"):
-        encoder = SentenceEncoder(
-            backbone,
-            prompt,
-            replace(read_out, projector=projector, first_layer=layout.first_layer),
-            templates=templates,
-            trained="prompts" if layout.frozen else "full",
+    tensors = read_tensors(path)
+    outer = _outer(tensors, f"{family}.", layout, path)
+    at = _PROJECTOR if outer or any(key.startswith(_PROJECTOR) for key in tensors) else _POOLER
+    counts = {(positions := f"{outer}embeddings.position_ids"): len(_take(tensors, positions))}  # 0, 1, 2, ...
+    model = _take(tensors, f"{outer}embeddings.", f"{outer}encoder.")
+    prefix = _take(tensors, _PREFIX) if layout.frozen else {}
+    projector = _take(tensors, at)
+    if read_out.mlp == "none":
+        counts[f"{at}*"] = len(projector)
+    for start in (*([f"{outer}{_POOLER}"] if outer else []), *layout.training_only):
+        counts[f"{start}*"] = len(_take(tensors, start))
+    for key in tensors:
+        raise CseError(
+            f"{path}: {key} has no place in a {kind} model, and nothing is dropped in silence; is it a file of another "
+            "code (--as)?"
         )
+    left_out = {start: count for start, count in sorted(counts.items()) if count}
+    check_beside(path.parent, backbone)
+    wanted = {f"{outer}{key}": weight for key, weight in backbone.model.named_parameters()}
+    lines = [_read_model(model, wanted, layout, path, name)]
+    prompt = prompt_of(_table(prefix, path), _TABLE, backbone, path) if layout.frozen else None
+    _check_projector(projector, at, read_out, f"--pooler {chosen}: {path}")
+    templates: list[Template] = []
+    with in_terms_of("--template:", "template.text:"):
+        if layout.templates:
+            text = template or layout.templates[family]
+            templates = [make_template(text, backbone, trained=False, end_with_period=True)]
+        trained = "prompts" if layout.frozen else "full"
+        encoder = SentenceEncoder(backbone, prompt, read_out, templates=templates, trained=trained)
     if encoder.mlp is not None:
-        weights = dict(encoder.mlp.named_parameters())
-        if projector == "mlm_transform":
-            theirs = {ours: name for name, ours in _TRANSFORM.items()}
-            weights = {f"{theirs[name[0]]}{name[1:]}": weight for name, weight in weights.items()}
-        fill(weights, found.projector, path, backbone.files.name, found.projector_said)
+        parts = dict(encoder.mlp.named_parameters())
+        if read_out.projector == "mlm_transform":
+            parts = {f"{_TRANSFORM[part[0]]}{part[1:]}": weight for part, weight in parts.items()}
+        fill(projector, {f"{at}{part}": weight for part, weight in parts.items()}, path, name)
     if read_out.denoise == "always" and family == "roberta":
         lines.append(_ROBERTA_DENOISING)
-    origin = {"layout": layout.name, "pooler": chosen, "file": path.name, "sha256": sha256(path)}
-    facts = {"imported": origin | {"left_out": dict(sorted(found.left_out.items()))}}
-    return Imported(encoder, facts, [*lines, *_told(encoder, found)])
+    if prompt is not None:
+        through = ", multiplied out of the network it was trained through" if len(prefix) > 1 else ""
+        lines.append(f"prefix: {prompt.length} keys and values in each layer{through}")
+    lines.append(f"projector: {'a part of every embedding' if encoder.mlp is not None else 'not used at inference'}")
+    lines += [f"template: {made.text}" for made in templates]
+    if left_out:
+        named = ", ".join(f"{start} ({count})" for start, count in left_out.items())
+        lines.append(f"left out {sum(left_out.values())} tensors that inference does not need: {named}")
+    origin = {"layout": kind, "pooler": chosen, "file": path.name, "sha256": sha256(path), "left_out": left_out}
+    return Imported(encoder, {"imported": origin}, lines)
 
 
-def _check_pooler(layout: Layout, pooler: str | None) -> tuple[str, ReadOut]:
-    """Return the pooler and what it means."""
+def _chosen(kind: str, pooler: str | None) -> str:
+    """Return the pooler."""
+    layout = LAYOUTS[kind]
     chosen = pooler or layout.default
     if chosen is None:
-        raise CseError(f"--pooler: no file of {layout.name} says how an embedding is read; give {layout.hint}")
+        raise CseError(f"--pooler: no file of {kind} says how an embedding is read; give {layout.hint}")
     if chosen not in layout.poolers:
         known = ", ".join(layout.poolers)
-        raise CseError(f"--pooler {chosen}: not one of {known} of {layout.name}{nearest(chosen, layout.poolers)}")
-    return chosen, POOLERS[chosen]
+        raise CseError(f"--pooler {chosen}: not one of {known} of {kind}{nearest(chosen, layout.poolers)}")
+    return chosen
 
 
-def _family(layout: Layout, backbone: Backbone) -> str:
-    found = str(backbone.model.config.model_type)
-    if found not in _FAMILIES:
-        name = backbone.files.name
-        raise CseError(f"--backbone: {name} is a {found!r} model; {layout.name} models are BERT or RoBERTa")
-    return _FAMILIES[found]
-
-
-# ---- what each tensor of a file is ----------------------------------------------------------------------------------
-
-
-@dataclass
-class _Sorted:
-    """The tensors of a file, each part under the names inside it.
-
-    Attributes:
-        outer: what stands before the language model's names: ``bert.``, ``roberta.`` or nothing.
-        projector_said: the same for the projector's: ``mlp.``, or ``pooler.`` beside bare names.
-        prefix: ``embedding.weight``, and ``trans.*`` where it was trained through a network.
-        left_out: how many are not needed, by the beginning of their names.
-    """
-
-    outer: str
-    projector_said: str
-    model: dict[str, torch.Tensor] = field(default_factory=dict)
-    prefix: dict[str, torch.Tensor] = field(default_factory=dict)
-    projector: dict[str, torch.Tensor] = field(default_factory=dict)
-    left_out: Counter[str] = field(default_factory=Counter)
-
-
-def _sort(tensors: Mapping[str, torch.Tensor], layout: Layout, family: str, path: Path) -> _Sorted:
-    """Tell what each tensor is: language model, prefix, projector, or for training only; none is dropped in silence."""
-    outer = _outer(tensors, layout, f"{family}.", path)
-    bare = not outer and not any(name.startswith(_PROJECTOR) for name in tensors)
-    found = _Sorted(outer, _POOLER if bare else _PROJECTOR)
-    for name, tensor in tensors.items():
-        inner = name.removeprefix(outer) if name.startswith(outer) else ""
-        if inner == _POSITIONS:  # 0, 1, 2, ...
-            found.left_out[name] += 1
-        elif outer and inner.startswith(_POOLER):
-            found.left_out[f"{outer}{_POOLER}*"] += 1
-        elif inner.startswith(("embeddings.", "encoder.")):
-            found.model[inner] = tensor
-        elif layout.frozen and name.startswith(_PREFIX):
-            found.prefix[name.removeprefix(_PREFIX)] = tensor
-        elif name.startswith(found.projector_said):
-            found.projector[name.removeprefix(found.projector_said)] = tensor
-        elif start := next((start for start in layout.training_only if name.startswith(start)), None):
-            found.left_out[f"{start}*"] += 1
-        else:
-            raise CseError(
-                f"{path}: {name} has no place in a {layout.name} model, and nothing is dropped in silence; is it a "
-                "file of another code (--as)?"
-            )
-    return found
-
-
-def _outer(tensors: Mapping[str, torch.Tensor], layout: Layout, outer: str, path: Path) -> str:
-    """Return what stands before the language model's names."""
-    for start in dict.fromkeys((outer, "bert.", "roberta.")):
-        if any(name.startswith(start) for name in tensors):
-            if start == outer:
-                return outer
-            raise CseError(
-                f"{path}: its names begin with {start!r}, not with {outer!r} as the backbone's; name the backbone that "
-                "it was trained on"
-            )
-    if layout.bare and any(name.startswith("encoder.") for name in tensors):
+def _outer(names: Iterable[str], outer: str, layout: Layout, path: Path) -> str:
+    """Return how the language model's names begin: as the backbone's family calls itself, or with nothing."""
+    names = [*names]
+    if any(name.startswith(outer) for name in names):
+        return outer
+    if not layout.frozen and any(name.startswith("encoder.") for name in names):
         return ""
     raise CseError(
-        f"{path}: no name begins with {outer!r}, so it holds no language model as {layout.name} saves it; found "
-        f"{', '.join(sorted(tensors)[:2])}"
+        f"{path}: no name begins with {outer!r} as the backbone's, found {', '.join(names[:2])}; name the backbone "
+        "that it was trained on, or is it a file of another code (--as)?"
     )
 
 
-def _read_model(found: _Sorted, layout: Layout, backbone: Backbone, path: Path) -> str:
-    """Compare the language model with a frozen backbone, or copy it over one that was fine-tuned; return what to tell.
+def _take(tensors: dict[str, torch.Tensor], *starts: str) -> dict[str, torch.Tensor]:
+    """Take out the tensors whose names begin so."""
+    return {name: tensors.pop(name) for name in [*tensors] if name.startswith(starts)}
 
-    A frozen one must be equal bit by bit in the file's precision.
-    """
-    wanted, name = dict(backbone.model.named_parameters()), backbone.files.name
+
+def _read_model(
+    found: Mapping[str, torch.Tensor], wanted: Mapping[str, torch.Tensor], layout: Layout, path: Path, name: str
+) -> str:
+    """Compare a frozen language model with the backbone, or load a fine-tuned one into it; return a line to tell."""
     if not layout.frozen:
-        changed = fill(wanted, found.model, path, name, found.outer)
+        changed = fill(found, wanted, path, name)
         if changed == 0:
             raise CseError(f"{path}: its language model is {name} itself, so nothing was trained; use that")
-        return f"language model: {len(found.model)} tensors, {changed} of them fine-tuned"
-    check_shapes(found.model, wanted, path, name, found.outer)
-    for key, tensor in found.model.items():
+        return f"language model: {len(found)} tensors, {changed} of them fine-tuned"
+    check_shapes(found, wanted, path, name)
+    for key, tensor in found.items():
         own = wanted[key].detach().to(tensor.dtype)
         if not torch.equal(own, tensor):
             off = (own.double() - tensor.double()).abs().max().item()
             raise CseError(
-                f"{path}: {found.outer}{key} differs from that of {name} by up to {off:.1e}; its prompts were trained "
-                "on another model, name the backbone that it was trained on"
+                f"{path}: {key} differs from that of {name} by up to {off:.1e}; its prompts were trained on another "
+                "model, name the backbone that it was trained on"
             )
-    return f"language model: {len(found.model)} tensors, equal to those of {name}"
+    return f"language model: {len(found)} tensors, equal to those of {name}"
 
 
-def _table(prefix: Mapping[str, torch.Tensor], backbone: Backbone, path: Path) -> Mapping[str, torch.Tensor]:
+def _table(prefix: Mapping[str, torch.Tensor], path: Path) -> Mapping[str, torch.Tensor]:
     """Return a prefix encoder's tensors with the table ``(P, 2 * layers * H * K)``, multiplied out of its network.
 
     With ``trans`` it is ``tanh(E W0^T + b0) W2^T + b2``, computed in float64; ``E`` is ``(P, D)``.
     """
-    if _TABLE not in prefix or not any(name.startswith("trans.") for name in prefix):
-        return prefix
-    length, hidden = (
-        len(prefix[name]) if name in prefix and prefix[name].dim() else 0 for name in (_TABLE, "trans.0.bias")
-    )
-    columns = 2 * backbone.layers * backbone.heads * backbone.head_size
-    shapes = {
-        _TABLE: (length, backbone.hidden_size),
-        "trans.0.weight": (hidden, backbone.hidden_size),
-        "trans.0.bias": (hidden,),
-        "trans.2.weight": (columns, hidden),
-        "trans.2.bias": (columns,),
-    }
-    wanted = {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
-    check_shapes(prefix, wanted, path, f"a prefix on {backbone.files.name}", _PREFIX)
-    part = {name: tensor.double() for name, tensor in prefix.items()}
-    inner = torch.tanh(part[_TABLE] @ part["trans.0.weight"].T + part["trans.0.bias"])
-    return {_TABLE: (inner @ part["trans.2.weight"].T + part["trans.2.bias"]).float()}
+    left = dict(prefix)
+    if not any(name.startswith(f"{_PREFIX}trans.") for name in left):
+        return left
+    with reading(f"{path}: cannot multiply out the network of its prefix", (LookupError, RuntimeError)):
+        table, weight_0, bias_0, weight_2, bias_2 = (left.pop(name).double() for name in (_TABLE, *_NETWORK))
+        return left | {_TABLE: (torch.tanh(table @ weight_0.T + bias_0) @ weight_2.T + bias_2).float()}
 
 
-def _projector(found: _Sorted, read_out: ReadOut, pooler: str, path: Path) -> ProjectorKind:
-    """Return the kind of the projector in a file; the embedding needs it, or it is left out."""
-    names = {name.rpartition(".")[0] for name in found.projector}
-    batch_norm = bool(names) and all(name.startswith("net.") for name in names)
-    if not batch_norm and (odd := sorted(names - _TRANSFORM.keys())):
-        raise CseError(f"{path}: {found.projector_said}{odd[0]} has no place in a projector of the released codes")
-    if read_out.mlp == "none":
-        if names:
-            found.left_out[f"{found.projector_said}*"] += len(found.projector)
-        return "tanh"  # of no use
-    said = f"--pooler {pooler}: {path} holds"
-    if not names:
-        raise CseError(f"{said} no projector (mlp.dense.weight), and this pooler needs it; is the model unsupervised?")
-    if batch_norm:
-        raise CseError(
-            f"{said} a projector that normalises over a batch ({found.projector_said}net.1), which serves training "
-            "only; give cls_before_pooler"
-        )
-    transform = names != {"dense"}
-    if transform != (pooler == MASK_ORG_MLP):
-        has = "a transform" if transform else "a layer with tanh"
-        raise CseError(f"{said} {has} as its projector, which this pooler does not use; choose another --pooler")
-    return "mlm_transform" if transform else "tanh"
-
-
-def _told(encoder: SentenceEncoder, found: _Sorted) -> list[str]:
-    lines = []
-    if encoder.prompt is not None:
-        through = ", multiplied out of the network it was trained through" if len(found.prefix) > 1 else ""
-        lines.append(f"prefix: {encoder.prompt.length} keys and values in each layer{through}")
-    lines.append(f"projector: {'a part of every embedding' if encoder.mlp is not None else 'not used at inference'}")
-    if encoder.templates:
-        lines.append(f"template: {encoder.templates[0].text}")
-    if found.left_out:
-        total = found.left_out.total()
-        named = ", ".join(f"{name} ({count})" for name, count in sorted(found.left_out.items()))
-        lines.append(f"left out {total} tensors that inference does not need: {named}")
-    return lines
+def _check_projector(projector: Iterable[str], at: str, read_out: ReadOut, where: str) -> None:
+    """Refuse a projector that is none of the released codes', or not the one that an embedding needs."""
+    parts = sorted({name.removeprefix(at).partition(".")[0] for name in projector})
+    kind = next((kind for kind, (known, _) in _PROJECTORS.items() if [*known] == parts), "")
+    if kind == "":
+        odd = next((part for part in parts if part not in ("dense", "LayerNorm")), parts[0])
+        raise CseError(f"{where}: {at}{odd} has no place in a projector of the released codes")
+    if read_out.mlp != "none" and kind != read_out.projector:
+        has, needs = (_PROJECTORS[one][1] for one in (kind, read_out.projector))
+        raise CseError(f"{where} holds {has}; this pooler needs {needs}, choose another --pooler")

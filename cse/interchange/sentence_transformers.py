@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import shutil
 import sys
@@ -14,19 +13,16 @@ from typing import Any
 
 import numpy as np
 import sentence_transformers
-import torch
-import transformers
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
 from torch import nn
-from transformers import PreTrainedTokenizerFast, dynamic_module_utils
+from transformers import dynamic_module_utils
 
 from cse.errors import CseError
 from cse.export.parity import check_parity
 from cse.files import write_json
 from cse.interchange import prompted_transformer
 from cse.interchange.foreign import obstacle, stacked_prefix
-from cse.interchange.model_folder import ROUTER
 from cse.interchange.prompted_transformer import PromptedTransformer
 from cse.model import dropout, families, passes, transformer
 from cse.model.backbone import merged
@@ -79,7 +75,16 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
         _write_ordinary(encoder, start)
         kind = f"{_MODULES}.Transformer"
     else:
-        _prompted(encoder).save(str(start))
+        PromptedTransformer(
+            Transformer(encoder.backbone.model),
+            plain_copy(encoder.backbone.tokenizer),
+            stacked_prefix(encoder),
+            None if encoder.cls is None else encoder.cls.detach().clone(),
+            max_seq_length=documents.max_length,
+            position_shift=encoder.shift > 0,
+            frozen=encoder.frozen,
+            query_length=encoder.max_length if encoder.side == QUERY else None,
+        ).save(str(start))
         _copy_code(folder)
         kind = f"{prompted_transformer.__name__.rpartition('.')[2]}.{PromptedTransformer.__name__}"
     types = [(start.name if routed else "", kind), ("1_Pooling", f"{_MODULES}.Pooling")]
@@ -90,18 +95,23 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
     }
     (folder / "1_Pooling").mkdir()
     write_json(folder / "1_Pooling/config.json", pooling)
-    for linear, activation in _layers_behind(encoder):
-        _write_dense(linear, activation, folder / f"{len(types)}_Dense")
-        types.append((f"{len(types)}_Dense", f"{_MODULES}.Dense"))
+    for layer, activation in _layers_behind(encoder):
+        place = folder / f"{len(types)}_Dense"
+        place.mkdir()
+        sizes = {"in_features": layer.in_features, "out_features": layer.out_features, "bias": layer.bias is not None}
+        write_json(place / "config.json", sizes | {"activation_function": activation})
+        weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.named_parameters()}
+        save_file(weights, place / "model.safetensors")
+        types.append((place.name, f"{_MODULES}.Dense"))
     prompts = dict(encoder.texts)
     if routed:
-        names, shared = [name for name, _ in types], 2 + len(list(_layers_behind(documents)))
+        names, shared = [name for name, _ in types], 2 + len([*_layers_behind(documents)])
         router = {
             "types": dict(types),
             "structure": {QUERY: names, "document": names[:shared]},
             "parameters": {"default_route": "document", "allow_empty_key": True},
         }
-        write_json(folder / ROUTER, router)
+        write_json(folder / "router_config.json", router)
         types = [("", f"{_MODULES}.Router")]
         # the library asks for no other name once it knows a query
         if (role := role_for("document", encoder.texts)) is not None:
@@ -112,30 +122,12 @@ def write_folder(encoder: SentenceEncoder, folder: Path, *, normalize: bool) -> 
     write_json(folder / MODULES, modules)
     config = {
         "model_type": "SentenceTransformer",
-        "__version__": {
-            "sentence_transformers": sentence_transformers.__version__,
-            "transformers": transformers.__version__,
-            "pytorch": torch.__version__,
-        },
+        "__version__": {"sentence_transformers": sentence_transformers.__version__},
         "prompts": prompts,
         "default_prompt_name": None,
         "similarity_fn_name": "cosine",
     }
     write_json(folder / PROMPTS, config)
-
-
-def _prompted(encoder: SentenceEncoder) -> PromptedTransformer:
-    """Return the encoder's module; it shares the backbone's weights."""
-    return PromptedTransformer(
-        Transformer(encoder.backbone.model),
-        plain_copy(encoder.backbone.tokenizer),
-        stacked_prefix(encoder),
-        None if encoder.cls is None else encoder.cls.detach().clone(),
-        max_seq_length=(encoder.documents or encoder).max_length,
-        position_shift=encoder.shift > 0,
-        frozen=encoder.frozen,
-        query_length=encoder.max_length if encoder.side == QUERY else None,
-    )
 
 
 def _copy_code(folder: Path) -> None:
@@ -156,16 +148,14 @@ def _write_ordinary(encoder: SentenceEncoder, folder: Path) -> None:
     """Write backbone and tokenizer as the library's own ``Transformer`` module reads them."""
     backbone = encoder.transformer
     backbone.model.save_pretrained(folder)
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=plain_copy(backbone.tokenizer),
-        pad_token=backbone.tokenizer.id_to_token(backbone.pad_id),
-        model_max_length=encoder.max_length,
-        model_input_names=["input_ids", "attention_mask"],
-    )
-    tokenizer.save_pretrained(folder)
-    place = folder / "tokenizer_config.json"
-    # the class that reads tokenizer.json as it is, by the name that older versions know too
-    write_json(place, json.loads(place.read_text("utf-8")) | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    plain_copy(backbone.tokenizer).save(str(folder / "tokenizer.json"))
+    tokenizer = {
+        "tokenizer_class": "PreTrainedTokenizerFast",  # reads tokenizer.json as it is, in older versions too
+        "pad_token": backbone.tokenizer.id_to_token(backbone.pad_id),
+        "model_max_length": encoder.max_length,
+        "model_input_names": ["input_ids", "attention_mask"],
+    }
+    write_json(folder / "tokenizer_config.json", tokenizer)
     options = {"model_args": {"add_pooling_layer": False}} if backbone.family.own_pooler else {}
     config = {"max_seq_length": encoder.max_length, "do_lower_case": False} | options
     write_json(folder / LENGTH, config)
@@ -182,19 +172,6 @@ def _layers_behind(encoder: SentenceEncoder) -> Iterator[tuple[nn.Linear, str]]:
         yield encoder.mlp.dense, names[nn.Tanh]
     if isinstance(encoder.post, LinearMap):
         yield encoder.post.as_layer(), names[nn.Identity]
-
-
-def _write_dense(layer: nn.Linear, activation: str, folder: Path) -> None:
-    config = {
-        "in_features": layer.in_features,
-        "out_features": layer.out_features,
-        "bias": layer.bias is not None,
-        "activation_function": activation,
-    }
-    folder.mkdir()
-    write_json(folder / "config.json", config)
-    weights = {f"linear.{name}": weight.detach().clone() for name, weight in layer.named_parameters()}
-    save_file(weights, folder / "model.safetensors")
 
 
 class _LoadedModel:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from operator import attrgetter
@@ -25,7 +25,7 @@ from cse.errors import CseError, nearest
 from cse.model.backbone_files import BackboneFiles, quietly, read_tokenizer, weight_files
 from cse.model.declared import Declared, declared_by, read_json, reading
 from cse.model.dropout import Dropout
-from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, Family, layer_types
+from cse.model.families import BY_TYPE, FAMILIES, FULL, SLIDING, layer_types
 from cse.model.pooling import read_dense
 from cse.model.transformer import Transformer, load_model
 from cse.runtime.tokens import Tokenizers
@@ -195,8 +195,8 @@ _HIGHEST = 2**31  # no number of a model comes near
 _LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
 _SHARED = 64  # layers that may share their weights, as in ALBERT
 _COUNTS = (
-    *_LAYERS, "num_attention_heads", "num_key_value_heads", "head_dim", "hidden_size", "intermediate_size",
-    "vocab_size", "max_position_embeddings",
+    *_LAYERS, "num_attention_heads", "n_heads", "num_key_value_heads", "head_dim", "hidden_size", "dim",
+    "intermediate_size", "hidden_dim", "vocab_size", "max_position_embeddings",
 )  # fmt: skip
 
 
@@ -217,19 +217,27 @@ def checked_config(files: BackboneFiles) -> Any:
         )
     if "quantization_config" in tree:
         raise CseError(f"backbone.name: {files.name} holds quantised weights; use the model that they were made from")
-    shapes = weight_shapes(files)
-    held = sum(map(math.prod, shapes.values()))
+    shapes: dict[str, list[int]] = {}  # from the heads of the files alone
+    for part in weight_files(files.folder):
+        with reading(f"{_WEIGHTS} {files.name}"), safe_open(part, "pt") as file:
+            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
+    family, held = BY_TYPE[kind], sum(map(math.prod, shapes.values()))
     with reading(where := f"backbone.name: {path}"):
+        for key, count in tree.items():
+            if key in _COUNTS and count is not None and (type(count) is not int or count < 1):
+                raise ValueError(f"{key} is {short(count)}")
         _check_numbers(tree, layers=max(_SHARED, len(shapes)))
         config: Any = AutoConfig.from_pretrained(files.folder)
-        for key in _COUNTS:
-            if (count := getattr(config, key, None)) is not None and (type(count) is not int or count < 1):
-                raise ValueError(f"{key} is {short(count)}")
-        described = _described(config)
+        with torch.device("meta"):  # takes no memory
+            pooler = {"add_pooling_layer": False} if family.own_pooler else {}
+            model = AutoModel.from_config(copy.deepcopy(config), **pooler)
+        described = sum(weight.numel() for weight in model.parameters())
         if described > 2 * held:  # below that the names of what is missing say more
             raise ValueError(f"describes a model of {described:,} weights, and its files hold {held:,}")
         count, kinds = config.num_hidden_layers, layer_types(config, config.num_hidden_layers)
-        if (there := _stored_layers(shapes, BY_TYPE[kind])) != getattr(config, "num_hidden_groups", count):
+        own_layer = re.compile(rf"(?:.*\.)?{re.escape(family.stored or family.layers)}\.(\d{{1,9}})\.")
+        there = max((int(found[1]) + 1 for name in shapes if (found := own_layer.match(name))), default=0)
+        if there != getattr(config, "num_hidden_groups", count):
             raise ValueError(f"describes {count} layers, and its weights {there}")
         if len(kinds) != count or not {*kinds} <= {FULL, SLIDING}:
             raise ValueError(f"layer_types does not fit {count} layers")
@@ -250,28 +258,6 @@ def _check_numbers(value: Any, layers: int, key: str = "") -> None:
             _check_numbers(inner, layers, key)
     elif isinstance(value, int | float) and not abs(value) <= (layers if key in _LAYERS else _HIGHEST):
         raise ValueError(f"{short(key)} is {short(value)}")
-
-
-def _described(config: Any) -> int:
-    """Return the number of weights of the model that a configuration describes; it takes no memory."""
-    pooler = {"add_pooling_layer": False} if BY_TYPE[config.model_type].own_pooler else {}
-    with torch.device("meta"):
-        model = AutoModel.from_config(copy.deepcopy(config), **pooler)
-    return sum(weight.numel() for weight in model.parameters())
-
-
-def _stored_layers(names: Iterable[str], family: Family) -> int:
-    own = re.compile(rf"(?:.*\.)?{re.escape(family.stored or family.layers)}\.(\d{{1,9}})\.")
-    return max((int(found[1]) + 1 for name in names if (found := own.match(name))), default=0)
-
-
-def weight_shapes(files: BackboneFiles) -> dict[str, list[int]]:
-    """Return the shape of each tensor of the weights by its name, from the heads of the files alone."""
-    shapes: dict[str, list[int]] = {}
-    for path in weight_files(files.folder):
-        with reading(f"{_WEIGHTS} {files.name}"), safe_open(path, "pt") as file:
-            shapes |= {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118 - no mapping
-    return shapes
 
 
 def check_tokenizer(tokenizer: Tokenizer, vocabulary: int, files: BackboneFiles) -> None:

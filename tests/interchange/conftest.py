@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.cli.conftest import cse, trained  # noqa: F401 - fixtures
 from tests.export.systems import make_encoder
 from tests.model.families import make_family_folder
+from tests.parts import backbone_of
 
 CLOSE = 1e-5
 
@@ -41,7 +40,7 @@ def encoders(tmp_path_factory) -> Callable[..., SentenceEncoder]:
         return make_family_folder(tmp_path_factory.mktemp("backbone"), name)
 
     def get(name: str, kind: str | None = "key_value", **options: Any) -> SentenceEncoder:
-        return make_encoder(load_backbone(find_backbone(str(folder(name)))), kind, **options)
+        return make_encoder(backbone_of(folder(name)), kind, **options)
 
     return get
 

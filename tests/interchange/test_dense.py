@@ -14,8 +14,6 @@ from cse.losses.label_proxies import LabelProxies
 from cse.losses.nli_softmax import NliSoftmax
 from cse.losses.nt_xent import MomentumQueue
 from cse.losses.self_guided import SelfGuided
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -23,7 +21,7 @@ from cse.settings.objective import LabelProxiesSettings, NliSoftmaxSettings, NtX
 from tests.export.exports import export
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -37,7 +35,7 @@ def folder(tmp_path_factory):
     """A Gemma 3 that reads both ways, a mean, and two layers: four times as wide, then another width than it had."""
     place = tmp_path_factory.mktemp("dense")
     family = make_family_folder(place / "family", "gemma3, both ways")
-    bare = sentence_encoder(load_backbone(find_backbone(str(family))), pooler="mean")
+    bare = sentence_encoder(backbone_of(family), pooler="mean")
     export_sentence_transformers(bare, place / "bare", SENTENCES, normalize=False, tolerance=1e-5)
     torch.manual_seed(0)
     layers = [
@@ -52,7 +50,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompted(folder):
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     return sentence_encoder(backbone, new_prompt("key_value", backbone, length=3, init_std=0.7))
 
 
@@ -116,7 +114,7 @@ def test_a_layer_of_another_kind_is_refused(folder, tmp_path, changed, message):
 
 @pytest.mark.parametrize("projector", ["tanh", "batch_norm"])
 def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     encoder = sentence_encoder(backbone, mlp="always", projector=projector)
     proxies = LabelProxies(encoder, LabelProxiesSettings(), 5)
     queue = MomentumQueue(encoder, NtXentSettings(queue=4))

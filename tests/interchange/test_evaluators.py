@@ -8,11 +8,9 @@ import torch
 
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.declared import Declared
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import sentence_encoder
+from tests.parts import backbone_of, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
 library = pytest.importorskip("sentence_transformers")
@@ -27,7 +25,7 @@ def encoders(tmp_path_factory):
     """The library's model of a tiny BERT, and ours, as torch and as ONNX."""
     root = tmp_path_factory.mktemp("model")
     folder = make_backbone_folder(root / "bert", "bert", pooling="mean")
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     encoder = sentence_encoder(backbone, use=Declared("mean", None, TEXTS, (8, 16)))
     with write_bundle(encoder, root / "bundle", normalize=True, metrics={}):
         pass

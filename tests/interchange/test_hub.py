@@ -13,11 +13,11 @@ import pytest
 from huggingface_hub import ModelCard, constants
 
 import cse as library
-from cse.artifact import sealed
+from cse.artifact import sealed, write_manifest
 from cse.interchange.model_folder import LISTING
 from cse.outputs import Kind, publish_folder
 from tests.cli.workspace import contents
-from tests.interchange.hub_server import WRITER, Hub, Repository, running_hub
+from tests.interchange.hub_server import READER, WRITER, Hub, Repository, running_hub
 
 TEXTS = ["the cat sits on the mat", "a dog"]
 
@@ -121,9 +121,10 @@ def test_exported_folder_travels_with_hashes(cse, hub, project):
         (draft / inner).parent.mkdir(parents=True)
         (draft / inner).write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
         (draft / "model.safetensors").write_bytes(b"weights")
+        (draft / "prompted.py").write_text("class Transformer: ...")
     (project / "export/notes.txt").write_text("private")
     assert cse("push", "me/tickets", "export").code == 0
-    names = {"modules.json", "1_Pooling/config.json", inner, "model.safetensors", "README.md", LISTING}
+    names = {"modules.json", "1_Pooling/config.json", inner, "model.safetensors", "prompted.py", "README.md", LISTING}
     assert set(sent(hub)) == names
     assert json.loads(sent(hub)[inner]) == {"_name_or_path": "./bert", "hidden_size": 8}
     assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
@@ -173,20 +174,24 @@ def test_code_in_a_model_is_told(cse, hub, project):
 
 def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
     backbone = Path(shutil.copytree(tiny_folders["bert"], tmp_path / "licensed"))
-    (backbone / "README.md").write_text("---\nlicense: apache-2.0\n---\n# A model\n")
+    (backbone / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: en\n---\n# A model\n")
     config = json.loads((project / "data/checkpoint/checkpoint.json").read_text())
-    config["backbone"]["name"] = str(backbone)  # the seal leaves the name out
-    (project / "data/checkpoint/checkpoint.json").write_text(json.dumps(config))
+    config["backbone"]["name"] = str(backbone)
+    config["facts"]["trained_on"] = "me/pairs/train.csv, 24 triplets + own.csv, 9 pairs + you/nli/*.csv, 1 pairs"
+    write_manifest(project / "data/checkpoint", Kind.CHECKPOINT, config)
     done = cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md")
     assert done.out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
     assert not hub.repos
     card = ModelCard.load(project / "CARD.md")
-    assert (card.data.license, card.data.library_name) == ("apache-2.0", "cse")
+    assert (card.data.license, card.data.library_name, card.data.language) == ("apache-2.0", "cse", "en")
+    assert card.data.datasets == ["me/pairs", "you/nli"]
+    (result,) = card.data.eval_results
+    assert (result.dataset_name, result.metric_type) == ("dev Spearman", "spearman")
     text = card.text
     for part in (
         "Prompts: 4 vectors, keys and values in every layer. The language model is frozen.",
         "Vectors have 32 dimensions; pooler: mean",
-        "Data: triplets.csv, 24 triplets.",
+        "Data: me/pairs/train.csv, 24 triplets + own.csv",
         "| `prompt.length` | `4` |",
         "| dev Spearman | ",
         "| dev Spearman before training | ",
@@ -201,6 +206,43 @@ def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
     assert "mine.md: exists" in cse("push", "me/tickets", "data/checkpoint", "--card", "mine.md").refused()
 
 
+RECORD = {
+    "sts": {"STS12": {"all": 70.0, "mean": 69.0}, "STS-B": {"all": None}},
+    "Avg.": {"all": 71.0},
+    "cxc": {"mean": 60.0, "std": 0.5},
+    "transfer": {"transfer": {"MR": {"accuracy": 80.0}}},
+    "tasks": {"tickets": {"main": "nDCG@10", "values": {"nDCG@10": 50.0, "recall@10": 90.0}}},
+}
+
+
+def test_measures_of_records_are_the_models_results(cse, project):
+    (project / "one.json").write_text(json.dumps({"scores": RECORD}))
+    (project / "two.json").write_text(json.dumps({"scores": RECORD | {"Avg.": {"all": 73.0}}}))
+    push = ("push", "me/tickets", "data/bundle", "--card", "CARD.md", "--metrics")
+    assert cse(*push, "one.json").code == 0
+    card = ModelCard.load(project / "CARD.md")
+    found = {result.dataset_name: (result.metric_type, result.metric_value) for result in card.data.eval_results}
+    assert found == {
+        "STS12": ("spearman", 70.0),
+        "Avg.": ("spearman", 71.0),
+        "CxC-STS": ("spearman", 60.0),
+        "tickets (nDCG@10)": ("ndcg@10", 50.0),
+        "MR (accuracy)": ("accuracy", 80.0),
+    }
+    assert "| CxC-STS | 60.00 ± 0.50 |" in card.text
+    assert cse(*push, "one.json", "--metrics", "two.json").code == 0
+    text = (project / "CARD.md").read_text()
+    assert "| Avg. | 72.00 ± 1.00 |" in text and "deviation over 2 evaluations" in text
+    (project / "table.json").write_text('{"backbone": {"recall@1": 4.0}, "trained": {"recall@1": 5.0}}')
+    assert cse(*push, "table.json").code == 0
+    card = ModelCard.load(project / "CARD.md")
+    assert "| recall@1 | 5.00 | 4.00 |" in card.text
+    assert card.data.eval_results[0].metric_type == "recall@1"
+    for content in ('{"scores": {"sts": 3}}', '{"x": 1}', "[]", "{}"):
+        (project / "odd.json").write_text(content)
+        assert "--metrics odd.json: holds no measures; give a record.json or" in cse(*push, "odd.json").refused()
+
+
 def test_repository_of_something_else(cse, hub, project):
     assert cse("push", "me/tickets", "data/checkpoint").code == 0
     repo = hub.repos["me/tickets"]
@@ -212,6 +254,20 @@ def test_repository_of_something_else(cse, hub, project):
     assert line == "me/tickets: holds files that `cse push` did not send (README.md); choose another name"
     assert repo.commits[-1]["README.md"] == b"# theirs"
     assert "holds no cse.files.json" in cse("pull", "me/tickets", "--out", "x").refused()
+
+
+def test_what_the_hub_refuses_is_told_in_its_words(cse, hub, project, monkeypatch):
+    push = ("push", "me/tickets", "data/checkpoint")
+    monkeypatch.setenv("HF_TOKEN", READER)
+    assert "me/tickets: the hub refused (403): " in (line := cse(*push).refused())
+    assert line.endswith("; use a token that may write there, or another owner")
+    assert "the hub refused (404): RepoNotFound; check the name" in cse("pull", "me/tickets", "--out", "x").refused()
+    monkeypatch.setenv("HF_TOKEN", "hf_nonsense")
+    assert "(401): Invalid credentials" in (line := cse(*push).refused()) and "hf_nonsense" not in line
+    assert "a b: not a name on the hub; write OWNER/NAME" in cse("pull", "a b", "--out", "x").refused()
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "me/tickets: HF_HUB_OFFLINE is set; unset it to reach the hub" in (done := cse(*push)).err
+    assert done.code == 75
 
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "checkpoint.json", LISTING])

@@ -179,14 +179,16 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     bert = tiny_folders["bert"]
     source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
     (source / "2_Dense").mkdir()
-    dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
+    dense = pytest.importorskip("sentence_transformers.models").Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
     dense.save(str(source / "2_Dense"))
     import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
     found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
     worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
     assert read_config(tmp_path / "out")["pooler"]["mlp"] == "always"
     config = json.loads((source / "2_Dense/config.json").read_text())
-    (source / "2_Dense/config.json").write_text(json.dumps(config | {"activation_function": "torch.nn.ReLU"}))
+    (source / "2_Dense/config.json").write_text(
+        json.dumps(config | {"activation_function": "torch.nn.modules.activation.ReLU"})
+    )
     assert "no linear layer with bias and tanh" in refusal(source, bert, tmp_path)
 
 

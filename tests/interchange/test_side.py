@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.export.systems import SENTENCES
+from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
@@ -26,10 +25,6 @@ LONG = "two small birds eat red apple bread near the old river " * 5
 TEXTS = [*SENTENCES, LONG]
 
 
-def fresh(folder):
-    return load_backbone(find_backbone(str(folder)))
-
-
 def export(encoder, folder, normalize=True):
     export_sentence_transformers(encoder, folder, TEXTS, normalize=normalize, tolerance=1e-5)
     return SentenceTransformer(str(folder), device="cpu", local_files_only=True, trust_remote_code=True)
@@ -37,7 +32,7 @@ def export(encoder, folder, normalize=True):
 
 @pytest.mark.parametrize("parts", PARTS)
 def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, code_cache, parts):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS[parts])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS[parts])
     model = export(encoder, tmp_path / "model")
     np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
     for encode in (model.encode_document, model.encode):
@@ -47,7 +42,7 @@ def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, code_cache
 
 
 def test_a_map_alone_needs_no_code(tiny_folders, tmp_path):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["map"])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
     assert not list((tmp_path / "model").rglob("*.py"))
     model = SentenceTransformer(str(tmp_path / "model"), device="cpu", local_files_only=True)
@@ -58,14 +53,14 @@ def test_task_texts_stand_before_each_side(tmp_path, code_cache):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     texts = {"query": "the query ", "passage": "the book "}
     (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder = query_side(fresh(folder), **PARTS["prompt"])
+    encoder = query_side(backbone_of(folder), **PARTS["prompt"])
     model = export(encoder, tmp_path / "model")
     np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
     np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
 
 
 def test_it_is_not_read_back_as_one_side(tiny_folders, tmp_path):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["map"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["map"])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
     with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
         SentenceEncoder.load(tmp_path / "model")
@@ -77,6 +72,6 @@ def test_peft_has_no_place_for_it(tiny_folders, tmp_path):
     pytest.importorskip("peft")
     from cse.interchange.peft import export_adapter
 
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
     with pytest.raises(CseError, match="because its prompt is for queries alone"):
         export_adapter(encoder, tmp_path / "adapter", TEXTS, tolerance=1e-5)

@@ -20,7 +20,7 @@ from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.settings.load import check_settings
 from cse.training.encoder import encoder_from
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 
@@ -42,7 +42,7 @@ def no_hub(monkeypatch):
 
 def refused(name, error=CseError) -> str:
     with pytest.raises(error) as caught:
-        load_backbone(find_backbone(str(name)))
+        backbone_of(name)
     message = str(caught.value)
     assert "\n" not in message
     assert message.startswith("backbone.name: ")
@@ -97,17 +97,12 @@ def test_pooling_follows_the_folder(tmp_path):
     found = {}
     for pooling in ("mean", "cls", None):
         folder = make_backbone_folder(tmp_path / str(pooling), "bert", pooling=pooling)
-        found[pooling] = load_backbone(find_backbone(str(folder))).pooling
+        found[pooling] = backbone_of(folder).pooling
     assert found == {"mean": "mean", "cls": "cls", None: "cls"}
-    folder = find_backbone(str(tmp_path / "mean"))
-    assert load_backbone(folder, "cls").pooling == "cls"
-    assert SentenceEncoder.load(tmp_path / "mean").pooler == "mean"
-
-
-def test_pooling_config_of_recent_versions(folder):
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling/config.json").write_text(json.dumps({"pooling_mode": "mean"}))
-    assert load_backbone(find_backbone(str(folder))).pooling == "mean"
+    (tmp_path / "None/1_Pooling").mkdir()
+    (tmp_path / "None/1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')  # of recent versions
+    assert SentenceEncoder.load(tmp_path / "None").pooler == "mean"
+    assert load_backbone(find_backbone(str(tmp_path / "mean")), "cls").pooling == "cls"
 
 
 @pytest.mark.parametrize(
@@ -155,7 +150,7 @@ def test_prompt_that_fills_the_position_table(backbone, length):
 
 def test_training_length_beyond_the_declared_length(tiny_folders):
     """Positions are left, so they are not what is blamed."""
-    backbone = load_backbone(find_backbone(str(tiny_folders["bert"]))).use_as(max_length=12, texts=None)
+    backbone = backbone_of(tiny_folders["bert"]).use_as(max_length=12, texts=None)
     settings = check_settings({"prompt": {"length": 4}, "train": {"max_length": 20}}, "test")
     with pytest.raises(CseError) as caught:
         encoder_from(backbone, settings)
@@ -193,7 +188,7 @@ def test_repeated_pieces_beyond_the_position_table(bert, rule, longest):
 
 
 def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):
-    whole = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    whole = backbone_of(tiny_folders["bert"])
     folder = shutil.copytree(tiny_folders["bert"], tmp_path / "model")
     AutoModel.from_pretrained(folder).save_pretrained(folder, max_shard_size="9KB")
     (folder / "model.safetensors").unlink()

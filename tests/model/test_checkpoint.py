@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from cse.artifact import Kind, write_manifest
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import WEIGHTS_FILE, identity_of, save_checkpoint
 from cse.model.declared import CONFIG_FILE, is_checkpoint
@@ -21,7 +20,7 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from tests.export.systems import POST
 from tests.model.families import make_family_folder
-from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.parts import backbone_of, new_prompt, new_template, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
@@ -104,14 +103,14 @@ def test_encodes_the_same_after_saving_and_loading(backbone, tmp_path, row):
 
 
 def test_an_input_prompt_comes_back_whose_words_are_narrower_than_the_layers(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path / "electra", "electra"))))
+    backbone = backbone_of(make_family_folder(tmp_path / "electra", "electra"))
     encoder = make_encoder(backbone, "input")
     loaded = SentenceEncoder.load(save(encoder, tmp_path / "checkpoint"))
     np.testing.assert_array_equal(loaded.encode(SENTENCES), encoder.encode(SENTENCES))
 
 
 def test_projectors_of_every_kind_come_back(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "backbone", "bert", head=True))))
+    backbone = backbone_of(make_backbone_folder(tmp_path / "backbone", "bert", head=True))
     head = load_mlm_head(backbone, wanted_by="test")
     for projector in ("tanh", "mlm_transform"):
         encoder = make_encoder(backbone, "key_value", mlp="always", projector=projector)
@@ -173,7 +172,7 @@ def test_a_config_that_was_edited_is_noticed(checkpoint, change):
 
 def test_the_name_of_a_backbone_that_moved_can_be_mended(tiny_folders, tmp_path):
     first = shutil.copytree(tiny_folders["bert"], tmp_path / "first")
-    encoder = make_encoder(load_backbone(find_backbone(str(first))))
+    encoder = make_encoder(backbone_of(first))
     folder = save(encoder, tmp_path / "checkpoint")
     before = identity_of(folder)
     config = json.loads((folder / CONFIG_FILE).read_text())
@@ -245,7 +244,7 @@ def test_another_backbone_is_refused_by_its_bytes(checkpoint, bert, tmp_path):
 
 def test_backbone_that_moved_is_found_where_the_caller_says(tiny_folders, tmp_path):
     first = shutil.copytree(tiny_folders["bert"], tmp_path / "first")
-    encoder = make_encoder(load_backbone(find_backbone(str(first))))
+    encoder = make_encoder(backbone_of(first))
     folder = save(encoder, tmp_path / "checkpoint")
     moved = first.rename(tmp_path / "moved")
     message = refused(folder)

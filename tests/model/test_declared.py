@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import LENGTH, MODULES, PROMPTS, Declared, declared_by
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 KINDS = "sentence_transformers.models."
@@ -44,10 +42,6 @@ def test_everything_is_read(tmp_path):
     assert declared_by(folder, "cls").pooling == "cls"
 
 
-def test_a_plain_language_model_declares_nothing(tmp_path):
-    assert declared_by(tmp_path) == Declared()
-
-
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -56,7 +50,6 @@ def test_a_plain_language_model_declares_nothing(tmp_path):
             "module sentence_transformers.models.LSTM is not",
         ),
         ({"modules": ("Transformer", "Pooling", "Normalize", "Dense")}, "modules in another order"),
-        ({"pooling": {"pooling_mode_max_tokens": True}}, "pools by pooling_mode_max_tokens"),
         ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "leaves the task text out of the mean"),
         ({"prompts": ["query: "]}, "config_sentence_transformers.json: prompts is "),
     ],
@@ -64,10 +57,6 @@ def test_a_plain_language_model_declares_nothing(tmp_path):
 def test_what_cannot_be_run_is_refused_by_name(tmp_path, given, message):
     with pytest.raises(CseError, match=message):
         declared_by(declare(tmp_path, **given))
-
-
-def load(folder):
-    return load_backbone(find_backbone(str(folder)))
 
 
 @pytest.fixture
@@ -93,12 +82,14 @@ def test_the_declared_length_cuts(folder):
     encoder = SentenceEncoder.load(folder)
     assert encoder.max_length == 12
     np.testing.assert_array_equal(encoder.encode("red " * 30), encoder.encode("red " * 10))
-    prompted = sentence_encoder(load(folder), new_prompt("key_value", load(folder), length=30), position_shift=True)
+    prompted = sentence_encoder(
+        backbone_of(folder), new_prompt("key_value", backbone_of(folder), length=30), position_shift=True
+    )
     assert prompted.max_length == 10, "fewer positions are left than the folder declares"
 
 
 def test_a_checkpoint_keeps_its_use_whatever_the_folder_says_later(folder, tmp_path):
-    backbone = load(folder)
+    backbone = backbone_of(folder)
     use = Declared(None, 9, {"query": "red "}, (8, 16))
     encoder = sentence_encoder(backbone, new_prompt("key_value", backbone, length=2, init_std=0.7), use=use)
     (tmp_path / "checkpoint").mkdir()
@@ -110,7 +101,7 @@ def test_a_checkpoint_keeps_its_use_whatever_the_folder_says_later(folder, tmp_p
 
 
 def test_vectors_are_cut_before_they_are_scaled(folder):
-    encoder = sentence_encoder(load(folder), use=Declared(None, None, {}, (8, 16)), pooler="mean")
+    encoder = sentence_encoder(backbone_of(folder), use=Declared(None, None, {}, (8, 16)), pooler="mean")
     whole = encoder.encode(["red bird", "a dog"], normalize=False)
     cut = whole[:, :8] / np.linalg.norm(whole[:, :8], axis=1, keepdims=True)
     np.testing.assert_allclose(encoder.encode(["red bird", "a dog"], dimensions=8), cut, atol=1e-7)

@@ -15,13 +15,11 @@ from transformers.models.mpnet import modeling_mpnet
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.optimize import attention_nodes
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.families import FAMILIES
 from cse.model.mlm_head import load_mlm_head
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.model.families import CASES, make_family_folder
-from tests.parts import embed, new_prompt, new_template, sentence_encoder
+from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
 
 LENGTHS = (12, 5, 9)  # tokens of the rows: longer than the windows
 
@@ -56,10 +54,6 @@ def rows():
     return ids_BL, mask_BL
 
 
-def load(folder):
-    return load_backbone(find_backbone(str(folder)))
-
-
 def prompted(backbone, kind="key_value", length=3, shift=False):
     torch.manual_seed(3)
     prompt = new_prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7)
@@ -67,8 +61,8 @@ def prompted(backbone, kind="key_value", length=3, shift=False):
 
 
 def test_every_family_has_a_case(folders):
-    assert {load(folder).family.name for folder in folders.values()} == {family.name for family in FAMILIES}
-    assert {load(folder).model.config.model_type for folder in folders.values()} == {
+    assert {backbone_of(folder).family.name for folder in folders.values()} == {family.name for family in FAMILIES}
+    assert {backbone_of(folder).model.config.model_type for folder in folders.values()} == {
         kind for family in FAMILIES for kind in family.types
     }
 
@@ -164,7 +158,7 @@ def real(states_BLD, mask_BL):
 @pytest.mark.parametrize(("kind", "shift"), [("key_value", 3), ("hidden_state", 0)])
 def test_states_equal_the_library_with_attention_written_out(case, rows, kind, shift, monkeypatch):
     _, folder = case
-    encoder = prompted(load(folder), kind, shift=bool(shift))
+    encoder = prompted(backbone_of(folder), kind, shift=bool(shift))
     with torch.no_grad():
         prefix = encoder.prefix()
         found = encoder.states(*rows, prefix)[-1]
@@ -177,7 +171,7 @@ def test_states_equal_the_library_with_attention_written_out(case, rows, kind, s
 
 def test_gradient_equals_finite_differences(case, rows):
     _, folder = case
-    encoder = prompted(load(folder))
+    encoder = prompted(backbone_of(folder))
     table, generator = encoder.prompt.table, torch.Generator().manual_seed(5)
     along = torch.randn(table.shape, generator=generator, dtype=torch.float64)
     target = torch.randn((len(LENGTHS), encoder.dimension), generator=generator, dtype=torch.float64)
@@ -204,7 +198,7 @@ SENTENCES = ["the cat sits on the mat", "", "red " * 30, "a small bird", "two fr
 @pytest.mark.usefixtures("openvino_in_float32")
 def test_exported_bundle_equals_torch(distinct, tmp_path):
     torch.manual_seed(3)
-    backbone = load(distinct)
+    backbone = backbone_of(distinct)
     pooler = "last" if backbone.family.causal else "mean"
     prompt = new_prompt("key_value", backbone, length=3, dropout=0.0, init_std=0.7)
     encoder = sentence_encoder(backbone, prompt, position_shift=backbone.family.positions != "rotary", pooler=pooler)
@@ -223,7 +217,7 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
 
 
 def test_what_a_family_cannot_do_is_refused_by_name(folders):
-    decoder, electra = load(folders["qwen3"]), load(folders["electra"])
+    decoder, electra = backbone_of(folders["qwen3"]), backbone_of(folders["electra"])
     with pytest.raises(CseError, match=r"\(qwen3\) has no begin, end and mask token, which templates"):
         new_template("{sentence} means {mask}", decoder)
     with pytest.raises(CseError, match=r"a trained .CLS."):
@@ -239,7 +233,7 @@ def test_what_a_family_cannot_do_is_refused_by_name(folders):
 def test_a_decoder_without_a_padding_token(tmp_path):
     folder = make_family_folder(tmp_path / "model", "qwen3", pad_token_id=None)
     with pytest.raises(CseError, match=r"config\.json: pad_token_id is None; set it to any token, padding is masked"):
-        load(folder)
+        backbone_of(folder)
 
 
 @pytest.mark.parametrize(
@@ -254,23 +248,17 @@ def test_an_unknown_family_names_the_nearest(tmp_path, changes, message):
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     with pytest.raises(CseError, match=message) as caught:
-        load(folder)
+        backbone_of(folder)
     assert (
         "bert, roberta, electra, distilbert, mpnet, albert, modernbert, nomic_bert, gte, eurobert, llama, qwen3, gemma3"
         in str(caught.value)
     )
 
 
-def test_dropout_goes_out_everywhere(folders):
-    backbone = load(folders["qwen3"])
-    backbone.model.layers[0].self_attn.attention_dropout = 0.5
-    backbone.switch_dropout_off()
-    assert {layer.self_attn.attention_dropout for layer in backbone.blocks} == {0.0}
-
-
 def test_dropout_of_attention_makes_two_copies_differ(distinct, rows):
-    backbone = load(distinct)
+    backbone = backbone_of(distinct)
     encoder = sentence_encoder(backbone, pooler="mean").train()
+    backbone.set_attention_dropout(0.5)
     backbone.switch_dropout_off()
     first, second = (embed(encoder, *rows) for _ in range(2))
     assert torch.equal(first, second)

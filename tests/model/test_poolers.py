@@ -8,12 +8,10 @@ import torch
 from scipy.special import erf
 from torch import nn
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TokenCnn, pool
 from cse.model.prompts import Reparametrized
-from tests.parts import embed, sentence_encoder
+from tests.parts import backbone_of, embed, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 
@@ -106,7 +104,7 @@ def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
 
 def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):
     folder = make_backbone_folder(tmp_path / "backbone", family, head=True)
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     encoder = sentence_encoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
     head = load_mlm_head(backbone, wanted_by="test").double()
     with torch.no_grad():

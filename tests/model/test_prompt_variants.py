@@ -7,15 +7,13 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint, stored_weights
 from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.sentence_encoder import load_checkpoint
 from cse.training.encoder import start_from_checkpoint, start_from_text
 from tests.model import reference
 from tests.model.test_prompts import numpy_weights
-from tests.parts import embed, new_prompt, sentence_encoder
+from tests.parts import backbone_of, embed, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 
@@ -159,7 +157,7 @@ def refused(prompt, backbone, folder, problem):
 
 def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
     """Its shapes fit: the two backbones differ in their weights alone."""
-    other = load_backbone(find_backbone(str(make_backbone_folder(tmp_path / "other", "bert", seed=1))))
+    other = backbone_of(make_backbone_folder(tmp_path / "other", "bert", seed=1))
     folder = tmp_path / "checkpoint"
     folder.mkdir()
     save_checkpoint(sentence_encoder(other, make_prompt(other, "key_value")), folder)

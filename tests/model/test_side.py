@@ -9,28 +9,22 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import describe, identity_of, save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
-from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
+from tests.parts import backbone_of, new_flow, new_prompt, new_template, sentence_encoder
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river " * 4]
 
 
-def fresh(folder):
-    return load_backbone(find_backbone(str(folder)))
-
-
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 @pytest.mark.parametrize("parts", PARTS)
 def test_documents_are_the_backbones_and_queries_are_not(tiny_folders, family, parts, tmp_path):
     folder = tiny_folders[family]
-    made = query_side(fresh(folder), **PARTS[parts])
+    made = query_side(backbone_of(folder), **PARTS[parts])
     save_checkpoint(made, tmp_path)
     loaded, bare = SentenceEncoder.load(tmp_path), SentenceEncoder.load(folder)
     for encoder in (made, loaded):
@@ -46,7 +40,7 @@ def test_documents_are_the_backbones_and_queries_are_not(tiny_folders, family, p
 
 def test_queries_are_those_of_the_same_parts_on_both_sides(tiny_folders):
     """Beside a model of both sides with the same weights, and a product in numpy for the map."""
-    one = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
+    one = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
     matrix = one.post.matrix.numpy().astype(np.float64)
     both = sentence_encoder(one.backbone, one.prompt, cls=True, mlp="always")
     both.load_state_dict({name: value for name, value in one.state_dict().items() if name in both.state_dict()})
@@ -58,7 +52,7 @@ def test_texts_of_the_backbone_stay(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     texts = {"query": "the query ", "passage": "the book "}
     (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder, bare = query_side(fresh(folder), **PARTS["map"]), SentenceEncoder.load(folder)
+    encoder, bare = query_side(backbone_of(folder), **PARTS["map"]), SentenceEncoder.load(folder)
     assert encoder.texts == texts
     for role in (None, "passage"):
         np.testing.assert_array_equal(encoder.encode(SENTENCES, role=role), bare.encode(SENTENCES, role=role))
@@ -67,14 +61,14 @@ def test_texts_of_the_backbone_stay(tmp_path):
 
 
 def test_only_the_query_side_is_trained_and_stored(tiny_folders, tmp_path):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
     assert not [name for name in encoder.trainable() if name.startswith(("backbone.", "documents."))]
     save_checkpoint(encoder, tmp_path)
     assert (tmp_path / "weights.safetensors").stat().st_size < 40_000
 
 
 def test_the_side_is_part_of_the_identity(tiny_folders, tmp_path):
-    backbone = fresh(tiny_folders["bert"])
+    backbone = backbone_of(tiny_folders["bert"])
     prompt = new_prompt("key_value", backbone, length=2)
     identities = []
     for side in ("both", "query"):
@@ -144,7 +138,7 @@ REFUSED: dict[str, Any] = {
 def test_what_cannot_be_one_sided_is_refused(tiny_folders, case):
     make, message = REFUSED[case]
     with pytest.raises(CseError) as caught:
-        make(fresh(tiny_folders["bert"]))
+        make(backbone_of(tiny_folders["bert"]))
     assert str(caught.value) == message
 
 

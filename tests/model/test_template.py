@@ -9,13 +9,11 @@ from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizer
 from transformers import AutoModel
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
 from tests.model.families import make_family_folder
 from tests.model.test_prompts import numpy_weights
-from tests.parts import embed, new_prompt, new_template, sentence_encoder
+from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
 TEXT = "the man reads {sentence} near {mask} ."
@@ -83,7 +81,7 @@ def pieces_backbones(tmp_path_factory):
     for family in RELEASED:
         folder = make_backbone_folder(tmp_path_factory.mktemp(family), family, vocab_size=400)
         make_subword_tokenizer(family).save(str(folder / "tokenizer.json"))
-        found[family] = load_backbone(find_backbone(str(folder)))
+        found[family] = backbone_of(folder)
     return found
 
 
@@ -140,7 +138,7 @@ LAST = "the man reads {sentence} near"
 
 @pytest.fixture(params=list(DECODERS))
 def decoder(request, tmp_path):
-    return load_backbone(find_backbone(str(make_family_folder(tmp_path, request.param)))), request.param
+    return backbone_of(make_family_folder(tmp_path, request.param)), request.param
 
 
 def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
