@@ -115,7 +115,7 @@ def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_f
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
     monkeypatch.setattr(
         "cse.export.bundle.write_bank_graph",
-        lambda _, path: write_graph(encoder.documents, path),
+        lambda _, path, **__: write_graph(encoder.documents, path),
     )
     with pytest.raises(CseError, match="has no input 'cls', so it is not a sentence encoder"):
         export(encoder, tmp_path / "bundle")

@@ -11,7 +11,6 @@ import pytest
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
-from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone, load_backbone
@@ -19,7 +18,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.banks import make_encoder
+from tests.export.banks import check_mixed, make_encoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
@@ -44,20 +43,15 @@ def banked(backbone, tiny_folders, empty_banks, tmp_path_factory):
     return folder, encoders
 
 
-@pytest.fixture(params=["onnx", "torch"])
-def opened(request, banked):
-    return OnnxEncoder(banked[0], provider="cpu") if request.param == "onnx" else BankEncoder.load(banked[0])
+@pytest.fixture(scope="module")
+def opened(banked):
+    return OnnxEncoder(banked[0], provider="cpu")
 
 
 @pytest.mark.parametrize("role", ["query", "passage", None])
-def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, opened, role):
+def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, role):
     encoders = {name: encoder for name, encoder in banked[1].items() if role is None or name != "both"}
-    rows = [(text, name) for text in TEXTS for name in encoders]
-    found = opened.encode([text for text, _ in rows], domain=[name for _, name in rows], role=role)
-    alone = {
-        name: dict(zip(TEXTS, encoder.encode(TEXTS, role=role), strict=True)) for name, encoder in encoders.items()
-    }
-    np.testing.assert_allclose(found, np.stack([alone[name][text] for text, name in rows]), atol=1e-5)
+    check_mixed(banked[0], encoders, TEXTS, role=role)
 
 
 def test_the_librarys_words_for_queries_and_documents(banked, opened):

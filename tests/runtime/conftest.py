@@ -9,8 +9,8 @@ from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest, describe_files
-from cse.runtime.providers import BEYOND
 from cse.runtime.seal import sealed
+from cse.runtime.session import BEYOND
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
