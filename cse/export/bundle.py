@@ -1,4 +1,4 @@
-"""Write a bundle: graph, tokenizer and manifest in one folder, published atomically."""
+"""Write a bundle, of one model or a bank of many: graph, tokenizer and manifest in one folder, published atomically."""
 
 from __future__ import annotations
 

@@ -191,10 +191,9 @@ class Domain:
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a bank's backbone, which its domains must fit.
+    """Shape of a bank's backbone, which its domains must fit; ``dimension`` is the width of its vectors.
 
     Attributes:
-        layers, heads, head_size, dimension: of the model; ``dimension`` is the width of its vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         updates: i, o and x by ``UPDATES``; empty: a domain has none.
     """
@@ -259,15 +258,7 @@ def open_file(path: Path, most: int) -> IO[bytes]:
 
 
 def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
-    """Read a domain's file and check that it is whole and fits the backbone.
-
-    Args:
-        path: the file; its name without suffix is the domain's.
-        most: bytes that it may have.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
+    """Read a domain's file of at most so many bytes, and check that it is whole and fits the backbone."""
     with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
         header = _read_header(path, file, shape)
         tensors = {name: _read_tensor(path, file, header, name) for name in header.places}
@@ -385,8 +376,6 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
     if facts.side not in SIDES:
         raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
-    if not all(isinstance(text, str) for text in facts.texts.values()):
-        raise CseError(f"{path}: texts is no table of texts by role; {_AGAIN}")
     if (facts.width, facts.words) != (shape.dimension, shape.words):
         raise CseError(
             f"{path}: made for vectors of {short(facts.width)} numbers, and word vectors of "

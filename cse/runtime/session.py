@@ -147,12 +147,7 @@ class Attached:
 
 
 def open_graph(
-    path: Path,
-    provider: str = "auto",
-    threads: int | None = None,
-    *,
-    at_once: int = 1,
-    tf32: bool = False,
+    path: Path, provider: str = "auto", threads: int | None = None, *, at_once: int = 1, tf32: bool = False
 ) -> Attached:
     """Load a graph on the requested provider.
 

@@ -11,6 +11,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
+from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone, load_backbone
@@ -99,11 +100,14 @@ def test_task_texts_go_before_queries_and_passages(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     texts = {"query": "the query ", "passage": "the passage "}
     (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt"])
+    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt, projector and map"])
     create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
     add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
-    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
-    for role in ("query", "passage", None):
-        found = onnx.encode(TEXTS, domain="legal", role=role)
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
-    assert np.abs(onnx.encode(TEXTS, domain="legal", role="passage") - found).max() > 0.01
+    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
+        pass
+    bundle = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    for onnx in (OnnxEncoder(tmp_path / "bank", provider="cpu").of("legal"), bundle):
+        for role in ("query", "passage", None):
+            found = onnx.encode(TEXTS, role=role)
+            np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+        assert np.abs(onnx.encode(TEXTS, role="passage") - found).max() > 0.01
