@@ -87,17 +87,14 @@ class BankEncoder(OnnxEncoder):
 def create_bank(
     encoder: SentenceEncoder, out: Path, *, tolerance: float, adapters: Sequence[str] | None = None
 ) -> float:
-    """Write a bank without domains.
+    """Write a bank without domains, and return its largest difference from torch.
 
-    Random prompts of several lengths are compared with torch before the bank is published.
+    It is compared with prompts of several lengths, drawn at random, before it is published.
 
     Args:
         encoder: any encoder on the backbone, on the CPU; only its backbone is used.
         adapters: layers whose low-rank updates a domain may have, see ``RowUpdates``, and biases of any; None: a domain
             has prompts alone. They slow every row.
-
-    Returns:
-        The largest difference from torch.
     """
     check_folder(out, Kind.BANK)
     backbone = layered(encoder)

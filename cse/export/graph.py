@@ -52,9 +52,7 @@ def fused_attention(
     joined to keys and values in front: as past keys and values it would take twice the time on onnxruntime's CPU.
 
     Args:
-        module: the attention module; not used.
-        key_BHLK: keys, as many as queries or, grouped, of fewer heads.
-        value_BHLK: values, shaped like the keys.
+        key_BHLK: keys, as many as queries or, grouped, of fewer heads; values are shaped like them.
         attention_mask: (B, 1, 1 or L, P + L), boolean, or (B, H, L, P + L), additive. It is expanded to L rows, because
             onnxruntime's CPU kernel does not broadcast the third axis and fails at run time.
         scaling: factor of the scores; None: ``1 / sqrt(K)``.

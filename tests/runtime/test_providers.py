@@ -1,4 +1,5 @@
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +53,12 @@ def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, cho
 
         def get_providers(self):
             return self.there
+
+        def get_inputs(self):
+            return []
+
+        def get_outputs(self):
+            return [SimpleNamespace(shape=["b", 8])]
 
     monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
     monkeypatch.setattr(session.ort, "preload_dlls", lambda: None)
