@@ -31,7 +31,7 @@ from benchmarks.harness import facts, listed, parser_of, run, say
 from benchmarks.inputs import endless_rows
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.providers import usable_cpus
+from cse.runtime.session import usable_cpus
 from cse.search.rows import PIECE
 
 _SAMPLE_SECONDS = 0.25

@@ -44,10 +44,10 @@ from cse.data.suite import read_stsb
 from cse.errors import CseError
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
-from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts as unlike
+from cse.export.precision import CALIBRATED
 from cse.model.device import choose_device
-from cse.runtime.providers import no_cuda_reason
+from cse.runtime.session import no_cuda_reason
 from cse.settings import Settings
 
 TorchPrecision = Literal["fp32", "bf16", "fp16"]

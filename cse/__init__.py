@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from cse.export.bank_encoder import BankEncoder
+    from cse.export.bank import BankEncoder
     from cse.model.sentence_encoder import SentenceEncoder
     from cse.runtime.onnx_encoder import OnnxEncoder
 
@@ -33,7 +33,7 @@ def __getattr__(name: str) -> Any:
 
         return SentenceEncoder
     if name == "BankEncoder":
-        from cse.export.bank_encoder import BankEncoder
+        from cse.export.bank import BankEncoder
 
         return BankEncoder
     if name == "OnnxEncoder":

@@ -21,7 +21,7 @@ import psutil
 
 from cse.errors import CseError, error_line
 from cse.process import handling, throwaway_folder
-from cse.runtime.providers import usable_cpus
+from cse.runtime.session import usable_cpus
 
 ADDRESS = "RAY_ADDRESS"
 _PROJECT = Path(__file__).parents[1]

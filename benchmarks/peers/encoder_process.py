@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from cse.errors import CseError
-from cse.export.int8 import CALIBRATED
+from cse.export.precision import CALIBRATED
 
 _PROGRAM = Path(__file__).with_name("encoders.py")
 _END_SECONDS = 20.0

@@ -69,7 +69,7 @@ def encode(
     """
     from cse.data.checks import is_blank, saying_nothing
     from cse.outputs import check_file, publish_file
-    from cse.runtime.opening import open_bank
+    from cse.runtime.onnx_encoder import open_bank
 
     check_file(out, _made_here)
     options: dict[str, Any] = {
@@ -130,7 +130,7 @@ def _write(path: Path, kind: str, texts: Sequence[str], vectors: NDArray[np.floa
 def _open(model: str, device: str) -> Any:
     """Return an encoder; a bundle or a bank's domain opens without the training packages."""
     from cse.model.declared import check_model
-    from cse.runtime.opening import open_onnx
+    from cse.runtime.onnx_encoder import open_onnx
 
     check_model(model)
     onnx = open_onnx(model, device=device)

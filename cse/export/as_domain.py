@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -41,53 +40,23 @@ def make_domain(
     checkpoint: str = "",
     centres: NDArray[np.float32] | None = None,
     bank: Manifest | None = None,
+    alone: bool = False,
 ) -> Domain:
-    """Return an encoder's prompts, updates of its layers and the linear map behind them, as a domain.
+    """Return an encoder's deep prompt, trained ``[CLS]``, projector, linear map and updates of its layers, as a domain.
 
     Args:
         encoder: trained prompts, biases or low-rank updates, or a bare backbone.
         normalize: whether embeddings have unit length by default.
         centres: see ``Domain``.
         bank: that it is for; None: one of prompts alone.
+        alone: whether it is the query side of its own bundle, which has the rest of it.
     """
     check_name(name)
-    layered(encoder)
-    obstacle = _obstacle(encoder, takes_updates=bank is not None and bool(bank.updates))
-    if obstacle:
+    backbone = layered(encoder)
+    if obstacle := "" if alone else _obstacle(encoder, takes_updates=bank is not None and bool(bank.updates)):
         raise CseError(f"domain {name}: {obstacle}; export it as a bundle of its own (cse export)")
-    with in_terms_of(f"domain {name}: "):
-        return as_domain(
-            encoder,
-            name,
-            normalize=normalize,
-            metrics=metrics,
-            checkpoint=checkpoint,
-            centres=centres,
-            adapters=() if bank is None else bank.adapters,
-        )
-
-
-def as_domain(
-    encoder: SentenceEncoder,
-    name: str,
-    *,
-    normalize: bool,
-    metrics: dict[str, Any] | None = None,
-    checkpoint: str = "",
-    centres: NDArray[np.float32] | None = None,
-    adapters: Sequence[str] = (),
-) -> Domain:
-    """Return the deep prompt, trained ``[CLS]``, tanh projector and linear map of an encoder; it has no other parts.
-
-    Args:
-        encoder: on a backbone that is frozen, or trained as ``updates_of`` takes it.
-        normalize: whether embeddings have unit length by default.
-        centres: see ``Domain``.
-        adapters: layers of the bank that take low-rank updates.
-    """
-    backbone = encoder.transformer
-    facts = describe(encoder)
-    with torch.no_grad():
+    facts, adapters = describe(encoder), [] if bank is None or encoder.frozen else list(bank.adapters)
+    with torch.no_grad(), in_terms_of(f"domain {name}: "):
         prefix = encoder.prefix() or []
         blocks = [block for pair in prefix for block in pair]
         empty = torch.empty((2 * backbone.layers, backbone.heads, 0, backbone.head_size))
@@ -100,7 +69,7 @@ def as_domain(
         if isinstance(encoder.post, LinearMap):
             tensors |= {"map_mean": _array(encoder.post.mean), "map_matrix": _array(encoder.post.matrix)}
         if not encoder.frozen:
-            tensors |= {name: _array(tensor) for name, tensor in updates_of(encoder, adapters).items()}
+            tensors |= {key: _array(tensor) for key, tensor in updates_of(encoder, adapters).items()}
     if centres is not None:
         tensors["centres"] = np.ascontiguousarray(centres, np.float32)
     return Domain(
@@ -121,7 +90,7 @@ def as_domain(
             versions=versions(),
             texts=encoder.texts if any(encoder.texts.values()) else {},
             side=encoder.side,
-            adapters=[] if encoder.frozen else list(adapters),
+            adapters=adapters,
         ),
         **tensors,
     )

@@ -1,27 +1,30 @@
-"""Create a bank."""
+"""A bank in torch, and a new one, whose graph is compared with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 
 from cse.errors import CseError
 from cse.export.as_domain import layered
-from cse.export.bank_encoder import BankEncoder
-from cse.export.bundle import manifest_of
-from cse.export.graph import write_bank_graph
+from cse.export.bundle import write_bundle
+from cse.export.graph import BankPass
 from cse.export.parity import check_parity
-from cse.export.row_updates import RowUpdates
-from cse.model.backbone import Backbone
+from cse.model.backbone import Backbone, load_backbone
+from cse.model.checkpoint import find_recorded_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import Kind, check_folder, publish_folder
-from cse.runtime.bank import Bank
-from cse.runtime.bundle import DOMAINS, MODEL, Manifest, documents_identity
+from cse.outputs import Kind, check_folder
+from cse.runtime.bank import read_bank_manifest
+from cse.runtime.bundle import Manifest
 from cse.runtime.domain import Domain, update_shapes
+from cse.runtime.feed import INPUTS
 from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.runtime.session import Graph
 
 # What a new bank or domain is checked on where no text is given: short, long, empty.
 SENTENCES = (
@@ -33,50 +36,83 @@ SENTENCES = (
 )
 
 
+class _TorchGraph(Graph):
+    """The pass, where an encoder takes a graph; gives float32, without dropout."""
+
+    multiple = 1
+
+    def __init__(self, bank_pass: BankPass, manifest: Manifest) -> None:
+        self.module = bank_pass
+        self.inputs = {"input_ids", "attention_mask", *INPUTS, *manifest.updates}
+        self.shape = (-1, manifest.dimension)
+
+    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        device = next(self.module.parameters()).device
+        moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
+        with torch.no_grad(), torch.autocast(device.type, enabled=False):
+            return [self.module(**moved).float().cpu().numpy()]
+
+
+class BankEncoder(OnnxEncoder):
+    """A bank in torch: encodes as ``OnnxEncoder`` does, which has the graph of the same pass.
+
+    Args:
+        backbone: the frozen language model that the bank was made of.
+        folder: the bank.
+    """
+
+    def __init__(self, backbone: Backbone, folder: str | Path) -> None:
+        manifest = read_bank_manifest(Path(folder))
+        self._pass = BankPass(backbone, manifest.adapters if manifest.updates else None).eval()
+        super().__init__(folder, provider="cpu", threads=1, graph=_TorchGraph(self._pass, manifest))
+
+    @classmethod
+    def load(cls, folder: str | Path, *, backbone: str | None = None) -> BankEncoder:
+        """Load a bank.
+
+        Args:
+            backbone: where the language model is now, if it moved.
+        """
+        manifest = read_bank_manifest(Path(folder))
+        files = find_recorded_backbone(Path(folder), {"backbone": manifest.backbone}, backbone)
+        return cls(load_backbone(files), folder)
+
+    def to(self, device: str) -> BankEncoder:
+        """Move it to a device, and return it."""
+        self._pass.to(device)
+        self.provider = torch.device(device).type
+        return self
+
+
 def create_bank(
     encoder: SentenceEncoder, out: Path, *, tolerance: float, adapters: Sequence[str] | None = None
 ) -> float:
-    """Write a bank without domains.
+    """Write a bank without domains, and return its largest difference from torch.
 
-    Random prompts of several lengths are compared with torch before the bank is published.
+    It is compared with prompts of several lengths, drawn at random, before it is published.
 
     Args:
         encoder: any encoder on the backbone, on the CPU; only its backbone is used.
         adapters: layers whose low-rank updates a domain may have, see ``RowUpdates``, and biases of any; None: a domain
             has prompts alone. They slow every row.
-
-    Returns:
-        The largest difference from torch.
     """
     check_folder(out, Kind.BANK)
-    backbone = _frozen_backbone(encoder)
-    updates = {} if adapters is None else RowUpdates(backbone, adapters).widths
-    with publish_folder(out, Kind.BANK) as folder:
-        write_bank_graph(backbone, folder / MODEL, adapters=adapters)
-        (folder / DOMAINS).mkdir()
-        manifest = manifest_of(
-            SentenceEncoder(backbone), folder, only="", updates=updates, adapters=list(adapters or ())
-        )
-        manifest = replace(manifest, documents=documents_identity(manifest))
-        manifest.write(folder)
-        onnx, own = OnnxEncoder(folder, provider="cpu"), BankEncoder(backbone, Bank(folder))
-        found = [
-            check_parity(own.of(domain), onnx.of(domain), SENTENCES, tolerance=tolerance)
-            for domain in _random_domains(manifest)
-        ]
-        largest: float = max(one["largest_difference"] for one in found)
-        replace(manifest, parity=found[0] | {"largest_difference": largest}).write(folder)
-    return largest
-
-
-def _frozen_backbone(encoder: SentenceEncoder) -> Backbone:
     backbone = layered(encoder)
     if not encoder.frozen:
         raise CseError(
             "weights of the language model were trained, and a bank begins with one that was not; create it of "
             f"{backbone.files.name}"
         )
-    return backbone
+    bare = SentenceEncoder(backbone)
+    with write_bundle(bare, out, normalize=True, metrics={}, bank=True, adapters=adapters) as draft:
+        onnx, own = OnnxEncoder(draft.folder, provider="cpu"), BankEncoder(backbone, draft.folder)
+        found = [
+            check_parity(own.of(domain), onnx.of(domain), SENTENCES, tolerance=tolerance)
+            for domain in _random_domains(draft.manifest)
+        ]
+        largest: float = max(one["largest_difference"] for one in found)
+        draft.parity = found[0] | {"largest_difference": largest}
+    return largest
 
 
 def _random_domains(manifest: Manifest) -> Iterator[Domain]:

@@ -1,4 +1,4 @@
-"""Write a bundle: graph, tokenizer and manifest in one folder, published atomically."""
+"""Write a bundle, of one model or a bank of many: graph, tokenizer and manifest in one folder, published atomically."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from numpy.typing import NDArray
 
 from cse.artifact import hash_files
 from cse.choices import Precision
-from cse.export.as_domain import as_domain, versions
+from cse.export.as_domain import make_domain, versions
 from cse.export.graph import write_bank_graph, write_graph
-from cse.export.half import halve
-from cse.export.int8 import quantize
+from cse.export.precision import halve, quantize
+from cse.export.row_updates import RowUpdates
 from cse.model.backbone import Backbone
 from cse.model.checkpoint import describe
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest, documents_identity, file_of
+from cse.runtime.bundle import DOMAINS, FORMAT, MODEL, TOKENIZER, Manifest, documents_identity, file_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 
@@ -48,6 +48,8 @@ def write_bundle(
     checkpoint: str = "",
     precision: Precision = "fp32",
     texts: Sequence[str] = (),
+    bank: bool = False,
+    adapters: Sequence[str] | None = None,
 ) -> Iterator[Draft]:
     """Yield a loadable draft of the bundle to check; it replaces ``out`` when the block ends without an error.
 
@@ -55,67 +57,62 @@ def write_bundle(
         normalize: whether embeddings have unit length by default.
         checkpoint: identity of the encoder's checkpoint; empty for a bare backbone.
         texts: ``int8``: what the ranges of activations are read from, some hundreds like those to come.
+        bank: whether it is one of many domains, none yet, on the encoder, a bare backbone.
+        adapters: of a bank, as of ``write_bank_graph``.
     """
-    documents = encoder.documents or encoder
-    only = "model" if encoder.side != QUERY else "query"
-    with publish_folder(out, Kind.BUNDLE) as folder:
-        if encoder.side != QUERY:
-            write_graph(encoder, folder / MODEL)
-        else:  # a graph for both sides: prompts are inputs; without any, it is the bare backbone's own, to the byte
-            query = as_domain(encoder, only, normalize=normalize, checkpoint=checkpoint)
-            if query.prompted:
-                write_bank_graph(encoder.transformer, folder / MODEL)
-            else:
-                write_graph(documents, folder / MODEL)
-            path = folder / file_of(only)
-            path.parent.mkdir()
-            query.write(path)
+    documents, described = encoder.documents or encoder, describe(encoder)
+    only = "" if bank else "model" if encoder.side != QUERY else "query"
+    facts: dict[str, Any] = {"texts": encoder.texts, "widths": list(encoder.widths), "side": encoder.side}
+    kind = Kind.BANK if bank else Kind.BUNDLE
+    with publish_folder(out, kind) as folder:
+        inputs = bank  # whether prompts are the graph's inputs; else they are its constants
+        if bank:
+            (folder / DOMAINS).mkdir()
+            facts = {"adapters": list(adapters or ())}
+            facts |= {"updates": {} if adapters is None else RowUpdates(encoder.transformer, adapters).widths}
+        elif encoder.side == QUERY:  # one graph for both sides; of a map alone, it is the bare backbone's, to the byte
+            query = make_domain(encoder, only, normalize=normalize, checkpoint=checkpoint, alone=True)
+            (folder / DOMAINS).mkdir()
+            query.write(folder / file_of(only))
+            inputs = query.prompted
+        if inputs:
+            write_bank_graph(encoder.transformer, folder / MODEL, adapters=adapters)
+        else:
+            write_graph(documents, folder / MODEL)
         if precision == "fp16":
             halve(folder / MODEL)
-        manifest = replace(
-            manifest_of(encoder, folder, only=only),
+        # the tokenizer's own save does not raise OSError on a full disk
+        (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
+        if isinstance(backbone := encoder.backbone, Backbone):
+            facts |= {"layers": backbone.layers, "heads": backbone.heads, "head_size": backbone.head_size}
+            facts |= {"words": backbone.word_size, "positions": backbone.usable_length(0)}
+        manifest = Manifest(
+            format=FORMAT,
+            dimension=encoder.dimension,
+            pooler=encoder.pooler,
             normalize=normalize,
-            prompt=describe(encoder)["prompt"] or {},
+            max_length=documents.max_length,
+            pad_id=backbone.pad_id,
+            files=hash_files(folder, kind),
+            only=only,
+            prompt=described["prompt"] or {},
+            backbone=described["backbone"],
+            versions=versions(),
             metrics=metrics,
             checkpoint=checkpoint,
             precision="fp32" if precision == "int8" else precision,
-            texts=encoder.texts,
-            widths=list(encoder.widths),
-            side=encoder.side,
+            **facts,
         )
         if precision == "int8":
             manifest.write(folder)
             quantize(folder / MODEL, _given(folder, texts))
-            manifest = replace(manifest, precision=precision, files=hash_files(folder, Kind.BUNDLE))
+            manifest = replace(manifest, precision=precision, files=hash_files(folder, kind))
         if documents.adds_nothing:
             manifest = replace(manifest, documents=documents_identity(manifest))
         manifest.write(folder)
         draft = Draft(folder, manifest)
         yield draft
         replace(manifest, files={}, parity=draft.parity).write(folder)
-
-
-def manifest_of(encoder: SentenceEncoder, folder: Path, *, only: str, **fields: Any) -> Manifest:
-    """Write the tokenizer beside a graph, and return the manifest of the folder."""
-    # the tokenizer's own save does not raise OSError on a full disk
-    (folder / TOKENIZER).write_text(encoder.tokenizer.to_str(pretty=True), encoding="utf-8", newline="\n")
-    backbone = encoder.backbone
-    if isinstance(backbone, Backbone):
-        sizes = {key: getattr(backbone, key) for key in ("layers", "heads", "head_size")}
-        fields |= {**sizes, "words": backbone.word_size, "positions": backbone.usable_length(0)}
-    return Manifest(
-        format=FORMAT,
-        dimension=encoder.dimension,
-        pooler=encoder.pooler,
-        normalize=True,
-        max_length=(encoder.documents or encoder).max_length,
-        pad_id=backbone.pad_id,
-        files=hash_files(folder, Kind.BUNDLE),
-        only=only,
-        backbone=describe(encoder)["backbone"],
-        versions=versions(),
-        **fields,
-    )
 
 
 def _given(folder: Path, texts: Sequence[str]) -> list[dict[str, NDArray[Any]]]:

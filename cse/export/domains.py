@@ -19,17 +19,7 @@ _WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
 
 
 def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
-    """Put a domain into a bank by one rename: readers see the old state of the bank or the new one.
-
-    Args:
-        domain: from ``make_domain``.
-
-    Returns:
-        The domain's file.
-
-    Raises:
-        OSError: the file cannot be written; the bank is unchanged.
-    """
+    """Put a domain into a bank by one rename, and return its file: readers see the bank's old state or its new one."""
     manifest = read_bank_manifest(folder)
     path = _path(folder, domain.name)
     check_fit(path, domain.facts, domain.tensors(), manifest.shape)

@@ -58,22 +58,24 @@ def check_parity(
         ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``provider``; ``tolerance`` for
         fp32, else ``mean_cosine`` and ``neighbours``; ``of_training`` if there was a training to look for.
     """
-    if getattr(encoder, "side", "both") != QUERY:
-        return _compare(encoder, onnx, sentences, tolerance, precision, name, None)
-    documents = _compare(encoder, onnx, sentences, tolerance, precision, name, None)
-    queries = _compare(encoder, onnx, sentences, tolerance, precision, name, QUERY)
+    two_sides = isinstance(encoder, SentenceEncoder) and encoder.side == QUERY
+    found = [
+        _compare(encoder, onnx, sentences, role, tolerance=tolerance, precision=precision, name=name)
+        for role in ((None, QUERY) if two_sides else (None,))
+    ]
     worse = {"largest_difference": max, "mean_cosine": min, "neighbours": min}
-    return queries | {key: pick(documents[key], queries[key]) for key, pick in worse.items() if key in queries}
+    return found[-1] | {key: pick(one[key] for one in found) for key, pick in worse.items() if key in found[-1]}
 
 
 def _compare(
     encoder: Any,
     onnx: Any,
     sentences: Sequence[str],
+    role: str | None,
+    *,
     tolerance: float,
     precision: Precision,
     name: str,
-    role: str | None,
 ) -> dict[str, Any]:
     """Compare both in one role, see ``check_parity``."""
     as_role = {} if role is None else {"role": role}

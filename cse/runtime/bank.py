@@ -17,13 +17,15 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cse.artifact import check_files, short
+from cse.artifact import short
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import DOMAINS, MANIFEST, Manifest, file_of, is_bundle, read_manifest
+from cse.runtime.bundle import DOMAINS, Manifest, file_of, is_bundle, read_manifest, verify
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
+    KEPT_BYTES,
     SUFFIX,
     Domain,
     Outline,
@@ -33,7 +35,8 @@ from cse.runtime.domain import (
     read_domain,
     read_outline,
 )
-from cse.runtime.file_cache import COARSE_NS, KEPT_BYTES, FileCache, Look, look_directly
+from cse.runtime.encode import unit_rows
+from cse.runtime.file_cache import COARSE_NS, FileCache, Look, look_directly
 
 _ADD = "add the domain again"
 _OUTLINE_BYTES = 800  # of one in memory, measured
@@ -41,8 +44,6 @@ _OUTLINES = 64 * 2**20
 _SHOWN = 5  # domain names in a message
 _NEAR = 50  # names on each side, in alphabetical order, that a wrong one is compared with
 _Found = TypeVar("_Found")
-
-
 Chosen = str | Sequence[str] | Domain | None
 
 
@@ -55,11 +56,7 @@ class BadDomainError(CseError):
 
 
 class Domains(NamedTuple):
-    """The domains of a bank at one moment.
-
-    Attributes:
-        usable: domains by name, in alphabetical order.
-    """
+    """The domains of a bank at one moment by name, in alphabetical order, and why a file is refused."""
 
     usable: Mapping[str, Domain]
     refused: Mapping[str, str]
@@ -82,9 +79,7 @@ class Bank:
 
     def __init__(self, folder: Path | str, kept_bytes: int = KEPT_BYTES, *, name: str = "", whole: bool = True) -> None:
         self.folder = Path(folder)
-        self.manifest = manifest = read_manifest(self.folder)
-        if whole:
-            check_files(self.folder, manifest.files, MANIFEST, "copy the whole folder again")
+        self.manifest = manifest = (verify if whole else read_manifest)(self.folder)
         self._place = self.folder / DOMAINS
         shape = manifest.shape
         empty = np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32)
@@ -101,7 +96,7 @@ class Bank:
         if manifest.only:
             own: dict[str, Any] = {"name": name or manifest.only, "texts": manifest.texts}
             if manifest.constant:
-                own |= {key: getattr(manifest, key) for key in ("prompt", "metrics", "checkpoint")}
+                own |= {"prompt": manifest.prompt, "metrics": manifest.metrics, "checkpoint": manifest.checkpoint}
                 self.only = self.bare = Domain(manifest.facts(**own), empty)
             else:
                 found = read_domain(self.folder / file_of(manifest.only), shape)
@@ -136,12 +131,7 @@ class Bank:
         return self._kept.bytes
 
     def domain(self, name: str) -> Domain:
-        """Return one domain; costs one ``stat`` of its file while it does not change, and none of the folder.
-
-        Raises:
-            NoDomainError: the bank has none of this name.
-            BadDomainError: its file is refused.
-        """
+        """Return one domain; costs one ``stat`` of its file while it does not change, and none of the folder."""
         if self._held is None:
             return self._at(name, self._kept)
         if name not in self._held:
@@ -150,7 +140,10 @@ class Bank:
 
     def outline(self, name: str) -> Outline:
         """Return what the start of a domain's file says; costs and errors are those of ``domain``."""
-        return self._at(name, self._outlines) if self._held is None else outline_of(self.domain(name))
+        if self._held is None:
+            return self._at(name, self._outlines)
+        found = self.domain(name)
+        return outline_of(found.facts, found.dimension)
 
     def domains(self) -> Domains:
         """Return all domains, which are read and in memory then."""
@@ -181,6 +174,29 @@ class Bank:
         except OSError as error:
             raise self._unreachable(error) from None
         return self._centres
+
+    def nearest(self, bare: NDArray[np.float32], age: float = 0.0) -> list[Domain]:
+        """Return the domain whose centres are nearest by cosine to each of the bare backbone's vectors (b, d).
+
+        A domain that was removed or damaged meanwhile is passed over.
+        """
+        centres, unit = self.centres(age), unit_rows(bare)
+        found: dict[str, Domain] = {}
+        gone: set[str] = set()
+        while True:
+            names = centres.nearest(unit, gone)
+            before = len(gone)
+            for name in dict.fromkeys(names):
+                try:
+                    found[name] = found.get(name) or self.domain(name)
+                except (NoDomainError, BadDomainError):
+                    gone.add(name)
+            if "" in gone or not centres:  # no name is left, or there was none
+                raise NoDomainError(
+                    f"{self.folder}: domain auto needs domains that were added with their text (cse bank add --data)"
+                )
+            if len(gone) == before:
+                return [found[name] for name in names]
 
     def choose(self, domain: Chosen, count: int) -> list[Domain | None]:
         """Return the domain of each of ``count`` sentences; None for ``auto``.
@@ -227,12 +243,9 @@ class Bank:
         """Look at the files of domains by way of ``ask``, whose ``TimeoutError`` makes a ``BadDomainError``."""
         self._ask = self._centres.ask = ask
 
-    def _file(self, name: str) -> str:
-        return f"{self._place}{os.sep}{name}{SUFFIX}"
-
     def _at(self, name: str, kept: FileCache[_Found | str]) -> _Found:
         """Return what is kept of a domain's file."""
-        path = self._file(name)
+        path = f"{self._place}{os.sep}{name}{SUFFIX}"
         try:
             known = is_name(name) or name in self.names()
             found = self._ask(name, lambda: kept.get(path)) if known else None

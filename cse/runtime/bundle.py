@@ -93,7 +93,7 @@ class Manifest:
     def shape(self) -> Shape:
         """What a domain must fit."""
         sizes = (self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
-        return Shape(str(self.backbone.get("sha256")), *sizes, updates=self.updates, adapters=self.adapters)
+        return Shape(str(self.backbone.get("sha256")), *sizes, self.updates, self.adapters)
 
     @property
     def constant(self) -> bool:

@@ -26,11 +26,8 @@ _BLOCKS = 64
 
 
 class _Block(NamedTuple):
-    """Centres of some domains.
-
-    Attributes:
-        rows: stamp of each domain's file, its first row and the row behind its last, by name.
-        names: whose each row is (r).
+    """Centres (r, d) of some domains: by name, the stamp of its file, its first row and the row behind its last; and
+    whose each row is (r).
     """
 
     rows: dict[str, tuple[Stamp | None, int, int]]

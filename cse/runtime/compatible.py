@@ -17,6 +17,7 @@ from cse.artifact import short
 from cse.errors import CseError
 from cse.runtime.bank import Chosen
 from cse.runtime.encode import Encoded, cosine_similarity, is_text
+from cse.runtime.uses import QUERY, role_for
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -26,16 +27,14 @@ _WORDS = frozenset({
     "prompt_name", "truncate_dim",
 })  # fmt: skip
 _ONLY = {"device": None, "output_value": "sentence_embedding", "precision": "float32"}
-_DOCUMENT = ("document", "passage", "corpus")  # the library's names of that role, in its order
 
 
 def _in_their_words(encode: Method) -> Method:
     """Let an ``encode`` also take the library's arguments.
 
     ``prompt_name`` is our ``role``, ``truncate_dim`` our ``dimensions``, ``normalize_embeddings`` our ``normalize``;
-    ``prompt`` is put before each text; ``convert_to_tensor`` and ``convert_to_numpy`` choose the kind of array.
-    What our encoders decide when they are loaded (``device``) or cannot do (another ``precision`` or ``output_value``)
-    is refused.
+    ``prompt`` is put before each text. What our encoders decide when they are loaded (``device``) or cannot do is
+    refused.
     """
 
     @functools.wraps(encode)
@@ -43,7 +42,9 @@ def _in_their_words(encode: Method) -> Method:
         theirs = {name: given.pop(name) for name in _WORDS & given.keys()}
         if not theirs:
             return encode(self, sentences, *arguments, **given)
-        _refuse(theirs)
+        for name, only in _ONLY.items():
+            if theirs.get(name) not in (None, only):
+                raise CseError(f"{name}: {short(theirs[name])} is not possible here; leave it out")
         before = theirs.get("prompt") or ""
         texts = before + sentences if isinstance(sentences, str) else [before + text for text in sentences]
         ours = {"role": theirs.get("prompt_name"), "dimensions": theirs.get("truncate_dim")}
@@ -120,30 +121,21 @@ class Compatible:
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """Encode with the task text of role ``query``, if the model has one."""
-        return self._in_role(("query",), sentences, options)
+        return self._in_role(QUERY, sentences, options)
 
     def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
         """Encode with the task text of role ``document``, ``passage`` or ``corpus``, if the model has one."""
-        return self._in_role(_DOCUMENT, sentences, options)
+        return self._in_role("document", sentences, options)
 
-    def texts_of(self, domain: Any) -> Mapping[str, str]:
+    def texts_of(self, domain: Chosen) -> Mapping[str, str]:
         """Return the task texts by role."""
         return self.texts
 
-    def _in_role(self, roles: Sequence[str], sentences: str | Sequence[str], options: dict[str, Any]) -> Any:
-        chosen = options.get("prompt_name") or options.get("prompt")
-        texts = self.texts_of(options.get("domain"))
-        role = next((role for role in roles if role in texts), None)
-        if not chosen and role is not None:
+    def _in_role(self, kind: str, sentences: str | Sequence[str], options: dict[str, Any]) -> Any:
+        role = role_for(kind, self.texts_of(options.get("domain")))
+        if role is not None and not (options.get("prompt_name") or options.get("prompt")):
             options["prompt_name"] = role
         return self.encode(sentences, **options)
-
-
-def _refuse(theirs: Mapping[str, Any]) -> None:
-    for name, only in _ONLY.items():
-        value = theirs.get(name)
-        if value not in (None, only):
-            raise CseError(f"{name}: {short(value)} is not possible here; leave it out")
 
 
 def _tensor(found: np.ndarray) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import stat
@@ -20,16 +21,15 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from cse.artifact import check_limits, check_seal, digest, fields_of, sealed, short
-from cse.errors import CseError, error_line
-from cse.runtime.file_cache import KEPT_BYTES
+from cse.errors import CseError
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
 AUTO = "auto"  # as a domain: choose by the text
 DOMAIN_FORMAT = 2
+KEPT_BYTES = 256 * 2**20  # of all domains in memory
 SUFFIX = ".safetensors"
 POOLERS = ("cls", "mean", "last")
 _AGAIN = "add the domain again"
@@ -84,12 +84,11 @@ class Domain:
     Attributes:
         prompt: keys and values (2n, h, p, k): layer 0's keys, its values, layer 1's keys, ...; ``p`` may be 0.
         cls: trained word vector of ``[CLS]``, or None for the backbone's own.
-        projector_weight: linear layer of a tanh projector (d, d), or None.
-        projector_bias: its bias (d,), or None.
-        map_mean: mean (d,) of a linear map behind that, such as a head fitted to labels, or None, as the next.
-        map_matrix: its matrix (d, w): ``y = (x - mean) matrix``.
-        update_down: one factor (r, i) of what is added to the weights of layers, or None, as the next
-            two; ``r`` may be 0.
+        projector_weight, projector_bias: linear layer (d, d), (d,) of a tanh projector, or None.
+        map_mean, map_matrix: of a linear map (d,), (d, w) behind that, such as a head fitted to labels, or None:
+            ``y = (x - mean) matrix``.
+        update_down: one factor (r, i) of what is added to the weights of layers, or None, as the next two; ``r`` may
+            be 0.
         update_up: what is added to their biases, and the other factor (1 + r, o).
         update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
@@ -109,7 +108,7 @@ class Domain:
 
     @property
     def name(self) -> str:
-        """The domain's name."""
+        """The name in its facts."""
         return self.facts.name
 
     @property
@@ -192,10 +191,9 @@ class Domain:
 
 @dataclass(frozen=True)
 class Shape:
-    """Shape of a bank's backbone, which its domains must fit.
+    """Shape of a bank's backbone, which its domains must fit; ``dimension`` is the width of its vectors.
 
     Attributes:
-        layers, heads, head_size, dimension: of the model; ``dimension`` is the width of its vectors.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         updates: i, o and x by ``UPDATES``; empty: a domain has none.
     """
@@ -245,7 +243,7 @@ def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
     return {name: hashlib.sha256(np.ascontiguousarray(tensor).data).hexdigest() for name, tensor in tensors.items()}
 
 
-def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
+def open_file(path: Path, most: int) -> IO[bytes]:
     """Open a file to read; a pipe or a device is neither waited for nor read."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
     facts = os.fstat(file.fileno())
@@ -260,27 +258,12 @@ def open_file(path: Path, most: int = KEPT_BYTES) -> IO[bytes]:
 
 
 def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
-    """Read a domain's file and check that it is whole and fits the backbone.
-
-    Args:
-        path: the file; its name without suffix is the domain's.
-        most: bytes that it may have.
-
-    Raises:
-        FileNotFoundError: it is gone.
-    """
-    try:
-        with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
-            content = _read(file, os.fstat(file.fileno()).st_size)
-        tensors = load(content)
-    except FileNotFoundError:
-        raise
-    except (SafetensorError, OSError, KeyError) as error:
-        raise _not_a_domain(path, error_line(error)) from None
-    facts, _ = _header(path, content[8 : 8 + int.from_bytes(content[:8], "little")])
-    _check_facts(path, facts, shape)
-    _check_tensors(path, tensors, facts, shape)
-    return Domain(facts, **tensors)
+    """Read a domain's file of at most so many bytes, and check that it is whole and fits the backbone."""
+    with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
+        header = _read_header(path, file, shape)
+        tensors = {name: _read_tensor(path, file, header, name) for name in header.places}
+    _check_tensors(path, tensors, header.facts, shape)
+    return Domain(header.facts, **tensors)
 
 
 class Outline(NamedTuple):
@@ -294,52 +277,93 @@ class Outline(NamedTuple):
     centres: bool
 
 
+def outline_of(facts: DomainFacts, dimension: int) -> Outline:
+    """Return what is listed of a domain with vectors of so many numbers."""
+    queries = QUERY in facts.texts or facts.side == QUERY
+    return Outline(dimension, facts.max_length, facts.normalize, queries, facts.side, "centres" in facts.hashes)
+
+
 def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
     """Read the start of a domain's file; the tensors behind it are not read, nor checked."""
     with open_file(path, most) as file:
-        facts, tensors, _ = _start_of(path, file)
-    _check_facts(path, facts, shape)
-    if UPDATES[0] in tensors:
-        _check_rank(path, tensors[UPDATES[0]].shape[0], shape)
-    width = tensors["map_matrix"].shape[-1] if "map_matrix" in tensors else shape.dimension
-    return _outline(facts, width, "centres" in tensors)
-
-
-def outline_of(domain: Domain) -> Outline:
-    """Return what ``read_outline`` would say of a domain in memory."""
-    return _outline(domain.facts, domain.dimension, domain.centres is not None)
-
-
-def _outline(facts: DomainFacts, width: int, centres: bool) -> Outline:
-    queries = QUERY in facts.texts or facts.side == QUERY
-    return Outline(width, facts.max_length, facts.normalize, queries, facts.side, centres)
+        facts, places, _ = _read_header(path, file, shape)
+    return outline_of(facts, places["map_matrix"].shape[-1] if "map_matrix" in places else shape.dimension)
 
 
 def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
     """Read the centres (c, d) alone of a domain's file; None if it has none."""
     with open_file(path, most) as file:
-        facts, tensors, begin = _start_of(path, file)
-        _check_facts(path, facts, shape)
-        if "centres" not in tensors:
+        header = _read_header(path, file, shape)
+        if "centres" not in header.places:
             return None
-        file.seek(min(begin + tensors["centres"].first, most))
-        content = _read(file, min(tensors["centres"].size, most))
-    if hashlib.sha256(content).hexdigest() != facts.hashes.get("centres") or len(content) % (4 * shape.dimension):
-        raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
-    return np.frombuffer(content, np.float32).reshape(-1, shape.dimension)
+        rows = _read_tensor(path, file, header, "centres")
+    whole = hashes_of({"centres": rows})["centres"] == header.facts.hashes.get("centres")
+    if not whole or rows.shape[1:] != (shape.dimension,):
+        raise _not_as_written(path)
+    return rows
+
+
+class _Place(NamedTuple):
+    """Where a tensor lies behind the header: its first byte, the end of its last, and its shape."""
+
+    first: int
+    end: int
+    shape: tuple[int, ...]
+
+
+class _Header(NamedTuple):
+    """The start of a file: its facts, where its tensors lie, and where it ends."""
+
+    facts: DomainFacts
+    places: dict[str, _Place]
+    end: int
+
+
+def _read_header(path: Path, file: IO[bytes], shape: Shape) -> _Header:
+    """Read and check the start of a file, which ends with its last tensor."""
+    length = int.from_bytes(_read(path, file, 8), "little")
+    if length > _LONGEST_HEADER:
+        raise _not_a_domain(path, "its header is cut")
+    try:
+        tree = json.loads(_read(path, file, length))
+        text = tree.pop("__metadata__", {}).get(_METADATA)
+        places = {}
+        for name, entry in tree.items():
+            first, end = map(int, entry["data_offsets"])
+            *outer, last = map(int, entry["shape"])
+            if entry["dtype"] != "F32" or not 0 <= first <= end or end - first != 4 * math.prod((*outer, last)):
+                raise ValueError(name)
+            places[name] = _Place(first, end, (*outer, last))
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
+        raise _not_a_domain(path, "its header is damaged") from None
+    facts = _facts(path, text)
+    if facts.name != path.name.removesuffix(SUFFIX):
+        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
+    _check_fit(path, facts, shape)
+    if UPDATES[0] in places:
+        _check_rank(path, places[UPDATES[0]].shape[0], shape)
+    if os.fstat(file.fileno()).st_size != 8 + length + max((place.end for place in places.values()), default=0):
+        raise _not_a_domain(path, "its tensors are cut")
+    return _Header(facts, places, 8 + length)
+
+
+def _read_tensor(path: Path, file: IO[bytes], header: _Header, name: str) -> NDArray[np.float32]:
+    first, end, shape = header.places[name]
+    file.seek(header.end + first)
+    return np.frombuffer(bytearray(_read(path, file, end - first)), np.float32).reshape(shape)  # writable, for torch
+
+
+def _read(path: Path, file: IO[bytes], size: int) -> bytes:
+    found = file.read(size) or b""  # None of a file whose bytes are still to come
+    if len(found) < size:
+        raise _not_a_domain(path, "it is cut")
+    return found
 
 
 def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]], shape: Shape) -> None:
     """Refuse a domain that does not fit the backbone or its own hashes."""
     _check_fit(path, facts, shape)
     _check_tensors(path, tensors, facts, shape)
-
-
-def _check_facts(path: Path, facts: DomainFacts, shape: Shape) -> None:
-    """Raise ``CseError`` if the facts in a file are not those of a domain of its name that fits the backbone."""
-    if facts.name != path.name.removesuffix(SUFFIX):
-        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
-    _check_fit(path, facts, shape)
 
 
 def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
@@ -352,8 +376,6 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
         raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
     if facts.side not in SIDES:
         raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
-    if not all(isinstance(text, str) for text in facts.texts.values()):
-        raise CseError(f"{path}: texts is no table of texts by role; {_AGAIN}")
     if (facts.width, facts.words) != (shape.dimension, shape.words):
         raise CseError(
             f"{path}: made for vectors of {short(facts.width)} numbers, and word vectors of "
@@ -363,45 +385,12 @@ def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
     check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies behind the header: its first byte, their number, and its shape."""
-
-    first: int
-    size: int
-    shape: tuple[int, ...]
-
-
-def _read(file: IO[bytes], size: int) -> bytes:
-    """Return at most so many bytes; none of a file whose bytes are still to come."""
-    return file.read(size) or b""
-
-
-def _start_of(path: Path, file: IO[bytes]) -> tuple[DomainFacts, dict[str, _Place], int]:
-    """Return the facts of a file, where its tensors lie, and where the header ends."""
-    length = int.from_bytes(_read(file, 8), "little")
-    text = _read(file, min(length, _LONGEST_HEADER))
-    if len(text) < length:
-        raise _not_a_domain(path, "its header is cut")
-    return *_header(path, text), 8 + length
-
-
-def _header(path: Path, text: bytes) -> tuple[DomainFacts, dict[str, _Place]]:
-    """Return the facts in a header, and where the tensors lie, by name."""
-    try:
-        tree = json.loads(text)
-        metadata = tree.pop("__metadata__", {}).get(_METADATA)
-        places = {}
-        for name, entry in tree.items():
-            first, end = map(int, entry["data_offsets"])
-            *outer, last = map(int, entry["shape"])
-            places[name] = _Place(abs(first), abs(end - first), (*outer, last))
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
-        raise _not_a_domain(path, "its header is damaged") from None
-    return _facts(path, metadata), places
-
-
 def _not_a_domain(path: Path, reason: str) -> CseError:
     return CseError(f"{path}: truncated or not a domain of a bank ({reason}); {_AGAIN}")
+
+
+def _not_as_written(path: Path) -> CseError:
+    return CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
 
 
 def _facts(path: Path, text: str | None) -> DomainFacts:
@@ -425,36 +414,35 @@ def _check_rank(path: Path, rank: int, shape: Shape) -> None:
 
 def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: DomainFacts, shape: Shape) -> None:
     width = shape.dimension
-    prompt = tensors.get("prompt")
-    length = prompt.shape[2] if prompt is not None and prompt.ndim == 4 else 0
-    centres = tensors.get("centres")
-    count = len(centres) if centres is not None and centres.ndim == 2 and len(centres) else 1
-    matrix = tensors.get("map_matrix")
-    own = matrix.shape[1] if matrix is not None and matrix.ndim == 2 and 1 <= matrix.shape[1] <= width else width
+
+    def own(name: str, axis: int) -> int:
+        """Return a size that is the domain's own."""
+        found = tensors[name].shape[axis : axis + 1] if name in tensors else ()
+        return found[0] if found else 0
+
     if tensors.keys() & set(UPDATES) and (not shape.updates or facts.adapters != list(shape.adapters)):
         taken = ", ".join(shape.adapters) or "biases alone" if shape.updates else "prompts alone"
         raise CseError(
             f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
             f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
         )
-    down = tensors.get(UPDATES[0])
-    rank = len(down) if down is not None and down.ndim == 2 else 0
+    rank = own(UPDATES[0], 0)
     _check_rank(path, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {
-        "prompt": (2 * shape.layers, shape.heads, length, shape.head_size),
+        "prompt": (2 * shape.layers, shape.heads, own("prompt", 2), shape.head_size),
         "cls": (shape.words,),
         "projector_weight": (width, width),
         "projector_bias": (width,),
         "map_mean": (width,),
-        "map_matrix": (width, own),
-        "centres": (count, width),
+        "map_matrix": (width, min(own("map_matrix", 1) or width, width)),
+        "centres": (own("centres", 0) or 1, width),
         **update_shapes(shape.updates, rank),
     }
     missing = {"prompt"}
     for together in map(set, (_PROJECTOR, _MAP, UPDATES)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
-        raise CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
+        raise _not_as_written(path)
     for name, tensor in tensors.items():
         if tensor.dtype != np.float32 or tensor.shape != wanted[name]:
             raise CseError(

@@ -30,14 +30,8 @@ _log = logging.getLogger("cse")
 
 
 class Encoded(NamedTuple):
-    """Result of ``encode_prepared``.
-
-    Attributes:
-        embeddings: (n, d) float32; (d,) for a single ``str``.
-        truncated: number of distinct sentences cut at ``max_length`` tokens.
-        distinct: number of distinct pairs of sentence and domain.
-        max_length: in tokens, special tokens included; of several domains, the shortest.
-        domains: name of each sentence's domain; empty in torch.
+    """Embeddings (n, d), or (d,) of a single ``str``; how many of the distinct pairs of sentence and domain were cut at
+    ``max_length`` tokens, of several domains the shortest; and the name of each sentence's domain, if it has any.
     """
 
     embeddings: NDArray[np.float32]
@@ -59,10 +53,9 @@ class Prepared:
 
     Attributes:
         texts: the sentences of the distinct pairs of sentence and domain (m).
-        domains: theirs, or none in torch.
+        domains: theirs (m), or none of a model without.
         first: where each stands first among the sentences (m).
         places: which of them each sentence is (n).
-        max_length: in tokens, special tokens included; of several domains, the shortest.
         names: name of each sentence's domain (n), or none.
         width: numbers of a vector; None: all that the model has.
         again: prepares the sentences once it is given the bare backbone's vectors of these, by which they choose their
@@ -133,7 +126,8 @@ def encode_prepared(
 ) -> Encoded:
     """Encode tokenised sentences and return their embeddings in the same order.
 
-    Batches are formed by token count and padded to their own longest row, so that little is computed on padding.
+    Batches are formed by token count and padded to their own longest row, so that little is computed on padding; rows
+    of several domains mix. In an array of several domains, narrower vectors end in zeros, which no cosine sees.
 
     Args:
         embed: maps ids (b, l), mask (b, l; 1 for a token, 0 for padding) and the rows' domains (b, or none) to
@@ -147,43 +141,55 @@ def encode_prepared(
     """
     if isinstance(batch_size, bool) or not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise CseError(f"batch_size: {short(batch_size)} is not valid; give a whole number of at least 1")
+
+    def compute(prepared: Prepared) -> NDArray[np.float32]:
+        texts, tokens, domains = prepared.texts, prepared.tokens, prepared.domains
+        embeddings = np.empty((len(texts), dimension), np.float32)
+
+        def run(rows: NDArray[np.int64]) -> int:
+            ids, mask = pad([tokens.row(row) for row in rows], pad_id, multiple, prepared.max_length)
+            vectors = embed(ids, mask, [domains[row] for row in rows] if domains else [])
+            if vectors.shape != (len(rows), dimension):
+                raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
+            finite = np.isfinite(vectors).all(axis=1)
+            if not finite.all():
+                row = rows[int(np.argmin(finite))]
+                raise CseError(
+                    f"sentences[{prepared.first[row]}]: its embedding is not finite (text starts {texts[row][:40]!r}); "
+                    "the weights or prompts contain invalid numbers: train or export again"
+                )
+            embeddings[rows] = vectors
+            return len(rows)
+
+        most = min(batch_size, max(1, -(-len(texts) // workers)))
+        batches = list(_batches(-(-tokens.lengths // multiple) * multiple, most, batch_tokens, batch_padding))
+        _run_all(run, batches, len(texts), workers, show_progress_bar)
+        return embeddings
+
+    if prepared.again is not None:
+        prepared = prepared.again(compute(prepared)[prepared.places])
     if not isinstance(normalize, bool | np.bool) and (normalize is not None or len(prepared) > len(prepared.names)):
         raise CseError(f"normalize: expected True or False, found {short(normalize)}")
-    texts, tokens, domains = prepared.texts, prepared.tokens, prepared.domains
-    embeddings = np.empty((len(texts), dimension), np.float32)
+    return _scaled(compute(prepared), prepared, normalize, keep)
 
-    def run(rows: NDArray[np.int64]) -> int:
-        ids, mask = pad([tokens.row(row) for row in rows], pad_id, multiple, prepared.max_length)
-        vectors = embed(ids, mask, [domains[row] for row in rows] if domains else [])
-        if vectors.shape != (len(rows), dimension):
-            raise CseError(f"the model returned shape {vectors.shape} for {len(rows)} rows of width {dimension}")
-        finite = np.isfinite(vectors).all(axis=1)
-        if not finite.all():
-            row = rows[int(np.argmin(finite))]
-            raise CseError(
-                f"sentences[{prepared.first[row]}]: its embedding is not finite (text starts {texts[row][:40]!r}); "
-                "the weights or prompts contain invalid numbers: train or export again"
-            )
-        embeddings[rows] = vectors
-        return len(rows)
 
-    rows_per_batch = min(batch_size, max(1, -(-len(texts) // workers)))
-    batches = list(_batches(-(-tokens.lengths // multiple) * multiple, rows_per_batch, batch_tokens, batch_padding))
-    _run_all(run, batches, len(texts), workers, show_progress_bar)
-
+def _scaled(embeddings: NDArray[np.float32], prepared: Prepared, normalize: bool | None, keep: int | None) -> Encoded:
+    """Return vectors (m, d) cut, scaled and in the order of the sentences."""
     if keep is not None:
         embeddings = np.ascontiguousarray(embeddings[:, :keep])
-    unit = [normalize or (normalize is None and domain.facts.normalize) for domain in domains] or [bool(normalize)]
+    own = prepared.domains
+    unit = [normalize or (normalize is None and domain.facts.normalize) for domain in own] or [bool(normalize)]
     if all(unit):
         unit_rows(embeddings, out=embeddings)
     elif any(unit):
         embeddings[unit] = unit_rows(embeddings[unit])
     if prepared.width is not None and keep is None:
         embeddings = np.ascontiguousarray(embeddings[:, : prepared.width])
-    if len(texts) < len(prepared):
+    distinct = len(embeddings)
+    if distinct < len(prepared):
         embeddings = embeddings[prepared.places]
     found = embeddings[0] if prepared.single else embeddings
-    return Encoded(found, tokens.truncated, len(texts), prepared.max_length, [*prepared.names])
+    return Encoded(found, prepared.tokens.truncated, distinct, prepared.max_length, [*prepared.names])
 
 
 def is_text(values: Any) -> bool:

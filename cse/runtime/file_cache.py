@@ -13,7 +13,6 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 # A time stamp may be this coarse (network file systems count whole seconds): what changed so recently may change again
 # without a new stamp.
 COARSE_NS = 2_500_000_000
-KEPT_BYTES = 256 * 2**20  # of a bank's domains
 Stamp = tuple[int, int, int, int, int]
 Value = TypeVar("Value")
 
@@ -47,11 +46,9 @@ class _Entry(NamedTuple, Generic[Value]):
 
 
 class FileCache(Generic[Value]):
-    """What was read of files.
+    """What was read of files, of ``limit`` bytes together; the value read last stays, be it larger.
 
     Args:
-        size: bytes of a value.
-        limit: bytes to keep; the value read last stays, be it larger.
         same: whether a value read again is the one that is there, which then stays.
     """
 
@@ -64,13 +61,8 @@ class FileCache(Generic[Value]):
     ) -> None:
         self._read, self._size, self._limit, self._same = read, size, limit, same
         self._entries: OrderedDict[str, _Entry[Value]] = OrderedDict()
-        self._bytes = 0
+        self.bytes = 0  # of all values
         self._lock = threading.Lock()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all values."""
-        return self._bytes
 
     def get(self, path: str) -> Value:
         """Return the value of a file as it is now; costs one ``stat`` of the file while it does not change.
@@ -94,12 +86,12 @@ class FileCache(Generic[Value]):
             old = self._forget(path)
             value = old.value if old is not None and self._same(old.value, value) else value
             self._entries[path] = entry = _Entry(stamp, value, self._size(value))
-            self._bytes += entry.size
-            while self._bytes > self._limit and len(self._entries) > 1:
+            self.bytes += entry.size
+            while self.bytes > self._limit and len(self._entries) > 1:
                 self._forget(next(iter(self._entries)))
         return value
 
     def _forget(self, path: str) -> _Entry[Value] | None:
         entry = self._entries.pop(path, None)
-        self._bytes -= 0 if entry is None else entry.size
+        self.bytes -= 0 if entry is None else entry.size
         return entry

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import Bank, Chosen
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
-from cse.runtime.domain import Domain
-from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared
-from cse.runtime.file_cache import KEPT_BYTES
+from cse.runtime.bank import Bank, Chosen, domain_of, is_bank, refuse_whole_bank
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, is_bundle
+from cse.runtime.compatible import Compatible
+from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
+from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
+from cse.runtime.feed import INPUTS, feed, finish
 from cse.runtime.kept_vectors import kept
-from cse.runtime.mixed import INPUTS, OfDomains, encode_mixed, feed, finish
-from cse.runtime.providers import Graph, open_graph, usable_cpus
+from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, text_of
 
@@ -31,7 +33,7 @@ _GIVEN = ("input_ids", "attention_mask")
 _log = logging.getLogger("cse")
 
 
-class OnnxEncoder(OfDomains):
+class OnnxEncoder(Compatible):
     """Encoder that runs an ONNX bundle of one model, or a bank with the prompts of many domains.
 
     On the CPU, many sentences are spread over ``threads`` threads, each running whole batches on one core; without
@@ -48,13 +50,12 @@ class OnnxEncoder(OfDomains):
             but changes embeddings in the fourth digit; otherwise products are in full precision, as in torch.
         kept_bytes: bytes of a bank's domains to keep in memory.
         name: what a bundle's only domain is called; empty: as its manifest says.
+        graph: what computes instead of the folder's graph; None: that.
 
     Attributes:
-        manifest: contents of ``bundle.json``.
         bank: the domains; those of a bank may change at any time, a bundle has one.
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
         widths: numbers of dimensions that vectors may be cut to; a bank has none.
-        provider: the attached provider, ``cpu``, ``cuda`` or ``openvino``.
         provider_note: one line on which provider attached and why.
         beyond_ranges: number of texts so far that were clipped to the ranges that int8 was calibrated on.
         on_beyond: is called with the number of each batch's, where there are any.
@@ -73,6 +74,7 @@ class OnnxEncoder(OfDomains):
         tf32: bool = False,
         kept_bytes: int = KEPT_BYTES,
         name: str = "",
+        graph: Graph | None = None,
     ) -> None:
         self.path = Path(path)
         self.bank = Bank(self.path, kept_bytes, name=name)
@@ -83,7 +85,10 @@ class OnnxEncoder(OfDomains):
         if provider == "openvino" and self.manifest.precision == "int8":
             # measured: 1.03 times as fast, but a vector then depends on its batch
             raise CseError(f"{self.path}: in int8, which onnxruntime runs as fast: use provider cpu, or export in fp32")
-        attached = open_graph(self.path / MODEL, provider, self.threads, tf32=tf32)
+        if graph is None:
+            attached = open_graph(self.path / MODEL, provider, self.threads, tf32=tf32)
+        else:
+            attached = Attached(graph, provider, f"running on {provider} in torch")
         self.provider, self.provider_note = attached.provider, attached.note
         _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
@@ -98,10 +103,50 @@ class OnnxEncoder(OfDomains):
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
         self._check_tokenizer(tokenizer)
         self._tokenizers = Tokenizers(tokenizer)
-        self._one_core: dict[str, Graph] = {}  # none or one, shared with views of one domain
+        self._one_core: list[Graph] = []  # none or one, shared with views of one domain
         self._opening = threading.Lock()
+        self._of: str | Domain | None = None
+        self._wide = False
         self.beyond_ranges = 0
         self.on_beyond: Callable[[int], None] = lambda count: None
+
+    def of(self, domain: str | Domain | None, *, wide: bool = False) -> Self:
+        """Return this encoder for code that names no domain: texts have this one.
+
+        Args:
+            domain: name, or a domain that need not be in the bank yet; None: the only one.
+            wide: whether vectors have the bank's width, as those of several domains do; a narrower one ends in zeros.
+        """
+        view = copy.copy(self)
+        view._of, view._wide = domain, wide
+        return view
+
+    @property
+    def one(self) -> Domain | None:
+        """The domain of texts that name none; None: there are several, or the text is to choose."""
+        if isinstance(self._of, str):
+            return None if self._of == AUTO else self.bank.domain(self._of)
+        return self.bank.only if self._of is None else self._of
+
+    @property
+    def dimension(self) -> int:
+        """Embedding width: that of the domain, or of the whole bank."""
+        one = None if self._wide else self.one
+        return self.manifest.dimension if one is None else one.dimension
+
+    @property
+    def texts(self) -> dict[str, str]:  # type: ignore[override]
+        """Task texts by role; none where no domain is the only one."""
+        return {} if self.one is None else self.one.texts
+
+    @property
+    def query_side(self) -> Domain | None:
+        """The domain, if it is for queries alone."""
+        return self.one if self.one is not None and self.one.for_queries else None
+
+    def texts_of(self, domain: Chosen) -> Mapping[str, str]:
+        """Return the task texts of domains by role."""
+        return self.texts if domain is None else self.bank.texts_of(domain)
 
     def encode_counting(
         self,
@@ -114,9 +159,7 @@ class OnnxEncoder(OfDomains):
         role: str | None = None,
         dimensions: int | None = None,
     ) -> Encoded:
-        """Encode like ``encode``, but return the number of truncated sentences instead of logging a warning, and the
-        name of each sentence's domain.
-        """
+        """Encode like ``encode``, and say how many sentences were cut, and whose prompts each has."""
         return self.encode_prepared(
             self.prepare(sentences, domain=domain, role=role),
             batch_size,
@@ -128,10 +171,41 @@ class OnnxEncoder(OfDomains):
     def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.
 
+        Args:
+            domain: see ``Bank.choose``; which one ``auto`` stands for is found when the vectors are.
+            role: see ``encode``.
+
         Raises:
             CseError: as ``encode``, but for what the model computes.
         """
-        return self._prepare(sentences, domain, role=role, tokenizers=self._tokenizers, max_length=self.max_length)
+        bank, wide = self.bank, domain is None and self._wide
+        domain = self._of if domain is None else domain
+        single, shared = isinstance(sentences, str), domain is None or isinstance(domain, str | Domain)
+        texts = [sentences] if isinstance(sentences, str) else as_texts(sentences)
+        chosen = bank.choose(domain, max(len(texts), 1) if shared else len(texts))
+        width = None if wide or not shared or chosen[0] is None else chosen[0].dimension
+        chosen = chosen[: len(texts)]
+
+        def prepare(texts: list[str], domains: list[Domain]) -> Prepared:
+            return prepare_sentences(texts, tokenizers=self._tokenizers, max_length=self.max_length, domains=domains)
+
+        def named(domains: list[Domain]) -> Prepared:
+            before = {one: text_of(role, one.texts) for one in dict.fromkeys(domains)}
+            whole = texts
+            if any(before.values()):
+                whole = [before[one] + text for one, text in zip(domains, texts, strict=True)]
+            found = prepare(whole, [one.in_role(role, bank.bare) for one in domains])
+            return replace(found, single=single, names=[one.name for one in domains], width=width)
+
+        rows = [row for row, one in enumerate(chosen) if one is None]
+        if not rows:
+            return named([one for one in chosen if one is not None])
+
+        def again(vectors: NDArray[np.float32]) -> Prepared:
+            found = dict(zip(rows, bank.nearest(vectors), strict=True))
+            return named([found[row] if one is None else one for row, one in enumerate(chosen)])
+
+        return replace(prepare([texts[row] for row in rows], [bank.bare] * len(rows)), again=again)
 
     def encode_prepared(
         self,
@@ -153,9 +227,9 @@ class OnnxEncoder(OfDomains):
         def embed(ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]) -> NDArray[np.float32]:
             return self._embed(graph, ids, mask, rows)
 
-        return encode_mixed(
+        return encode_prepared(
             prepared,
-            embed,
+            embed=embed,
             normalize=normalize,
             keep=dimensions,
             dimension=width,
@@ -169,26 +243,19 @@ class OnnxEncoder(OfDomains):
         )
 
     def tokenize(self, texts: Sequence[str], domains: Sequence[Domain] = ()) -> Tokens:
-        """Return the tokens of texts, cut at ``max_length`` or at that of each text's domain.
-
-        Raises:
-            CseError: a text is not valid Unicode.
-        """
-        limits = [domain.max_length for domain in domains] or [self.max_length] * len(texts)
-        return tokenize(texts, limits, self._tokenizers)
+        """Return the tokens of texts, cut at ``max_length`` or at that of each text's domain."""
+        return tokenize(texts, self._limits(len(texts), domains), self._tokenizers)
 
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens texts have, special tokens included, however long they are."""
         return [len(found) for found in self._tokenizers.whole.encode_batch_fast(list(texts))]
 
     def from_token_ids(self, rows: Sequence[Sequence[int]], domains: Sequence[Domain] = ()) -> Tokens:
-        """Return the tokens of texts whose ids are given without special tokens, which are put around them.
+        """Return the tokens of texts whose ids are given without special tokens, which are put around them."""
+        return wrap(rows, self._limits(len(rows), domains), self._tokenizers)
 
-        Raises:
-            CseError: an id is not in the vocabulary, or is a special token that stands around every text.
-        """
-        limits = [domain.max_length for domain in domains] or [self.max_length] * len(rows)
-        return wrap(rows, limits, self._tokenizers)
+    def _limits(self, count: int, domains: Sequence[Domain]) -> list[int]:
+        return [domain.max_length for domain in domains] or [self.max_length] * count
 
     def embed_rows(
         self, rows: Sequence[NDArray[np.int32]], domains: Sequence[Domain] = (), *, one_core: bool = False
@@ -201,9 +268,6 @@ class OnnxEncoder(OfDomains):
             rows: token ids of each text (b), special tokens included, see ``tokenize``.
             domains: domain of each row, or the side of it that its role takes; none: ``bank.bare``.
             one_core: whether to use one CPU core only, so that other batches run beside this one.
-
-        Raises:
-            CseError: the runtime failed.
         """
         graph = self._open_one_core() if one_core and self.provider != "cuda" else self._graph
         ids, mask = pad(rows, self.manifest.pad_id, graph.multiple, self.max_length)
@@ -213,19 +277,18 @@ class OnnxEncoder(OfDomains):
         """Return what the graph is given for one text alone, by the names of its inputs."""
         (domain,) = self.prepare([text], role=role).domains
         tokens = self.tokenize([text_of(role, self.texts) + text])
-        return self._complete(self._given(*pad([tokens.ids], self.manifest.pad_id), [domain]))
+        return self._given(*pad([tokens.ids], self.manifest.pad_id), [domain])
 
     def _given(
         self, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
     ) -> dict[str, NDArray[Any]]:
-        """Return tokens and prompts of a batch; a graph without prompts takes none."""
-        prompts = feed(rows, self.manifest.updates) if self._inputs.intersection(INPUTS) else {}
-        return {"input_ids": ids, "attention_mask": mask, **prompts}
-
-    def _complete(self, given: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Return what the graph takes of a batch: its tokens, and prompts unless they are its constants."""
+        given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
+        if "prompt" in self._inputs:
+            given |= feed(rows, self.manifest.updates)
         if "token_type_ids" in self._inputs:
-            given["token_type_ids"] = np.zeros_like(given["input_ids"])
-        return {name: given[name] for name in self._inputs}
+            given["token_type_ids"] = np.zeros_like(ids)
+        return given
 
     def _embed(
         self, graph: Graph, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
@@ -243,7 +306,7 @@ class OnnxEncoder(OfDomains):
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
         try:
-            vectors, *beyond = graph.run(self._complete(given))
+            vectors, *beyond = graph.run(given)
         except Exception as error:  # the exceptions of a runtime share no base class
             rows, length = given["input_ids"].shape
             raise CseError(
@@ -294,7 +357,33 @@ class OnnxEncoder(OfDomains):
 
     def _open_one_core(self) -> Graph:
         with self._opening:
-            if MODEL not in self._one_core:
+            if not self._one_core:
                 found = open_graph(self.path / MODEL, self.provider, self.threads, at_once=self.threads)
-                self._one_core[MODEL] = found.graph
-            return self._one_core[MODEL]
+                self._one_core.append(found.graph)
+            return self._one_core[0]
+
+
+def open_onnx(model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None) -> OnnxEncoder | None:
+    """Open a bundle folder or a bank's domain; return None for anything else.
+
+    Args:
+        banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
+    """
+    found = domain_of(model)
+    if found is not None:
+        bank, name = found
+        opened = {} if banks is None else banks
+        if bank not in opened:
+            opened[bank] = OnnxEncoder(bank, provider=device)
+        onnx = opened[bank]
+        # a domain that is replaced while it is in use changes nothing here
+        return onnx.of(name if name == AUTO else onnx.bank.domain(name))
+    refuse_whole_bank(Path(model))
+    return OnnxEncoder(model, provider=device) if is_bundle(model) else None
+
+
+def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
+    """Open a bank to encode sentences of several domains together."""
+    if not is_bank(folder):
+        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
+    return OnnxEncoder(folder, provider=device)

@@ -23,13 +23,7 @@ _NO_TOKENS = np.empty(0, np.int32)
 
 
 class Tokens(NamedTuple):
-    """Tokens of several texts.
-
-    Attributes:
-        ids: token ids of all texts, one after another.
-        starts: where each text starts in ``ids``, and the end (n + 1).
-        truncated: number of texts that were cut at their maximum length.
-    """
+    """Ids of all texts, one after another; where each starts, and the end (n + 1); and how many texts were cut."""
 
     ids: NDArray[np.int32]
     starts: NDArray[np.int64]

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from cse.errors import CseError, Interrupted, full_disk_in, one_line
 from cse.process import handling, only_one
 from cse.runtime.bundle import MODEL
-from cse.runtime.providers import no_cuda_reason, open_graph
+from cse.runtime.session import no_cuda_reason, open_graph
 from cse.search.corpus import Columns, Corpus, Document, hashed, says_something
 from cse.search.model import CorpusModel, difference, find_model, model_facts
 from cse.search.rows import CUT, DOMAIN, PIECE, SECTIONS, Maker, Ready, Recipe

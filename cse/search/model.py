@@ -14,7 +14,6 @@ from cse.data.checks import listed
 from cse.errors import CseError, nearest
 from cse.runtime.bank import Bank, Domains, domain_of, is_bank
 from cse.runtime.domain import AUTO, Domain
-from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, text_of
 
@@ -131,7 +130,7 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
         )
     if name == AUTO:
         # raises if there is no domain to choose from
-        nearest_domains(np.empty((0, bank.manifest.dimension), np.float32), bank)
+        bank.nearest(np.empty((0, bank.manifest.dimension), np.float32))
     domains = bank.domains() if name in (None, AUTO) else Domains({name: bank.domain(name)}, {})
     return CorpusModel(str(folder), bank, name, domains)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from cse.errors import CseError, counted, error_line
 from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, largest_crew, listed_machines, ray_session, with_more
-from cse.runtime.providers import usable_cpus
+from cse.runtime.session import usable_cpus
 from cse.search.rows import PIECE, Maker, Recipe
 
 _STORE_BYTES = 512 << 20  # texts of pieces and rows on their way; what does not fit goes to disk

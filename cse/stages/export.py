@@ -21,9 +21,9 @@ from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bank import SENTENCES
 from cse.export.bundle import write_bundle
-from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
+from cse.export.precision import CALIBRATED
 from cse.files import write_json
 from cse.model.checkpoint import identity_of
 from cse.model.declared import is_checkpoint

@@ -15,8 +15,7 @@ from cse.model.declared import check_model
 from cse.model.device import choose_device
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
-from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.opening import open_onnx
+from cse.runtime.onnx_encoder import OnnxEncoder, open_onnx
 from cse.settings.model import BackboneSettings
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from cse.errors import CseError
 from cse.runtime.bank import BadDomainError, NoDomainError, nearest_name
 from cse.runtime.domain import AUTO, Domain, Outline
-from cse.runtime.mixed import nearest_domains
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
@@ -170,7 +169,7 @@ class Served:
         Raises:
             ServiceError: 404, no domain has centres any more; 503, the folder cannot be read now.
         """
-        found = self._ask(lambda: nearest_domains(vectors, self.encoder.bank, AGE))
+        found = self._ask(lambda: self.encoder.bank.nearest(vectors, AGE))
         if found is None:
             raise _unknown(AUTO, self.names())
         return found

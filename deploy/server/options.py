@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from cse.choices import Provider
-from cse.runtime.file_cache import KEPT_BYTES
+from cse.runtime.domain import KEPT_BYTES
 
 
 class Options(BaseModel):

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import cse.runtime.opening as opening
 from cse.export.as_domain import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.checkpoint import save_checkpoint
+from cse.runtime import onnx_encoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.open_model import open_model
 from tests.export.banks import make_bank, make_encoder
@@ -42,7 +42,7 @@ def opened(monkeypatch) -> list[str]:
             folders.append(str(path))
             super().__init__(path, **options)
 
-    monkeypatch.setattr(opening, "OnnxEncoder", Counted)
+    monkeypatch.setattr(onnx_encoder, "OnnxEncoder", Counted)
     return folders
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from pathlib import Path
 
@@ -9,11 +10,13 @@ import numpy as np
 import torch
 
 from cse.export.as_domain import make_domain
+from cse.export.bank import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.parts import new_prompt, sentence_encoder
 
 # kind of prompt, its length, whether all layers share it; options of the encoder
@@ -77,6 +80,22 @@ def make_adapted(folder: Path, trained: str, *, prompt: int = 0, rank: int = 2, 
 def padded(vector: np.ndarray) -> np.ndarray:
     """A vector as an array of several domains holds it."""
     return np.pad(vector, (0, 32 - len(vector)))
+
+
+def check_mixed(bank: Path, encoders: dict[str, SentenceEncoder], texts: list[str], **given) -> None:
+    """Texts of all domains, mixed, have the vectors of each domain's own encoder, in onnxruntime and in torch."""
+    rows = [(text, name) for text in texts for name in encoders]
+    rows += rows[::3]
+    random.Random(5).shuffle(rows)
+    alone = {name: dict(zip(texts, encoder.encode(texts, **given), strict=True)) for name, encoder in encoders.items()}
+    width = max(encoder.dimension for encoder in encoders.values())
+    expected = np.stack([np.pad(alone[name][text], (0, width - len(alone[name][text]))) for text, name in rows])
+    mixed, given = [text for text, _ in rows], given | {"domain": [name for _, name in rows]}
+    in_torch = BankEncoder.load(bank)
+    np.testing.assert_allclose(in_torch.encode(mixed, 5, **given), expected, atol=1e-5)
+    for batch_size, threads in ((1, 1), (3, 1), (64, 2)):
+        onnx = OnnxEncoder(bank, provider="cpu", threads=threads)
+        np.testing.assert_allclose(onnx.encode(mixed, batch_size, **given), expected, atol=1e-5)
 
 
 def make_bank(out: Path, empty: Path, encoders: dict[str, SentenceEncoder]) -> Path:

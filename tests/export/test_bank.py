@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import numpy as np
 import pytest
 
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
-from cse.export.bank_encoder import BankEncoder
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.banks import make_bank, make_encoder, make_encoders, padded
+from tests.export.banks import check_mixed, make_bank, make_encoder, make_encoders, padded
 from tests.export.conftest import build
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
@@ -31,38 +29,11 @@ def banked(request, tiny_folders, empty_banks, tmp_path_factory):
     return make_bank(tmp_path_factory.mktemp("bank") / "bank", empty_banks(request.param), encoders), encoders
 
 
-@pytest.fixture(scope="module")
-def rows(banked):
-    """Sentences of all domains in random order, some of them twice, with what their own encoders give."""
-    _, encoders = banked
-    picks = [(text, name) for text in (*SENTENCES, _LONG) for name in encoders]
-    picks += picks[::3]
-    random.Random(5).shuffle(picks)
-    alone = {name: dict(zip((*SENTENCES, _LONG), found, strict=True)) for name, found in _alone(encoders).items()}
-    return [text for text, _ in picks], [name for _, name in picks], np.stack([padded(alone[n][t]) for t, n in picks])
-
-
-def _alone(encoders):
-    return {name: encoder.encode([*SENTENCES, _LONG]) for name, encoder in encoders.items()}
-
-
-@pytest.mark.parametrize(("batch_size", "threads"), [(1, 1), (3, 1), (64, 1), (64, 2)])
-def test_mixed_batches_equal_each_domains_own_encoder(banked, rows, batch_size, threads):
-    texts, names, expected = rows
-    found = OnnxEncoder(banked[0], provider="cpu", threads=threads).encode(texts, batch_size, domain=names)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
-    assert len(np.unique(found.round(3), axis=0)) >= len(set(zip(texts, names, strict=True))) - len(SENTENCES), (
-        "domains must differ for a mix-up to show"
-    )
-
-
-def test_torch_gives_the_same(banked, rows):
-    texts, names, expected = rows
-    encoder = BankEncoder.load(banked[0]).train()
-    np.testing.assert_allclose(encoder.encode(texts, 5, domain=names), expected, atol=1e-5)
-    assert encoder.training, "dropout is off while it encodes, and stays as the caller left it"
-    one = names[0]
-    np.testing.assert_allclose(padded(encoder.encode(texts[0], domain=one)), expected[0], atol=1e-5)
+def test_mixed_batches_equal_each_domains_own_encoder(banked):
+    bank, encoders = banked
+    check_mixed(bank, encoders, [*SENTENCES, _LONG])
+    found = np.stack([padded(encoder.encode("the cat")) for encoder in encoders.values()])
+    assert len(np.unique(found.round(3), axis=0)) == len(encoders), "domains must differ for a mix-up to show"
     with pytest.raises(
         CseError, match=r"an ONNX bundle or a bank; load it with cse\.OnnxEncoder, a bank also with cse\.BankEncoder"
     ):
@@ -148,15 +119,14 @@ def test_auto_takes_the_domain_whose_text_is_nearest(tiny_folders, empty_banks, 
 def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
     bank, _ = banked
     onnx = OnnxEncoder(bank, provider="cpu")
-    for encoder in (onnx, BankEncoder.load(bank)):
-        with pytest.raises(CseError, match=r"say whose prompts.*headed"):
-            encoder.encode(["the cat"])
-        with pytest.raises(CseError, match=r"no domain 'plane'; did you mean 'plain'"):
-            encoder.encode(["the cat"], domain="plane")
-        with pytest.raises(CseError, match="2 names for 1 sentences"):
-            encoder.encode(["the cat"], domain=["plain", "bare"])
-        with pytest.raises(CseError, match=r"domain\[1\]: expected a name, found NoneType"):
-            encoder.encode(["the cat", "a dog"], domain=["plain", None])
+    for texts, domain, reason in (
+        (["the cat"], None, "say whose prompts.*headed"),
+        (["the cat"], "plane", "no domain 'plane'; did you mean 'plain'"),
+        (["the cat"], ["plain", "bare"], "2 names for 1 sentences"),
+        (["the cat", "a dog"], ["plain", None], r"domain\[1\]: expected a name, found NoneType"),
+    ):
+        with pytest.raises(CseError, match=reason):
+            onnx.encode(texts, domain=domain)
     with pytest.raises(CseError, match="bundle of one model"):
         exports("bert key_value mean").open().encode(["the cat"], domain="plain")
     with pytest.raises(CseError, match="one model"):

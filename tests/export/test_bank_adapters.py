@@ -14,8 +14,7 @@ import torch
 from cse.artifact import sealed
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
-from cse.export.bank import create_bank
-from cse.export.bank_encoder import BankEncoder
+from cse.export.bank import BankEncoder, create_bank
 from cse.export.domains import add_domain
 from cse.model.backbone import linear_layers, load_backbone
 from cse.model.backbone_files import find_backbone
@@ -24,7 +23,7 @@ from cse.runtime.bank import Bank
 from cse.runtime.bundle import MANIFEST
 from cse.runtime.domain import hashes_of
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.banks import make_adapted
+from tests.export.banks import check_mixed, make_adapted
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
 
@@ -60,16 +59,8 @@ def make(folder, place, adapters=("all",)):
 def test_mixed_rows_equal_each_domains_own_encoder(family, tiny_folders, tmp_path):
     folder = tiny_folders["bert"] if family == "bert" else make_family_folder(tmp_path / "model", family)
     encoders = make(folder, tmp_path / "bank")
-    texts = [text for text in SENTENCES for _ in encoders]
-    names = list(encoders) * len(SENTENCES)
-    expected = np.stack([encoders[name].encode(text) for text, name in zip(texts, names, strict=True)])
-    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
-    for batch in (1, 4, 64):
-        np.testing.assert_allclose(onnx.encode(texts, batch, domain=names), expected, atol=1e-5)
-    own = BankEncoder(load_backbone(find_backbone(str(folder))), onnx.bank)
-    np.testing.assert_allclose(own.encode(texts, domain=names), expected, atol=1e-5)
+    check_mixed(tmp_path / "bank", encoders, SENTENCES)
     for name, encoder in encoders.items():
-        np.testing.assert_allclose(onnx.encode(SENTENCES, domain=name), encoder.encode(SENTENCES), atol=1e-5)
         if name != "bare" and not (name == "biases" and family in ("modernbert", "llama")):  # they have none
             assert np.abs(encoder.encode(SENTENCES) - encoders["bare"].encode(SENTENCES)).max() > 0.01, name
 
@@ -98,9 +89,7 @@ def lora_of(folder, *names):
 
 def test_lora_of_some_layers_and_biases_of_all(made):
     place, encoders = made
-    texts, names = SENTENCES * 3, [name for name in encoders for _ in SENTENCES]
-    expected = np.concatenate([encoder.encode(SENTENCES) for encoder in encoders.values()])
-    np.testing.assert_allclose(OnnxEncoder(place, provider="cpu").encode(texts, 5, domain=names), expected, atol=1e-5)
+    check_mixed(place, encoders, SENTENCES)
     widths = Bank(place).manifest.updates  # two layers of 32 inputs and outputs in each of the blocks
     assert widths["update_down"] == widths["update_up"] == 2 * 32 * Bank(place).manifest.layers
 
@@ -152,14 +141,15 @@ def test_a_layer_that_the_backbone_lacks_is_named(tiny_folders, tmp_path):
 
 def test_threads_that_share_a_backbone_in_torch_do_not_share_updates(made, tiny_folders):
     place, encoders = made
-    own = BankEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), Bank(place))
+    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    own = BankEncoder(backbone, place)
     expected = {name: encoder.encode(SENTENCES) for name, encoder in encoders.items()}
     names = list(encoders) * 8
     with ThreadPoolExecutor(4) as threads:
         for name, found in zip(names, threads.map(lambda name: own.encode(SENTENCES, domain=name), names), strict=True):
             np.testing.assert_allclose(found, expected[name], atol=1e-5)
     alone = SentenceEncoder.load(str(tiny_folders["bert"]))
-    np.testing.assert_allclose(own.bare.encode(SENTENCES), alone.encode(SENTENCES), atol=1e-6)
+    np.testing.assert_allclose(SentenceEncoder(backbone).encode(SENTENCES), alone.encode(SENTENCES), atol=1e-6)
 
 
 def test_an_update_alone_changes_its_vectors_and_its_identity(made):

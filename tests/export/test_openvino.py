@@ -14,11 +14,10 @@ from cse.export.bundle import write_bundle
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.device import choose_device
-from cse.runtime import openvino_graph
+from cse.runtime import session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.openvino_graph import OpenvinoGraph
-from cse.runtime.providers import open_graph
+from cse.runtime.session import OpenvinoGraph, open_graph
 from tests.export.banks import make_bank, make_encoders
 from tests.export.systems import SENTENCES
 from tests.parts import new_prompt, sentence_encoder
@@ -98,7 +97,7 @@ def test_what_openvino_does_not_run_is_one_line(bundle, tmp_path, monkeypatch, c
         open_graph(broken, "openvino", 1)
     assert "\n" not in str(caught.value)
     monkeypatch.setitem(sys.modules, "openvino", None)
-    monkeypatch.setattr(openvino_graph, "_core", openvino_graph._core.__wrapped__)
+    monkeypatch.setattr(session, "_core", session._core.__wrapped__)
     with pytest.raises(CseError, match=r"not installed: pip install 'cse\[cpu,openvino\]'"):
         open_graph(bundle / MODEL, "openvino", 1)
     assert capfd.readouterr() == ("", "")
@@ -125,7 +124,7 @@ AT_ONCE = """
 import sys, threading
 from pathlib import Path
 import openvino
-from cse.runtime.openvino_graph import OpenvinoGraph
+from cse.runtime.session import OpenvinoGraph
 graph = OpenvinoGraph(Path(sys.argv[1]), threads=2, at_once=2)
 start = threading.Barrier(8)
 sys.setswitchinterval(1e-6)

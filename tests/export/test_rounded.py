@@ -17,11 +17,11 @@ from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
-from cse.export.int8 import quantize
 from cse.export.mix import mixed_texts
+from cse.export.precision import quantize
 from cse.runtime.bundle import MODEL, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.providers import BEYOND, OnnxruntimeGraph
+from cse.runtime.session import BEYOND, OnnxruntimeGraph
 from cse.stages.export import check_mixed, check_score
 from tests.parts import new_prompt, sentence_encoder
 

@@ -11,7 +11,7 @@ import pytest
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
-from cse.export.bank_encoder import BankEncoder
+from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone, load_backbone
@@ -19,7 +19,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.export.banks import make_encoder
+from tests.export.banks import check_mixed, make_encoder
 from tests.export.systems import SENTENCES
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
@@ -44,20 +44,15 @@ def banked(backbone, tiny_folders, empty_banks, tmp_path_factory):
     return folder, encoders
 
 
-@pytest.fixture(params=["onnx", "torch"])
-def opened(request, banked):
-    return OnnxEncoder(banked[0], provider="cpu") if request.param == "onnx" else BankEncoder.load(banked[0])
+@pytest.fixture(scope="module")
+def opened(banked):
+    return OnnxEncoder(banked[0], provider="cpu")
 
 
 @pytest.mark.parametrize("role", ["query", "passage", None])
-def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, opened, role):
+def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, role):
     encoders = {name: encoder for name, encoder in banked[1].items() if role is None or name != "both"}
-    rows = [(text, name) for text in TEXTS for name in encoders]
-    found = opened.encode([text for text, _ in rows], domain=[name for _, name in rows], role=role)
-    alone = {
-        name: dict(zip(TEXTS, encoder.encode(TEXTS, role=role), strict=True)) for name, encoder in encoders.items()
-    }
-    np.testing.assert_allclose(found, np.stack([alone[name][text] for text, name in rows]), atol=1e-5)
+    check_mixed(banked[0], encoders, TEXTS, role=role)
 
 
 def test_the_librarys_words_for_queries_and_documents(banked, opened):
@@ -105,11 +100,14 @@ def test_task_texts_go_before_queries_and_passages(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     texts = {"query": "the query ", "passage": "the passage "}
     (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt"])
+    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt, projector and map"])
     create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
     add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
-    onnx = OnnxEncoder(tmp_path / "bank", provider="cpu")
-    for role in ("query", "passage", None):
-        found = onnx.encode(TEXTS, domain="legal", role=role)
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
-    assert np.abs(onnx.encode(TEXTS, domain="legal", role="passage") - found).max() > 0.01
+    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
+        pass
+    bundle = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    for onnx in (OnnxEncoder(tmp_path / "bank", provider="cpu").of("legal"), bundle):
+        for role in ("query", "passage", None):
+            found = onnx.encode(TEXTS, role=role)
+            np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+        assert np.abs(onnx.encode(TEXTS, role="passage") - found).max() > 0.01

@@ -26,7 +26,7 @@ def packages():
 @pytest.fixture(scope="module")
 def provider(device) -> str:
     """The device's provider; skips where onnxruntime has none."""
-    from cse.runtime.providers import no_cuda_reason
+    from cse.runtime.session import no_cuda_reason
 
     reason = no_cuda_reason()
     if device.type == "cuda" and reason:

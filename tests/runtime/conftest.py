@@ -10,7 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cse.artifact import sealed
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
-from cse.runtime.providers import BEYOND
+from cse.runtime.session import BEYOND
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0

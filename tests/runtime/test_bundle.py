@@ -18,24 +18,21 @@ def test_a_whole_bundle_is_read_back(bundle):
     assert read_manifest(bundle) == manifest
 
 
-def test_truncated_model_is_named(bundle):
-    (bundle / MODEL).write_bytes((bundle / MODEL).read_bytes()[:-1])
-    with pytest.raises(CseError, match=r"model\.onnx: does not match bundle\.json"):
-        OnnxEncoder(bundle)
-
-
-def test_changed_byte_is_found_at_equal_size(bundle):
-    content = bytearray((bundle / MODEL).read_bytes())
-    content[len(content) // 2] ^= 1
-    (bundle / MODEL).write_bytes(content)
-    with pytest.raises(CseError, match=r"model\.onnx: does not match bundle\.json"):
-        verify(bundle)
-
-
-def test_missing_file_is_named(bundle):
-    (bundle / TOKENIZER).unlink()
-    with pytest.raises(CseError, match=r"tokenizer\.json: missing, though bundle.json lists it"):
-        verify(bundle)
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda whole: whole[:-1], r": does not match bundle\.json"),
+        (lambda whole: whole[:99] + bytes([whole[99] ^ 1]) + whole[100:], r": does not match bundle\.json"),
+        (None, ": missing, though bundle.json lists it"),
+    ],
+)
+@pytest.mark.parametrize("name", [MODEL, TOKENIZER])
+def test_a_file_that_changed_is_named(bundle, name, change, reason):
+    whole = (bundle / name).read_bytes()
+    (bundle / name).unlink() if change is None else (bundle / name).write_bytes(change(whole))
+    for read in (OnnxEncoder, verify):
+        with pytest.raises(CseError, match=name + reason):
+            read(bundle)
 
 
 def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
@@ -63,6 +60,9 @@ LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
         ({"dimension": "8"}, "'dimension' should be int, found str"),
         ({"dimension": 0}, "dimension is 0, not between 1 and"),
         ({"dimension": 10**4000}, r"dimension is 10+\.\.\., not between"),
+        ({"widths": [0]}, "widths are not those of a model of 8 dimensions"),
+        ({"widths": [9]}, "widths are not those of a model of 8 dimensions"),
+        ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
         ({"max_length": 10**6}, "max_length is 1000000, not between 3 and 100000"),
         ({"pad_id": -1}, "pad_id is -1, not between 0"),
         ({"files": []}, "files is not a table of names"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +16,6 @@ from cse.runtime import file_cache
 from cse.runtime.bank import DOMAINS, BadDomainError, Bank, NoDomainError
 from cse.runtime.domain import read_centres as centres_of
 from cse.runtime.domain import read_domain
-from cse.runtime.mixed import nearest_domains
 from tests.runtime import test_bank
 from tests.runtime.test_bank import WIDTH, file_of, make_domain, value_of
 
@@ -49,6 +49,11 @@ def test_names_are_listed_without_opening_a_file(bank, monkeypatch):
         monkeypatch.setattr(banks, name, None)
     file_of(bank, "damaged").write_bytes(b"?")
     assert opened.names() == ("a", "b", "damaged")
+    long_ago = time.time() - 60
+    os.utime(bank / DOMAINS, (long_ago, long_ago))
+    opened.names()
+    monkeypatch.setattr(os, "listdir", None)
+    assert opened.names() == ("a", "b", "damaged"), "a bank at rest is not listed again"
 
 
 def test_a_request_costs_one_stat_of_the_file_and_none_of_the_folder(bank, settled, read, monkeypatch):
@@ -156,7 +161,7 @@ def centred(name, *places, **changes):
 
 
 def nearest(opened, *places):
-    return [one.name for one in nearest_domains(2 * np.eye(WIDTH, dtype=np.float32)[list(places)], opened)]
+    return [one.name for one in opened.nearest(2 * np.eye(WIDTH, dtype=np.float32)[list(places)])]
 
 
 def test_the_nearest_of_many_is_that_of_all_cosines(bank):
@@ -168,7 +173,7 @@ def test_the_nearest_of_many_is_that_of_all_cosines(bank):
         make_domain(f"d{number:03d}", centres=rows).write(file_of(bank, f"d{number:03d}"))
         best[f"d{number:03d}"] = (texts @ rows.T).max(axis=1)
     expected = np.array(list(best))[np.argmax(np.stack(list(best.values())), axis=0)]
-    assert [one.name for one in nearest_domains(texts, Bank(bank))] == expected.tolist()
+    assert [one.name for one in Bank(bank).nearest(texts)] == expected.tolist()
     assert len(set(expected)) > 100
 
 
@@ -197,10 +202,10 @@ def test_a_domain_that_went_or_broke_since_the_last_look_is_passed_over(bank):
     opened.centres()
     remove_domain(bank, "c")
     file_of(bank, "d").write_bytes(file_of(bank, "d").read_bytes()[:-1])
-    assert [one.name for one in nearest_domains(np.eye(2, WIDTH, dtype=np.float32), opened, age=60)] == ["e", "e"]
+    assert [one.name for one in opened.nearest(np.eye(2, WIDTH, dtype=np.float32), age=60)] == ["e", "e"]
     remove_domain(bank, "e")
     with pytest.raises(NoDomainError, match="domain auto needs domains that were added with their text"):
-        nearest_domains(np.eye(2, WIDTH, dtype=np.float32), opened, age=60)
+        opened.nearest(np.eye(2, WIDTH, dtype=np.float32), age=60)
 
 
 def test_damaged_centres_are_never_compared(bank):

@@ -1,12 +1,13 @@
 import logging
+from types import SimpleNamespace
 
 import pytest
 
 from cse.errors import CseError
-from cse.runtime import onnx_encoder, providers
+from cse.runtime import onnx_encoder, session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.runtime.providers import no_cuda_reason, open_graph, usable_cpus
+from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
 
 NO_GPU = bool(no_cuda_reason())
 
@@ -21,7 +22,7 @@ def test_cpu_attaches_and_says_how_many_threads(bundle):
 
 @pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
 def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, capfd, reason):
-    monkeypatch.setattr(providers, "no_cuda_reason", lambda: reason)
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: reason)
     attached = open_graph(bundle / MODEL, "auto", 2)
     assert (attached.provider, attached.note) == ("cpu", f"running on cpu ({reason}; 2 threads)")
     with pytest.raises(CseError, match=r"^provider cuda did not attach: .*set provider: cpu$") as caught:
@@ -32,8 +33,8 @@ def test_auto_falls_back_in_one_line_and_cuda_fails_in_one(bundle, monkeypatch, 
 
 def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, monkeypatch, capfd):
     """The driver is there, but the CUDA provider does not attach: onnxruntime falls back without an exception."""
-    monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
-    monkeypatch.setattr(providers, "_CUDA", "CUDAExecutionProvider" if NO_GPU else "NoSuchExecutionProvider")
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
+    monkeypatch.setattr(session, "_CUDA", "CUDAExecutionProvider" if NO_GPU else "NoSuchExecutionProvider")
     with pytest.raises(CseError, match="could not load its CUDA libraries"):
         open_graph(bundle / MODEL, "cuda")
     assert open_graph(bundle / MODEL, "auto").provider == "cpu"
@@ -53,9 +54,15 @@ def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, cho
         def get_providers(self):
             return self.there
 
-    monkeypatch.setattr(providers, "no_cuda_reason", lambda: "")
-    monkeypatch.setattr(providers.ort, "preload_dlls", lambda: None)
-    monkeypatch.setattr(providers.ort, "InferenceSession", Session)
+        def get_inputs(self):
+            return []
+
+        def get_outputs(self):
+            return [SimpleNamespace(shape=["b", 8])]
+
+    monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
+    monkeypatch.setattr(session.ort, "preload_dlls", lambda: None)
+    monkeypatch.setattr(session.ort, "InferenceSession", Session)
     attached = open_graph(bundle / MODEL, "auto", 1, **choice)
     assert attached.provider == "cuda"
     assert ("TF32" in attached.note) == bool(choice)
@@ -74,16 +81,16 @@ def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
 
 
 def test_both_distributions_are_reported(bundle, monkeypatch):
-    monkeypatch.setattr(providers.metadata, "version", lambda name: "1.0")
+    monkeypatch.setattr(session.metadata, "version", lambda name: "1.0")
     assert "uninstall one" in open_graph(bundle / MODEL, "cpu").note
 
     def only_gpu(name):
         if name == "onnxruntime":
-            raise providers.metadata.PackageNotFoundError
+            raise session.metadata.PackageNotFoundError
         return "1.0"
 
-    monkeypatch.setattr(providers.metadata, "version", only_gpu)
-    assert not providers.both_distributions()
+    monkeypatch.setattr(session.metadata, "version", only_gpu)
+    assert "uninstall" not in open_graph(bundle / MODEL, "cpu").note
 
 
 def test_mistakes_are_one_line(bundle, tmp_path, capfd):
@@ -100,11 +107,11 @@ def test_mistakes_are_one_line(bundle, tmp_path, capfd):
 
 
 def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
-    monkeypatch.setattr(providers.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
+    monkeypatch.setattr(session.os, "sched_getaffinity", lambda pid: set(range(12)), raising=False)
     for text, expected in (("max 100000", 12), ("250000 100000", 3), ("50000 100000", 1)):
         (tmp_path / "cpu.max").write_text(text)
         files = {"/sys/fs/cgroup/cpu.max": tmp_path / "cpu.max"}
-        monkeypatch.setattr(providers, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
+        monkeypatch.setattr(session, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
         assert usable_cpus() == expected
 
 

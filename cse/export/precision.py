@@ -1,4 +1,6 @@
-"""Round a graph to 8 bits, for CPUs: a quarter of the memory, and products of integers."""
+"""Round a graph: to float16 for GPUs, half the memory and products on tensor cores, or to 8 bits for CPUs, a quarter of
+the memory and products of integers.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from onnx.helper import make_empty_tensor_value_info, make_node, make_tensor_value_info
 from onnx.numpy_helper import from_array, to_array
+from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
-from cse.runtime.providers import BEYOND
+from cse.runtime.session import BEYOND
 
 CALIBRATED = 256  # own texts that the ranges of activations are read from
 _MOST = 0.2  # of a range: clipped beyond that, a vector loses more than by rounding (MiniLM: 2.6 times the error)
@@ -26,8 +29,36 @@ _LEAST = 1e-2  # of the largest channel: a channel that was silent so far may sp
 _TINY = 1e-30
 _MASK, _LEVELLED = "attention_mask", "_levelled"
 
+# sums over many numbers stay in float32: norms and pooling; attention's softmax, see below
+_IN_FLOAT32 = ("LayerNormalization", "SimplifiedLayerNormalization", "ReduceSum", "ReduceMean", "Div", "Pow", "Sqrt")
 _Given = Mapping[str, NDArray[Any]]
 _Range = tuple[np.float32, np.float32]
+
+
+def halve(path: Path) -> None:
+    """Convert a graph in place; its inputs and its output keep their types."""
+    model = onnx.load(str(path))
+    half = convert_float_to_float16(
+        model, keep_io_types=True, disable_shape_infer=True, op_block_list=[*DEFAULT_OP_BLOCK_LIST, *_IN_FLOAT32]
+    )
+    for node in half.graph.node:
+        if node.op_type == "Attention":
+            node.attribute.append(onnx.helper.make_attribute("softmax_precision", onnx.TensorProto.FLOAT))
+    _drop_repeated(half.graph)
+    data = path.with_name(f"{path.name}.data")
+    beside = data.is_file()
+    data.unlink(missing_ok=True)  # onnx would append to it
+    onnx.save(half, str(path), save_as_external_data=beside, location=data.name)
+    if beside:
+        data.chmod(path.stat().st_mode)  # onnx lets only its owner read it
+
+
+def _drop_repeated(graph: onnx.GraphProto) -> None:
+    """Keep one of the casts that the converter adds for every reader of a weight."""
+    kept = {tuple(node.output): node for node in reversed(graph.node)}
+    nodes = [node for node in graph.node if kept[tuple(node.output)] is node]
+    del graph.node[:]
+    graph.node.extend(nodes)
 
 
 def quantize(path: Path, given: Sequence[_Given]) -> None:

@@ -1,4 +1,4 @@
-"""Choose what runs a graph, onnxruntime's execution providers or OpenVINO, and verify that it attached."""
+"""What runs a graph: onnxruntime's execution providers, verified to attach, or OpenVINO, in bfloat16 if it can."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ import ctypes
 import io
 import math
 import os
+import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import Any, Protocol, get_args
 
 import numpy as np
 import onnxruntime as ort
@@ -19,7 +22,6 @@ from numpy.typing import NDArray
 
 from cse.choices import Provider
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.openvino_graph import OpenvinoGraph
 
 BEYOND = "beyond_ranges"  # output of a graph in int8: 1 for each text (b) that has numbers beyond its ranges
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
@@ -27,33 +29,42 @@ _FATAL, _WARNING = 4, 2
 # onnxruntime 1.31's fused Add + LayerNormalization is several times slower on CPU than the two nodes
 # (measured: 12 of them take 9 % of MiniLM's time fused, 2 % unfused); on a GPU the fusion pays off.
 _SLOW_ON_CPU = ["SkipLayerNormFusion"]
+_OPENING = threading.Lock()
 
 
-@dataclass(frozen=True)
-class OnnxruntimeGraph:
-    """A graph in onnxruntime.
+class Graph(Protocol):
+    """What computes the vectors of a batch; several threads may run it at once.
 
     Attributes:
-        device: whose memory inputs and output are bound to, which takes one copy each way; None: no binding.
+        multiple: of tokens, to which batches are padded.
+        inputs: names of what it is given.
+        shape: of the vectors; a size that may vary is a name or -1.
     """
 
-    multiple: ClassVar[int] = 1  # of tokens, to which batches are padded
-
-    session: ort.InferenceSession
-    device: str | None = None
-
-    @property
-    def inputs(self) -> set[str]:
-        """Names of what it is given."""
-        return {value.name for value in self.session.get_inputs()}
-
-    @property
-    def shape(self) -> Sequence[int | str]:
-        """Shape of the vectors; a size that may vary is a name."""
-        return self.session.get_outputs()[0].shape
+    multiple: int
+    inputs: set[str]
+    shape: Sequence[int | str]
 
     def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return vectors (b, d) for inputs by name, and in int8 ``BEYOND`` (b)."""
+
+
+class OnnxruntimeGraph(Graph):
+    """A graph in onnxruntime.
+
+    Args:
+        device: whose memory inputs and output are bound to, which takes one copy each way; None: no binding.
+    """
+
+    multiple = 1
+
+    def __init__(self, session: ort.InferenceSession, device: str | None = None) -> None:
+        self.session, self.device = session, device
+        self.inputs = {value.name for value in session.get_inputs()}
+        self.shape = session.get_outputs()[0].shape
+
+    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return vectors, see ``Graph``."""
         if self.device is None:
             return self.session.run(None, dict(given))
         binding = self.session.io_binding()
@@ -66,7 +77,64 @@ class OnnxruntimeGraph:
         return binding.copy_outputs_to_cpu()
 
 
-Graph = OnnxruntimeGraph | OpenvinoGraph
+@cache
+def _core() -> Any:
+    """Return OpenVINO's core, one for the process.
+
+    On its first use it gives the thread a stack for signals of its own, and a core that ends takes it away without
+    giving back the one before (2026.4): Python's next signal would end the process without a word. Its table of numpy's
+    types is made here, by one thread: two that want it at the same moment wait for each other for ever (2026.4).
+    """
+    try:
+        import openvino
+    except ModuleNotFoundError:
+        raise CseError("provider openvino: OpenVINO is not installed: pip install 'cse[cpu,openvino]'") from None
+    openvino.Type.i64.to_dtype()
+    return openvino.Core()
+
+
+class OpenvinoGraph(Graph):
+    """A graph in OpenVINO, each batch on its share of the CPUs.
+
+    Attributes:
+        precision: of matrix products, ``bf16``, or ``fp32`` on a CPU that does not multiply in it.
+    """
+
+    multiple = 4  # a new shape takes up to five times as long, and odd lengths are slower
+
+    def __init__(self, path: Path, threads: int, at_once: int = 1) -> None:
+        with _OPENING:
+            core = _core()
+        half = "BF16" in core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+        self.precision = "bf16" if half else "fp32"
+        options = {
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": at_once,
+            "ENABLE_CPU_PINNING": False,  # every process would pin its threads to the same CPUs
+        }
+        try:
+            self._compiled = core.compile_model(core.read_model(os.fspath(path)), "CPU", options)
+        except Exception as error:  # its exceptions are RuntimeErrors with a stack
+            raise CseError(
+                f"{path}: OpenVINO cannot load it: {error_line(error)[:300]}; use provider: cpu, or export again"
+            ) from None
+        self.inputs = {each.get_any_name() for each in self._compiled.inputs}
+        self.shape = [
+            size.get_length() if size.is_static else -1 for size in self._compiled.outputs[0].get_partial_shape()
+        ]
+        self._idle: deque[Any] = deque()
+
+    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        """Return vectors, see ``Graph``."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self._compiled.create_infer_request()
+        try:
+            return [request.infer(dict(given), share_inputs=True)[0]]
+        finally:
+            self._idle.append(request)
 
 
 @dataclass(frozen=True)
@@ -79,12 +147,7 @@ class Attached:
 
 
 def open_graph(
-    path: Path,
-    provider: str = "auto",
-    threads: int | None = None,
-    *,
-    at_once: int = 1,
-    tf32: bool = False,
+    path: Path, provider: str = "auto", threads: int | None = None, *, at_once: int = 1, tf32: bool = False
 ) -> Attached:
     """Load a graph on the requested provider.
 
@@ -151,18 +214,11 @@ def usable_cpus() -> int:
     return max(1, cpus)
 
 
-def both_distributions() -> bool:
-    """Return whether both ``onnxruntime`` and ``onnxruntime-gpu`` are installed; they overwrite each other's files."""
-    found = 0
-    for name in ("onnxruntime", "onnxruntime-gpu"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            metadata.version(name)
-            found += 1
-    return found == 2
-
-
 def _clash() -> str:
-    if not both_distributions():
+    """Return a warning if two distributions of onnxruntime have written over each other's files."""
+    try:
+        metadata.version("onnxruntime"), metadata.version("onnxruntime-gpu")
+    except metadata.PackageNotFoundError:
         return ""
     return "; onnxruntime and onnxruntime-gpu are both installed and overwrite each other: uninstall one"
 
