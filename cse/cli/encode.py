@@ -6,9 +6,8 @@ import json
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
@@ -50,7 +49,7 @@ _COLUMNS = ["text", "embedding"]
 @click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
-    model: str, text: TextIOWrapper, out: Path, column: str | None, domain_column: str | None, encoding: str,
+    model: str, text: TextIO, out: Path, column: str | None, domain_column: str | None, encoding: str,
     batch_size: int | None, device: str, normalize: bool, role: str | None, dimensions: int | None,
 ) -> None:  # fmt: skip
     """Embed TEXT, one vector per line or row, also for rows that say nothing, which are counted (the first row is 0).
@@ -76,7 +75,7 @@ def encode(
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
 
 
-def _columns(stream: TextIOWrapper, column: str | None, domain_column: str | None, encoding: str) -> list[list[str]]:
+def _columns(stream: TextIO, column: str | None, domain_column: str | None, encoding: str) -> list[list[str]]:
     """Return the texts to encode, a column of a table or the lines of a text file, and the domain of each if asked."""
     from cse.data.checks import no_rows
     from cse.data.read import TABLES, ending, file_lines

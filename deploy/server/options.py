@@ -17,7 +17,7 @@ class Options(BaseModel):
 
     model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
     name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
-    provider: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
+    device: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: one per usable CPU.")
     max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
     max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")
