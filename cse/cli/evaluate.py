@@ -144,10 +144,8 @@ def _record_writer(out: Path | None, models: Mapping[str, str], device: str) -> 
     for name in models:
         other = folders.setdefault(record_folder(name), name)
         if other != name:
-            place = out / record_folder(name)
-            raise CseError(
-                f"--out {out}: {other} and {name} would both be written to {place}; rename one with NAME=MODEL"
-            )
+            both = f"{other} and {name} would both be written to {out / record_folder(name)}"
+            raise CseError(f"--out {out}: {both}; rename one with NAME=MODEL")
     check_holder(out, Kind.RECORD)
     for place in folders:
         check_folder(out / place, Kind.RECORD)
