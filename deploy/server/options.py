@@ -22,9 +22,7 @@ class Options(BaseModel):
     max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
     max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")
     max_body: int = Field(16 * 2**20, ge=1024, description="Most bytes in a request.")
-    max_connections: int = Field(
-        8192, ge=1, description="Most connections; beyond them the longest silent one is closed."
-    )
+    max_connections: int = Field(8192, ge=1, description="Most connections; beyond them requests get 503.")
     max_queue_tokens: int = Field(262_144, ge=1, description="Tokens that may wait; beyond them requests get 429.")
     batch_tokens: int | None = Field(
         None, ge=1, description="Tokens of a batch, padding included; default: 384 on a CPU, 16384 on a GPU."
