@@ -150,8 +150,9 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
         marks, named = grid[0].get_legend_handles_labels()
-        columns, place = min(4, len(named)), "outside lower center"
-        legend = figure.legend(marks, named, loc=place, ncols=columns, fontsize=9, markerscale=3)
+        legend = figure.legend(
+            marks, named, loc="outside lower center", ncols=min(4, len(named)), fontsize=9, markerscale=3
+        )
         for mark in legend.legend_handles:
             mark.set_alpha(1)
         return save(
