@@ -153,7 +153,7 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
         legend = figure.legend(
             marks, named, loc="outside lower center", ncols=min(4, len(named)), fontsize=9, markerscale=3
         )
-        for mark in legend.legend_handles:
+        for mark in legend.get_lines():
             mark.set_alpha(1)
         return save(
             "projection",
