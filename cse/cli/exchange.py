@@ -87,23 +87,22 @@ def export(model: str, params: Path, overrides: Sequence[str], form: str, data: 
         return
     if out is None:
         raise CseError(f"--format {form}: name a folder to write with --out")
+    if form == "peft":
+        from cse.interchange.peft import export_adapter
+    else:
+        from cse.interchange.sentence_transformers import export_sentence_transformers
     from cse.data.store import PreparedData
-    from cse.outputs import Kind, check_folder
-
-    check_folder(out, Kind.PEFT if form == "peft" else Kind.SENTENCE_TRANSFORMERS)
     from cse.export.bank import SENTENCES
+    from cse.outputs import Kind, check_folder
     from cse.stages.export import open_with_torch, sentences_for_parity
 
+    check_folder(out, Kind.PEFT if form == "peft" else Kind.SENTENCE_TRANSFORMERS)
     encoder, tolerance = open_with_torch(model), settings.export.tolerance
     sentences = sentences_for_parity(PreparedData(data)) if data.is_dir() else SENTENCES
     loads = ""
     if form == "peft":
-        from cse.interchange.peft import export_adapter
-
         found = export_adapter(encoder, out, sentences, tolerance=tolerance)
     else:
-        from cse.interchange.sentence_transformers import export_sentence_transformers
-
         found = export_sentence_transformers(encoder, out, sentences, normalize=True, tolerance=tolerance)
         ordinary = encoder.prompt is None and encoder.cls is None
         loads = f"; load it with SentenceTransformer({str(out)!r}{'' if ordinary else ', trust_remote_code=True'})"
