@@ -96,7 +96,7 @@ def index(corpus: Path, out: Path, model: str, *options: str) -> IndexRun:
     """Run `cse index` and measure it."""
     command = [sys.executable, "-m", "cse.cli", "index", str(corpus), "--out", str(out), "--model", model]
     start, run = time.perf_counter(), IndexRun()
-    process = subprocess.Popen([*command, "--provider", "cpu", *options], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*command, "--device", "cpu", *options], stderr=subprocess.PIPE, text=True)
     while process.poll() is None:
         run.sample(process.pid)
         time.sleep(_SAMPLE_SECONDS)

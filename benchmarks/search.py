@@ -126,7 +126,7 @@ def measure(work: Path, model: Path, rows: int, sentences: list[str]) -> dict[st
     queries, sentences = sentences[:QUERIES], sentences[QUERIES:]
     with corpus.open("w", encoding="utf-8") as stream:
         stream.writelines(f"{text}\n" for text in texts(sentences, rows))
-    seconds, peak = command("index", str(corpus), "--out", str(folder), "--model", str(model), "--provider", "cpu")
+    seconds, peak = command("index", str(corpus), "--out", str(folder), "--model", str(model), "--device", "cpu")
     say(f"{rows:,} rows: indexed in {seconds:.0f} s, {peak:.0f} MB")
     vectors = OnnxEncoder(model, provider="cpu").encode(queries, normalize=True)
     np.savez(folder.with_suffix(".npz"), texts=np.array(queries), vectors=vectors)

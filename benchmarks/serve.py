@@ -81,8 +81,8 @@ class Bench:
         """Return ours and the peers."""
         command = [str(self.bundle) if part == "{bundle}" else part for part in OURS]
         settings = (
-            Setting("openvino", (*command, "--provider", "openvino"), tolerance=OPENVINO_TOLERANCE),
-            Setting("cpu", (*command, "--provider", "cpu")),
+            Setting("openvino", (*command, "--device", "openvino"), tolerance=OPENVINO_TOLERANCE),
+            Setting("cpu", (*command, "--device", "cpu")),
         )
         found: list[ServerUnderTest] = []
         for name, make in PEERS.items():

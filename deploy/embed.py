@@ -42,7 +42,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--domain", help="domain of a bank, or auto: the nearest to each line")
     parser.add_argument("--role", help="role of the lines, such as query: its task text, or the query side")
     parser.add_argument("--batch-size", type=int, default=64, help="maximum sentences per batch (default: 64)")
-    parser.add_argument("--provider", default="auto", choices=get_args(Provider), help="default: auto")
+    parser.add_argument("--device", default="auto", choices=get_args(Provider), help="default: auto")
     parser.add_argument("--threads", type=int, help="CPU threads; default: one per usable CPU")
     parser.add_argument("--raw", action="store_true", help="do not scale vectors to unit length")
     return parser.parse_args(arguments)
@@ -103,7 +103,7 @@ def embed(options: argparse.Namespace) -> None:
     """Embed every line and write the vectors in the same order."""
     if options.out is not None:
         check(options.out)
-    encoder = OnnxEncoder(options.bundle, provider=options.provider, threads=options.threads)
+    encoder = OnnxEncoder(options.bundle, provider=options.device, threads=options.threads)
     settings: dict[str, Any] = {"batch_size": options.batch_size, "normalize": False if options.raw else None}
     settings |= {"domain": options.domain, "role": options.role}
     as_array = options.out is not None and options.out.suffix == ".npy"

@@ -21,7 +21,7 @@ from pydantic import Field
 
 from cse.cli.adapt import adapt
 from cse.cli.evaluate import evaluate
-from cse.cli.export import export
+from cse.cli.exchange import export
 from cse.cli.search import index_command
 from cse.stages.common import CHECKPOINT
 from flows.parameters import Overrides, as_options

@@ -1,13 +1,7 @@
-"""``cse flow``: run the flows from a terminal, here or through a Prefect server."""
+"""``cse flow``: run the flows in this process; on workers, ``prefect deployment run`` does."""
 
 from __future__ import annotations
 
-import contextlib
-import itertools
-import json
-import shlex
-import subprocess
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,7 +13,11 @@ from cse.errors import CseError
 
 @click.group("flow")
 def flow_command() -> None:
-    """Run the pipeline as a Prefect flow, here or on workers."""
+    """Run the pipeline as a Prefect flow, here.
+
+    On workers: `prefect --no-prompt deploy --all`, then `prefect deployment run train-cse/local --watch`. Prefect wants
+    FLOW/NAME and refuses a bare `train-cse`.
+    """
 
 
 @flow_command.command(
@@ -74,46 +72,6 @@ def train_bank_command(domains: Sequence[str], **same: bool) -> None:
     run_here(train_bank, domains=list(domains) or None, **same)
 
 
-@flow_command.command(
-    context_settings={"ignore_unknown_options": True},
-    epilog="\b\nExamples:\n  cse flow run train-cse --watch\n"
-    "  cse flow run train-cse/gpu -p preset=promcse-eh-bert-base -p push=true\n"
-    "  cse flow run index-cse -p texts=tickets.jsonl -p out=data/search",
-)
-@click.argument("deployment")
-@click.argument("options", nargs=-1, type=click.UNPROCESSED)
-def run(deployment: str, options: Sequence[str]) -> None:
-    """Start a deployment on the Prefect server.
-
-    DEPLOYMENT is FLOW/NAME; FLOW alone means FLOW/local. Prints the full command.
-
-    OPTIONS are passed to `prefect deployment run`: -p KEY=VALUE (JSON), --params, --watch, --job-variable.
-    """
-    if not deployment.strip("/") or deployment.count("/") > 1:
-        raise CseError(f"{deployment}: not a deployment; write FLOW/NAME, for instance train-cse/local")
-    flow_name, _, name = deployment.partition("/")
-    if flow_name == "train-cse":
-        _check_parameters(options)
-    _prefect("deployment", "run", f"{flow_name}/{name or 'local'}", *options)
-
-
-@flow_command.command()
-def deploy() -> None:
-    """Create the deployments of prefect.yaml on the server.
-
-    Also creates the work pools. Prints the full command.
-    """
-    _prefect("--no-prompt", "deploy", "--all")
-
-
-def _prefect(*arguments: str) -> None:
-    from flows.server import check_server
-
-    click.echo(f"$ {shlex.join(['prefect', *arguments])}", err=True)
-    check_server()
-    sys.exit(subprocess.call([sys.executable, "-m", "prefect", *arguments]))
-
-
 def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
     """Return the parameter of the flow: the name of a ready space, or values by key."""
     if len(given) == 1 and "=" not in given[0]:
@@ -123,22 +81,3 @@ def _space(given: Sequence[str]) -> str | dict[str, Any] | None:
         if not isinstance(values, list | str):
             raise CseError(f"--sweep {key}: give a list of values, for instance {key}=[{values}], or a range")
     return space or None
-
-
-def _check_parameters(options: Sequence[str]) -> None:
-    """Refuse a wrong preset or setting here, where the nearest right one can be named; the server checks the rest."""
-    from pydantic import TypeAdapter, ValidationError
-
-    from flows.parameters import Overrides, Preset, Sweep
-
-    kinds: dict[str, Any] = {"preset": Preset, "overrides": Overrides, "sweep": Sweep}
-    for option, given in itertools.pairwise(options):
-        name, _, value = given.partition("=")
-        if option not in ("-p", "--param") or name not in kinds:
-            continue
-        with contextlib.suppress(ValueError):  # Prefect too takes for text what is no JSON
-            value = json.loads(value)
-        try:
-            TypeAdapter(kinds[name] | None).validate_python(value)
-        except ValidationError as error:
-            raise CseError(f"{name}: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from None

@@ -1,6 +1,7 @@
-"""Types of the flow parameters, checked by the settings classes here and in Prefect's form.
+"""Types of the flow parameters, made from the settings classes.
 
-Prefect validates a form, or ``prefect deployment run``, against their JSON schemas before anything runs.
+Prefect validates a form, or ``prefect deployment run``, against their JSON schemas before anything runs; the flow
+itself loads its settings before it does anything.
 """
 
 from __future__ import annotations
@@ -18,20 +19,8 @@ from cse.settings import Settings, load_settings
 from cse.settings.data import DataSettings
 from cse.settings.document import json_schema, write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, walk_keys
-from cse.settings.presets import apply_preset, load_preset, preset_names
+from cse.settings.presets import apply_preset, preset_names
 from cse.tune.spaces import parse_dimension, space_names
-
-
-def _known_preset(name: str) -> str:
-    return load_preset(name).name
-
-
-def _known_keys(values: dict[str, Any]) -> dict[str, Any]:
-    known = [key for key, _ in walk_keys()]
-    for key in values:
-        if key not in known:
-            raise CseError(f"{key}: no such setting{nearest(key, known)}; `cse settings` lists all")
-    return values
 
 
 def _known_space(wanted: str | dict[str, Any]) -> str | dict[str, Any]:
@@ -72,10 +61,9 @@ def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 _SETTINGS, _SWEEP = _schemas()
-Preset = Annotated[
-    str, AfterValidator(_known_preset), WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})
-]
-Overrides = Annotated[dict[str, Any], AfterValidator(_known_keys), WithJsonSchema(_SETTINGS)]
+# the run itself names the nearest preset or key, as `cse train` does
+Preset = Annotated[str, WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})]
+Overrides = Annotated[dict[str, Any], WithJsonSchema(_SETTINGS)]
 Sweep = Annotated[str | dict[str, Any], AfterValidator(_known_space), WithJsonSchema(_SWEEP)]
 
 

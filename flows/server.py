@@ -29,9 +29,9 @@ _NEEDED = {"event_persister", "task_run_recorder"}
 
 def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
     """Run a flow in this process, recorded on the configured server or else on a temporary one."""
-    served = bool(PREFECT_API_URL.value())
+    served = PREFECT_API_URL.value()
     if served:
-        check_server()
+        _check(served)
     else:
         click.echo("no Prefect server configured: using a temporary one", err=True)
     # unwinding stops the stage and the temporary server; Prefect re-raises the signal after the flow
@@ -51,21 +51,15 @@ def run_here(work: Flow[Any, Any], **parameters: Any) -> None:
     click.echo(state.message)
 
 
-def check_server() -> None:
+def _check(url: str) -> None:
     """Refuse to continue if the server does not answer, with one line instead of a traceback."""
-    url = PREFECT_API_URL.value()
-    if not url:
-        raise CseError(
-            "no Prefect server configured: run `prefect server start` and set PREFECT_API_URL to the address "
-            "it prints; `cse flow train` needs none"
-        )
     try:
         httpx.get(f"{url.rstrip('/')}/health", timeout=10).raise_for_status()
     except httpx.HTTPError as error:
         reason = str(error) or type(error).__name__
         raise CseError(
             f"{url}: the Prefect server does not answer ({reason}); start it with `prefect server start`, or unset "
-            "PREFECT_API_URL and use `cse flow train`, which needs none"
+            "PREFECT_API_URL: `cse flow` needs none"
         ) from None
 
 

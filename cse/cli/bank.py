@@ -6,18 +6,18 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from cse.cli.options import check_given, settings_from, settings_options
+from cse.cli.options import PATH, check_given, json_writer, settings_from, settings_options
 from cse.errors import CseError, nearest
 from cse.stages.common import BANK
 
 if TYPE_CHECKING:
     from cse.runtime.domain import Domain
 
-_bank_argument = click.argument("bank", type=click.Path(path_type=Path))
+_bank_argument = click.argument("bank", type=PATH)
 _EPILOG = """\b
 Example:
   cse bank create data/bank sentence-transformers/all-MiniLM-L6-v2
@@ -58,7 +58,7 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
 @click.option("--name", required=True, help="Name of the domain: letters, digits, dots, dashes, underscores.")
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Its prepared data; lets domain `auto` choose it by text.",
 )
 @click.option("--replace", is_flag=True, help="Replace a domain of that name.")
@@ -87,9 +87,9 @@ def add_command(
     "update", epilog="\b\nExamples:\n  cse bank update\n  cse bank update tickets invoices --json admitted.json"
 )
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--bank", type=click.Path(path_type=Path), default=BANK, show_default=True, help="The bank.")
+@click.option("--bank", type=PATH, default=BANK, show_default=True, help="The bank.")
 @settings_options
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write what became of each here.")
+@click.option("--json", "json_path", type=PATH, help="Also write what became of each here.")
 def update_command(
     names: Sequence[str], bank: Path, params: Path, overrides: Sequence[str], json_path: Path | None
 ) -> None:
@@ -100,8 +100,6 @@ def update_command(
     its dev pairs (or the bare backbone, if it is new); then the bank stays as it is.
     """
     from cse.evaluation.table import format_rows
-    from cse.files import is_json_with, write_rounded_json
-    from cse.outputs import check_file, publish_file
     from cse.stages.bank import update
 
     settings = settings_from(params, overrides, any_view=True)
@@ -111,20 +109,15 @@ def update_command(
             raise CseError(f"{name}: not in bank.domains{nearest(name, known)}")
     if not known:
         raise CseError("bank.domains: names no domains; docs/bank.md shows how to add them")
-    if json_path is not None:
-        check_file(json_path, is_json_with())
-    found = {}
+    write_json = json_writer(json_path)
+    found, rows = {}, [["domain", "outcome", "dev", "before"]]
     for one in update(settings, names or list(known), bank=bank):
         click.echo(f"domain {one.name}: {one.outcome}{f': {one.reason}' if one.reason else ''}", err=True)
         found[one.name] = vars(one)
-    rows = [["domain", "outcome", "dev", "before"]]
-    for name, facts in found.items():
-        scores = ["-" if facts[key] is None else f"{facts[key]:.2f}" for key in ("dev", "before")]
-        rows.append([name, facts["outcome"], *scores])
+        scores = ("-" if score is None else f"{score:.2f}" for score in (one.dev, one.before))
+        rows.append([one.name, one.outcome, *scores])
     click.echo(format_rows(rows, "text"), nl=False)
-    if json_path is not None:
-        with publish_file(json_path) as target:
-            write_rounded_json(target, found)
+    write_json(found)
 
 
 @bank.command("remove", epilog="\b\nExample:\n  cse bank remove data/bank tickets")
@@ -174,8 +167,8 @@ def show_command(bank: Path, name: str) -> None:
 
     read_bank_manifest(bank)
     found = Bank(bank).domain(name)
-    facts: dict[str, Any] = vars(found.facts) | {"identity": found.identity(), "bytes": _bytes(bank, found)}
-    click.echo(json.dumps(facts, indent=2))
+    more = {"identity": found.identity(), "bytes": _bytes(bank, found)}
+    click.echo(json.dumps(vars(found.facts) | more, indent=2))
 
 
 @bank.command("check", epilog="\b\nExample:\n  cse bank check data/bank")

@@ -1,4 +1,4 @@
-"""Command ``cse encode``."""
+"""``cse encode``: texts to a file of vectors."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from cse.choices import Provider
 from cse.cli.missing import naming_extra
-from cse.cli.options import encoding_option
+from cse.cli.options import PATH, device_option, encoding_option
 from cse.errors import CseError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from cse.evaluation.measures import TextEncoder
 
 _COLUMNS = ["text", "embedding"]
 
@@ -33,7 +34,7 @@ _COLUMNS = ["text", "embedding"]
 @click.argument("model")
 @click.argument("text", type=click.File(encoding="utf-8"), default="-")
 @click.option(
-    "--out", type=click.Path(path_type=Path), required=True,
+    "--out", type=PATH, required=True,
     help="File of float32 vectors: .parquet or .jsonl with texts beside them, else .npy (lines, dimension).",
 )  # fmt: skip
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
@@ -43,25 +44,14 @@ _COLUMNS = ["text", "embedding"]
     "--batch-size", type=click.IntRange(min=1),
     help="Most texts per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
 )  # fmt: skip
-@click.option(
-    "--device", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
-)
+@device_option
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 @click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
-    model: str,
-    text: Any,
-    out: Path,
-    column: str | None,
-    domain_column: str | None,
-    encoding: str,
-    batch_size: int | None,
-    device: str,
-    normalize: bool,
-    role: str | None,
-    dimensions: int | None,
-) -> None:
+    model: str, text: TextIO, out: Path, column: str | None, domain_column: str | None, encoding: str,
+    batch_size: int | None, device: str, normalize: bool, role: str | None, dimensions: int | None,
+) -> None:  # fmt: skip
     """Embed TEXT, one vector per line or row, also for rows that say nothing, which are counted (the first row is 0).
 
     MODEL is a checkpoint, a bundle, a bank's domain (BANK:NAME, or BANK:auto for the nearest), or a backbone's folder
@@ -72,24 +62,55 @@ def encode(
     from cse.runtime.onnx_encoder import open_bank
 
     check_file(out, _made_here)
-    options: dict[str, Any] = {
-        "batch_size": batch_size,
-        "normalize": normalize,
-        "show_progress_bar": sys.stderr.isatty(),
-    }
-    uses = {"role": role, "dimensions": dimensions}
-    options |= {name: value for name, value in uses.items() if value is not None}
-    if domain_column is None:
-        lines, encoder = _texts(text, column, encoding), _open(model, device)
-    else:
-        lines, options["domain"] = _texts_and_domains(text, column, domain_column, encoding)
-        encoder = open_bank(model, device=device)
+    lines, *domains = _columns(text, column, domain_column, encoding)
+    encoder: TextEncoder = open_bank(model, device=device) if domains else _open(model, device)
     if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
         click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
-    vectors = encoder.encode(lines, **options)
+    asked: dict[str, Any] = {"batch_size": batch_size, "role": role, "dimensions": dimensions}
+    asked["domain"] = domains[0] if domains else None
+    given = {name: value for name, value in asked.items() if value is not None}  # not every encoder takes every one
+    vectors = encoder.encode(lines, normalize=normalize, show_progress_bar=sys.stderr.isatty(), **given)
     with publish_file(out) as target:
         _write(target, out.suffix, lines, vectors)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
+
+
+def _columns(stream: TextIO, column: str | None, domain_column: str | None, encoding: str) -> list[list[str]]:
+    """Return the texts to encode, a column of a table or the lines of a text file, and the domain of each if asked."""
+    from cse.data.checks import no_rows
+    from cse.data.read import TABLES, ending, file_lines
+    from cse.data.shape import read_texts
+
+    source = Path(stream.name)
+    if ending(source) in TABLES:
+        rows = read_texts(source, column, domain_column, encoding)
+        return [list(each) for each in zip(*rows, strict=True)]
+    for option, name, lacks in (
+        ("--domain-column", domain_column, "has no columns"),
+        ("--column", column, "is read line by line"),
+    ):
+        if name is not None:
+            raise CseError(f"{option} {name}: {source} {lacks}; use a {', '.join(TABLES)} file")
+    lines = list(file_lines(stream.buffer, str(source), encoding))
+    if not lines:
+        raise no_rows(str(source))
+    return [lines]
+
+
+def _open(model: str, device: str) -> TextEncoder:
+    """Return an encoder; a bundle or a bank's domain opens without the training packages."""
+    from cse.model.declared import check_model
+    from cse.runtime.onnx_encoder import open_onnx
+
+    check_model(model)
+    onnx = open_onnx(model, device=device)
+    if onnx is not None:
+        return onnx
+    if device == "openvino":
+        raise CseError(f"--device openvino: {model} is no bundle or bank; make one with `cse export` and give that")
+    with naming_extra(f"{model}: not a bundle or a bank's domain; any other model"):
+        from cse.stages.open_model import open_model
+    return open_model(model, device=device)
 
 
 def _made_here(path: Path) -> bool:
@@ -125,50 +146,3 @@ def _write(path: Path, kind: str, texts: Sequence[str], vectors: NDArray[np.floa
         from cse.files import write_array
 
         write_array(path, vectors)
-
-
-def _open(model: str, device: str) -> Any:
-    """Return an encoder; a bundle or a bank's domain opens without the training packages."""
-    from cse.model.declared import check_model
-    from cse.runtime.onnx_encoder import open_onnx
-
-    check_model(model)
-    onnx = open_onnx(model, device=device)
-    if onnx is not None:
-        return onnx
-    if device == "openvino":
-        raise CseError(f"--device openvino: {model} is no bundle or bank; make one with `cse export` and give that")
-    with naming_extra(f"{model}: not a bundle or a bank's domain; any other model"):
-        from cse.stages.open_model import open_model
-    return open_model(model, device=device)
-
-
-def _texts(stream: Any, column: str | None, encoding: str) -> list[str]:
-    """Return the texts to encode: a column of a table, or the lines of a text file."""
-    from cse.data.checks import no_rows
-    from cse.data.read import TABLES, ending, file_lines
-    from cse.data.shape import read_texts
-
-    source = Path(getattr(stream, "name", "<stdin>"))
-    if ending(source) in TABLES:
-        return [text for (text,) in read_texts(source, column, encoding=encoding)]
-    if column is not None:
-        raise CseError(f"--column {column}: {source} is read line by line; use a {', '.join(TABLES)} file")
-    lines = list(file_lines(stream.buffer, str(source), encoding))
-    if not lines:
-        raise no_rows(str(source))
-    return lines
-
-
-def _texts_and_domains(
-    stream: Any, column: str | None, domain_column: str, encoding: str
-) -> tuple[list[str], list[str]]:
-    """Return the texts to encode and the name of each one's domain."""
-    from cse.data.read import TABLES, ending
-    from cse.data.shape import read_texts
-
-    source = Path(getattr(stream, "name", "<stdin>"))
-    if ending(source) not in TABLES:
-        raise CseError(f"--domain-column {domain_column}: {source} has no columns; use a {', '.join(TABLES)} file")
-    texts, domains = zip(*read_texts(source, column, domain_column, encoding), strict=True)
-    return list(texts), list(domains)

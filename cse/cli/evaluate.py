@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from cse.cli.options import check_given, settings_from, settings_options
+from cse.cli.options import PATH, check_given, json_writer, settings_from, settings_options
 from cse.errors import CseError
 from cse.settings import Settings
 from cse.stages.common import CHECKPOINT, PREPARED
@@ -36,9 +36,7 @@ Examples:
 @click.command(epilog=_EPILOG)
 @click.argument("models", nargs=-1, metavar="[[NAME=]MODEL]...")
 @settings_options
-@click.option(
-    "--data", type=click.Path(path_type=Path), help="SentEval's downstream folder, scored pairs, or prepared data."
-)
+@click.option("--data", type=PATH, help="SentEval's downstream folder, scored pairs, or prepared data.")
 @click.option(
     "--suite",
     metavar="MEASURES",
@@ -47,12 +45,12 @@ Examples:
 @click.option(
     "--task",
     "tasks",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="Your own task, a file or a folder: pairs, triplets, labelled texts or a retrieval collection; repeatable. "
     "Without --data and --suite, nothing else is measured.",
 )
-@click.option("--cxc", type=click.Path(path_type=Path), help="CSV of CxC-STS that includes the captions.")
+@click.option("--cxc", type=PATH, help="CSV of CxC-STS that includes the captions.")
 @click.option(
     "--fast", is_flag=True, help="Use SentEval's fast settings for transfer tasks: not comparable with papers."
 )
@@ -66,23 +64,13 @@ Examples:
     show_default=True,
     help="How to print the table.",
 )
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the scores here.")
-@click.option("--out", type=click.Path(path_type=Path), help="Write one record per model here, for `cse report`.")
+@click.option("--json", "json_path", type=PATH, help="Also write the scores here.")
+@click.option("--out", type=PATH, help="Write one record per model here, for `cse report`.")
 def evaluate(
-    models: Sequence[str],
-    params: Path,
-    overrides: Sequence[str],
-    data: Path | None,
-    suite: str | None,
-    tasks: Sequence[Path],
-    cxc: Path | None,
-    fast: bool,
-    examples: int | None,
-    mteb: str | None,
-    style: str,
-    json_path: Path | None,
-    out: Path | None,
-) -> None:
+    models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, suite: str | None,
+    tasks: Sequence[Path], cxc: Path | None, fast: bool, examples: int | None, mteb: str | None, style: str,
+    json_path: Path | None, out: Path | None,
+) -> None:  # fmt: skip
     """Score models on STS, on everything the papers measure, or on your own tasks.
 
     A model is a checkpoint folder, a bundle folder, a bank's domain (BANK:DOMAIN, or BANK for all of them), or a bare
@@ -107,105 +95,66 @@ def evaluate(
     if data is None and mteb is None and (suite or cxc or not tasks):
         check_given(prepared=PREPARED)
     from cse.evaluation.suite import measures_from
+    from cse.evaluation.table import format_examples, format_rows, format_suite, training_lines
+    from cse.stages.evaluate import evaluate_models, evaluate_on_mteb, rows_of
     from cse.stages.open_model import each_domain
 
-    named = each_domain(given)
+    named, device, progress = each_domain(given), settings.evaluation.device, sys.stderr.isatty()
     if mteb is not None:
-        _evaluate_on_mteb(named, mteb, settings, style, json_path)
+        write_json = json_writer(json_path)
+        wanted = [name.strip() for name in mteb.split(",")]
+        scores = evaluate_on_mteb(named, wanted, device=device, progress=progress)
+        columns = list(next(iter(scores.values())))
+        rows = [[name, *(f"{100 * found[task]:.2f}" for task in columns)] for name, found in scores.items()]
+        click.echo(format_rows([["model", *columns], *rows], style) + training_lines(rows_of(named), style), nl=False)
+        write_json(scores)
         return
     measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
     if tasks:
         measures = tuple(dict.fromkeys((*measures, "tasks"))) if suite or data or cxc else ("tasks",)
-    if examples is not None and "retrieval" not in measures:
-        raise CseError("--examples: needs retrieval; add --suite retrieval or --suite full")
-    if fast and "transfer" not in measures:
-        raise CseError("--fast: applies to the transfer tasks; add --suite transfer or --suite full")
-    if cxc is not None and "cxc" not in measures:
-        raise CseError("--cxc: needs its measure; add --suite cxc or --suite full")
+    for needed, option, why in (
+        ("retrieval", examples is not None and "--examples", "needs retrieval"),
+        ("transfer", fast and "--fast", "applies to the transfer tasks"),
+        ("cxc", cxc is not None and "--cxc", "needs its measure"),
+    ):
+        if option and needed not in measures:
+            raise CseError(f"{option}: {why}; add --suite {needed} or --suite full")
     found = _suite_data(data, cxc, settings, alone=measures == ("tasks",) and bool(tasks) and data is None)
-    found = found.with_tasks(own)
-    _evaluate(named, settings, found, measures, fast, examples, style, json_path, out)
-
-
-def _evaluate(
-    models: dict[str, str],
-    settings: Settings,
-    data: SuiteData,
-    measures: tuple[str, ...],
-    fast: bool,
-    examples: int | None,
-    style: str,
-    json_path: Path | None,
-    out: Path | None,
-) -> None:
-    from cse.evaluation.table import format_examples, format_suite
-    from cse.files import is_json_with, write_rounded_json
-    from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
-    from cse.stages.evaluate import evaluate_models, record_folder, rows_of, save_record
-
-    folders: dict[str, str] = {}
-    for name in models:
-        place = record_folder(name)
-        other = folders.setdefault(place, name)
-        if out is not None and other != name:
-            raise CseError(
-                f"--out {out}: {other} and {name} would both be written to {out / place}; rename one with NAME=MODEL"
-            )
-
-    def save(name: str, result: SuiteResults) -> None:
-        if out is not None:
-            with publish_folder(out / record_folder(name), Kind.RECORD) as folder:
-                save_record(folder, name, models[name], result, settings.evaluation.device)
-
-    if json_path is not None:
-        check_file(json_path, is_json_with())
-    if out is not None:
-        check_holder(out, Kind.RECORD)
-        for name in models:
-            check_folder(out / record_folder(name), Kind.RECORD)
+    write_json, save = json_writer(json_path), _record_writer(out, named, device)
     results = evaluate_models(
-        models,
-        data,
-        measures=measures,
-        device=settings.evaluation.device,
-        progress=sys.stderr.isatty(),
-        fast=fast,
-        details=out is not None,
-        done=save,
-    )
-    click.echo(format_suite(results, style, trained_on=rows_of(models)), nl=False)
+        named, found.with_tasks(own), measures=measures, device=device, progress=progress, fast=fast,
+        details=out is not None, done=save,
+    )  # fmt: skip
+    click.echo(format_suite(results, style, trained_on=rows_of(named)), nl=False)
     if examples is not None:
         click.echo("\n" + format_examples(results, examples), nl=False)
-    if json_path is not None:
-        with publish_file(json_path) as target:
-            write_rounded_json(target, {name: result.to_dict() for name, result in results.items()})
+    write_json({name: result.to_dict() for name, result in results.items()})
     if out is not None:
         click.echo(f"{out}: {len(results)} records; `cse report {out}` compares them with the papers", err=True)
 
 
-def _evaluate_on_mteb(
-    models: dict[str, str], tasks: str, settings: Settings, style: str, json_path: Path | None
-) -> None:
-    from cse.evaluation.table import format_rows, training_lines
-    from cse.files import is_json_with, write_rounded_json
-    from cse.outputs import check_file, publish_file
-    from cse.stages.evaluate import evaluate_on_mteb, rows_of
+def _record_writer(out: Path | None, models: Mapping[str, str], device: str) -> Callable[[str, SuiteResults], None]:
+    """Refuse a folder that cannot take the models' records; return what writes one, if there is a folder."""
+    from cse.outputs import Kind, check_folder, check_holder, publish_folder
+    from cse.stages.evaluate import record_folder, save_record
 
-    if json_path is not None:
-        check_file(json_path, is_json_with())
-    scores = evaluate_on_mteb(
-        models,
-        [name.strip() for name in tasks.split(",")],
-        device=settings.evaluation.device,
-        progress=sys.stderr.isatty(),
-    )
-    columns = list(next(iter(scores.values())))
-    rows = [["model", *columns]]
-    rows += [[name, *(f"{100 * found[task]:.2f}" for task in columns)] for name, found in scores.items()]
-    click.echo(format_rows(rows, style) + training_lines(rows_of(models), style), nl=False)
-    if json_path is not None:
-        with publish_file(json_path) as target:
-            write_rounded_json(target, scores)
+    if out is None:
+        return lambda name, result: None
+    folders: dict[str, str] = {}
+    for name in models:
+        other = folders.setdefault(record_folder(name), name)
+        if other != name:
+            both = f"{other} and {name} would both be written to {out / record_folder(name)}"
+            raise CseError(f"--out {out}: {both}; rename one with NAME=MODEL")
+    check_holder(out, Kind.RECORD)
+    for place in folders:
+        check_folder(out / place, Kind.RECORD)
+
+    def save(name: str, result: SuiteResults) -> None:
+        with publish_folder(out / record_folder(name), Kind.RECORD) as folder:
+            save_record(folder, name, models[name], result, device)
+
+    return save
 
 
 def _named(models: Sequence[str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""``cse import``, ``cse push`` and ``cse pull``: models of other code bases, and the hub."""
+"""``cse export``, ``import``, ``push`` and ``pull``: models for services, of other code bases, and on the hub."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+
+from cse.cli.options import PATH, check_given, data_option, settings_from, settings_options
+from cse.errors import CseError
+from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED
 
 # names stand here too, so that --help loads no model code; a test compares them with cse.interchange
 LAYOUTS = ("promcse", "dcpcse", "simcse", "diffcse", "promptbert", "sentence-transformers", "peft")
@@ -37,14 +41,86 @@ goes in one commit; a later push replaces what an earlier one sent, and its card
 """
 
 
+@click.command(
+    epilog="""\b
+Formats:
+  onnx                   a bundle for services, without torch; every model has this form
+  sentence-transformers  a folder for SentenceTransformer(folder, trust_remote_code=True);
+                         a model without prompts needs no trust_remote_code
+  peft                   the prompt as an adapter for PEFT's prefix tuning
+
+\b
+Examples:
+  cse export data/checkpoint --out /srv/models/tickets
+  cse export --format sentence-transformers --out data/sentence-transformers
+  cse export data/checkpoint --format peft --out data/adapter
+"""
+)
+@click.argument("model", default=str(CHECKPOINT))
+@settings_options
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["onnx", "sentence-transformers", "peft"]),
+    default="onnx",
+    show_default=True,
+    help="Form of the model, see below.",
+)
+@data_option
+@click.option("--out", type=PATH, show_default=f"{BUNDLE}, for onnx alone", help="Output folder.")
+def export(model: str, params: Path, overrides: Sequence[str], form: str, data: Path, out: Path | None) -> None:
+    """Write MODEL in the form that a service or another tool loads.
+
+    Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
+    `interchange`.
+    """
+    from cse.model.declared import is_checkpoint
+
+    settings = settings_from(params, overrides, optional=form != "onnx")
+    needs = form == "onnx" and (data.is_dir() or data != PREPARED or is_checkpoint(Path(model)))
+    check_given(model, data if needs else None)  # a bare backbone needs no data
+    if form == "onnx":
+        from cse.stages.export import export_stage
+
+        named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
+        export_stage(settings, model=model, prepared=data if needs else None, bundle=out or BUNDLE, **named)
+        return
+    if out is None:
+        raise CseError(f"--format {form}: name a folder to write with --out")
+    if form == "peft":
+        from cse.interchange.peft import export_adapter
+    else:
+        from cse.interchange.sentence_transformers import export_sentence_transformers
+    from cse.data.store import PreparedData
+    from cse.export.bank import SENTENCES
+    from cse.outputs import Kind, check_folder
+    from cse.stages.export import open_with_torch, sentences_for_parity
+
+    check_folder(out, Kind.PEFT if form == "peft" else Kind.SENTENCE_TRANSFORMERS)
+    encoder, tolerance = open_with_torch(model), settings.export.tolerance
+    sentences = sentences_for_parity(PreparedData(data)) if data.is_dir() else SENTENCES
+    loads = ""
+    if form == "peft":
+        found = export_adapter(encoder, out, sentences, tolerance=tolerance)
+    else:
+        found = export_sentence_transformers(encoder, out, sentences, normalize=True, tolerance=tolerance)
+        ordinary = encoder.prompt is None and encoder.cls is None
+        loads = f"; load it with SentenceTransformer({str(out)!r}{'' if ordinary else ', trust_remote_code=True'})"
+    if found is None:
+        click.echo(f"{out}: not compared, because peft is not installed (pip install 'cse[interchange]')")
+        return
+    difference = f"largest difference of {found['provider']} from this encoder {found['largest_difference']:.1e}"
+    click.echo(f"{out}: {difference} on {len(sentences)} sentences{loads}")
+
+
 @click.command("import", epilog=_IMPORT)
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=PATH)
 @click.option("--as", "kind", type=click.Choice(LAYOUTS), required=True, help="Whose layout the file has.")
 @click.option("--backbone", required=True, help="Folder or hub id of the language model it was trained on.")
 @click.option("--revision", default="main", show_default=True, help="Revision of the backbone on the hub.")
 @click.option("--pooler", help="How the released scripts read an embedding; see below.")
 @click.option("--template", help="promptbert: words with {sentence} and {mask}; default: the paper's.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the checkpoint.")
+@click.option("--out", type=PATH, required=True, help="Folder for the checkpoint.")
 def import_command(
     file: Path, kind: str, backbone: str, revision: str, pooler: str | None, template: str | None, out: Path
 ) -> None:
@@ -62,17 +138,17 @@ def import_command(
 
 @click.command(epilog=_PUSH)
 @click.argument("repo")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=PATH)
 @click.option("--public", is_flag=True, help="Make a new repository public.")
 @click.option(
     "--metrics",
-    type=click.Path(path_type=Path),
+    type=PATH,
     multiple=True,
     help="Measures for the card: record.json or data/metrics/evaluation.json; several: seeds of one system.",
 )
 @click.option("--backbone", help="Hub id of the backbone to write into the manifest; default: as recorded.")
 @click.option("--message", default="Push a model with cse", show_default=True, help="Message of the commit.")
-@click.option("--card", type=click.Path(path_type=Path), help="Write the card to this file and send nothing.")
+@click.option("--card", type=PATH, help="Write the card to this file and send nothing.")
 def push(
     repo: str, model: Path, public: bool, metrics: Sequence[Path], backbone: str | None, message: str, card: Path | None
 ) -> None:
@@ -108,7 +184,7 @@ def push(
 
 @click.command(epilog="\b\nExample:\n  cse pull me/tickets --out data/tickets")
 @click.argument("repo")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder to write.")
+@click.option("--out", type=PATH, required=True, help="Folder to write.")
 @click.option("--revision", help="Branch, tag or commit; default: the newest.")
 def pull(repo: str, out: Path, revision: str | None) -> None:
     """Get a pushed model and check every file of it.

@@ -16,14 +16,12 @@ from cse.cli.adapt import adapt
 from cse.cli.bank import bank
 from cse.cli.encode import encode
 from cse.cli.evaluate import evaluate
-from cse.cli.exchange import import_command, pull, push
-from cse.cli.export import export
+from cse.cli.exchange import export, import_command, pull, push
 from cse.cli.missing import naming_extra
-from cse.cli.options import check_given, settings_from, settings_options
-from cse.cli.preset import preset
+from cse.cli.options import PATH, check_given, data_option, settings_from, settings_options
 from cse.cli.report import compare, report
 from cse.cli.search import index_command, search
-from cse.cli.settings import settings_command
+from cse.cli.settings import preset, settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
 from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
@@ -93,13 +91,9 @@ def cli(debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"
 
 
-cli.add_command(settings_command)
-cli.add_command(preset)
-
-
 @cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
 @settings_options
-@click.option("--out", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Output folder.")
+@click.option("--out", type=PATH, default=PREPARED, show_default=True, help="Output folder.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     """Read and clean the text and write it as Arrow data sets.
 
@@ -124,7 +118,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     "  cse mine -s mine.neighbours=5                            pairs from plain sentences"
 )
 @settings_options
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@data_option
 def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     """Find a hard negative for each prepared pair, or pairs among plain sentences.
 
@@ -140,7 +134,7 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
 
 @cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
 @settings_options
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
+@data_option
 def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
     """Corrupt prepared rows for replaced-token detection.
 
@@ -156,8 +150,8 @@ def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
 @settings_options
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), default=CHECKPOINT, show_default=True, help="Output folder.")
+@data_option
+@click.option("--out", type=PATH, default=CHECKPOINT, show_default=True, help="Output folder.")
 def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None:
     """Train prompts (or the whole model) and keep the best checkpoint.
 
@@ -187,8 +181,8 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     type=click.Choice(["whitening", "discriminant", "linear", "flow", "query_map"]),
     help="Post-processing to add; default: post.kind of params.yaml.",
 )
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--out", type=click.Path(path_type=Path), required=True, help="Folder for the new checkpoint.")
+@data_option
+@click.option("--out", type=PATH, required=True, help="Folder for the new checkpoint.")
 def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, data: Path, out: Path) -> None:
     """Fit whitening, a discriminant, a linear head, flow or a query map and add it to MODEL.
 
@@ -206,20 +200,11 @@ def post(model: str, params: Path, overrides: Sequence[str], kind: str | None, d
     put_behind(model, settings.post, prepared=data, out=out)
 
 
-cli.add_command(evaluate)
-cli.add_command(report)
-cli.add_command(adapt)
-cli.add_command(compare)
-cli.add_command(export)
-
-
-cli.add_command(encode)
-cli.add_command(bank)
-cli.add_command(index_command)
-cli.add_command(search)
-cli.add_command(import_command)
-cli.add_command(push)
-cli.add_command(pull)
+for command in (
+    settings_command, preset, evaluate, report, adapt, compare, export, encode, bank, index_command, search,
+    import_command, push, pull,
+):  # fmt: skip
+    cli.add_command(command)
 
 
 def main() -> None:

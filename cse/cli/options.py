@@ -5,21 +5,25 @@ from __future__ import annotations
 import codecs
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 
+from cse.choices import Provider
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_settings, parse_yaml, set_key
-from cse.stages.common import CHECKPOINT
+from cse.stages.common import CHECKPOINT, PREPARED
 
+PATH = click.Path(path_type=Path)
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-params_option = click.option(
-    "-p", "--params", type=click.Path(path_type=Path), default=PARAMS_FILE, show_default=True, help="Settings file."
-)
+params_option = click.option("-p", "--params", type=PATH, default=PARAMS_FILE, show_default=True, help="Settings file.")
 set_option = click.option(
     "-s", "--set", "overrides", multiple=True, metavar="KEY=VALUE", help="Override a setting; may be repeated."
+)
+data_option = click.option("--data", type=PATH, default=PREPARED, show_default=True, help="Prepared data.")
+device_option = click.option(
+    "--device", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
 )
 
 
@@ -38,6 +42,22 @@ encoding_option = click.option(
 def settings_options(command: _Command) -> _Command:
     """Give a command ``--params`` and ``--set``."""
     return params_option(set_option(command))
+
+
+def json_writer(path: Path | None) -> Callable[[Any], None]:
+    """Refuse a file that no command wrote, before the work; return what writes a tree to it, or does nothing."""
+    from cse.files import is_json_with, write_rounded_json
+    from cse.outputs import check_file, publish_file
+
+    if path is None:
+        return lambda tree: None
+    check_file(path, is_json_with())
+
+    def write(tree: Any) -> None:
+        with publish_file(path) as target:
+            write_rounded_json(target, tree)
+
+    return write
 
 
 def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from cse.cli.options import PATH, json_writer
 from cse.errors import CseError
 from cse.stages.common import RECORDS, REPORT
 
 
 @click.command(epilog="\b\nExamples:\n  cse report\n  cse report data/evaluation runs/evaluation --out report")
-@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default=REPORT, show_default=True, help="Output folder.")
+@click.argument("records", nargs=-1, type=PATH)
+@click.option("--out", type=PATH, default=REPORT, show_default=True, help="Output folder.")
 def report(records: Sequence[Path], out: Path) -> None:
     """Write a report that compares records with the papers.
 
@@ -43,9 +44,9 @@ Examples:
 
 
 @click.command(epilog=_COMPARE_EXAMPLES)
-@click.argument("records", nargs=-1, type=click.Path(path_type=Path))
+@click.argument("records", nargs=-1, type=PATH)
 @click.option("--baseline", help="System to compare all others with; default: each one's bare backbone.")
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Also write the comparisons here.")
+@click.option("--json", "json_path", type=PATH, help="Also write the comparisons here.")
 def compare(records: Sequence[Path], baseline: str | None, json_path: Path | None) -> None:
     """Say which models are better, worse, or not known to differ, on your own tasks and on STS.
 
@@ -55,23 +56,17 @@ def compare(records: Sequence[Path], baseline: str | None, json_path: Path | Non
     """
     from cse.evaluation.comparison import compared_rows
     from cse.evaluation.table import format_rows
-    from cse.files import is_json_with, write_rounded_json
-    from cse.outputs import check_file, publish_file
     from cse.report.comparisons import comparisons
     from cse.report.systems import find_records, group
 
-    if json_path is not None:
-        check_file(json_path, is_json_with())
+    write_json = json_writer(json_path)
     found = comparisons(group(find_records(records or [RECORDS])), baseline)
     if not found:
         raise CseError("nothing to compare: evaluate two models on the same task, with --out")
+    tree = []
     for before, after, results in found:
         click.echo(f"{after.name} ({after.runs}) against {before.name} ({before.runs})")
         click.echo(format_rows(compared_rows(results), "text"))
-    if json_path is not None:
-        tree = [
-            {"before": before.name, "after": after.name, "results": [one.to_dict() for one in results]}
-            for before, after, results in found
-        ]
-        with publish_file(json_path) as target:
-            write_rounded_json(target, {"comparisons": tree})
+        rows = [one.to_dict() for one in results]
+        tree.append({"before": before.name, "after": after.name, "results": rows})
+    write_json({"comparisons": tree})

@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from cse.search.table import Hit, Mode, SearchTable
 
 _provider_option = click.option(
-    "--provider", type=click.Choice(get_args(Provider)), default="auto", show_default=True, help="Where it runs."
+    "--device",
+    "provider",
+    type=click.Choice(get_args(Provider)),
+    default="auto",
+    show_default=True,
+    help="Where it runs.",
 )
 _EXAMPLES = """\b
 Examples:

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 import click
 
-from cse.cli.options import settings_from, settings_options
+from cse.cli.options import PATH, data_option, settings_from, settings_options
 from cse.errors import CseError
 from cse.files import write_json
 from cse.settings import Settings
-from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH, run_safely
+from cse.stages.common import CORRUPTED, MINED, SCRATCH, run_safely
 from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -74,11 +74,11 @@ def sweep_and_confirm(
 
 @click.command()
 @settings_options
-@click.option("--data", type=click.Path(path_type=Path), default=PREPARED, show_default=True, help="Prepared data.")
-@click.option("--mined", type=click.Path(path_type=Path), default=MINED, show_default=True)
-@click.option("--corrupted", type=click.Path(path_type=Path), default=CORRUPTED, show_default=True)
-@click.option("--scratch", type=click.Path(path_type=Path), default=SCRATCH, show_default=True)
-@click.option("--json", "json_path", type=click.Path(path_type=Path), help="Write here where the sweep lies.")
+@data_option
+@click.option("--mined", type=PATH, default=MINED, show_default=True)
+@click.option("--corrupted", type=PATH, default=CORRUPTED, show_default=True)
+@click.option("--scratch", type=PATH, default=SCRATCH, show_default=True)
+@click.option("--json", "json_path", type=PATH, help="Write here where the sweep lies.")
 @trial_options
 def main(
     params: Path, overrides: Sequence[str], data: Path, mined: Path, corrupted: Path, scratch: Path,

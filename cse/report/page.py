@@ -28,6 +28,7 @@ from cse.report.tables import Cell, Table, own_tables, settings_table, systems_t
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
 _MARKUP = re.compile(r"[\\`~$\[\]<>&]|\*(?=\S)|(?<=\S)\*|(?<!\w)_|_(?!\w)")
+_WIDTH = re.compile(r'<svg[^>]* width="([\d.]+)pt"')
 _WIDE = 440  # points: a picture wider than that scrolls sideways on a phone instead of shrinking
 EXAMPLES = 12  # queries per system
 
@@ -84,7 +85,7 @@ def as_html(report: Report) -> str:
         autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=shown_on_page
     )
     environment.filters |= {"inline": _inline, "base64": lambda picture: base64.b64encode(_csv(picture)).decode()}
-    environment.tests["wide"] = lambda picture: _width(picture) > _WIDE
+    environment.tests["wide"] = lambda picture: float(_WIDTH.findall(picture.svg)[0]) > _WIDE
     css, script = (Markup(_packaged(name)) for name in ("report.css", "report.js"))
     return environment.from_string(_packaged(PAGE_FILE)).render(_content(report), css=css, script=script)
 
@@ -146,11 +147,6 @@ def _words(text: str) -> str:
 
 def _csv(picture: Picture) -> bytes:
     return picture.data.encode("utf-8", errors="replace")
-
-
-def _width(picture: Picture) -> float:
-    found = re.search(r'<svg[^>]* width="([\d.]+)pt"', picture.svg)
-    return float(found[1]) if found else 0.0
 
 
 def _inline(picture: Picture) -> Markup:

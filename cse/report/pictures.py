@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import chain, count, groupby
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from cse.evaluation.dev_facts import SPEARMAN, dev_column, dev_label, read_dev_curve
-from cse.evaluation.record import DENSITY_FILE, TSNE_FILE, Record
+from cse.evaluation.record import DENSITY_FILE, TSNE_FILE
 from cse.evaluation.space import ALL
 from cse.files import read_csv
 from cse.report.canvas import COLOURS, DASHES, INK, NARROW, Picture, canvas, panels, short
@@ -27,24 +26,16 @@ MOST_PANELS = 9
 
 def draw_all(systems: Sequence[System]) -> list[Picture]:
     """Draw every figure that has data, in report order."""
-    of_systems = (draw_domain_shift, draw_density_by_gold, draw_density_of_models, draw_tsne)
-    drawn = [draw(systems) for draw in of_systems]
-    pictures: dict[str, Picture] = {}
-    for picture in filter(None, drawn):
-        names = chain([picture.name], (f"{picture.name}-{n}" for n in count(2)))
-        name = next(name for name in names if name not in pictures)
-        pictures[name] = replace(picture, name=name)
-    return list(pictures.values())
+    drawn = (draw_domain_shift, draw_density_by_gold, draw_density_of_models, draw_tsne)
+    return [picture for draw in drawn if (picture := draw(systems)) is not None]
 
 
 def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
     """Bars of standard STS next to CxC-STS (PromCSE figure 1)."""
-    measures = (
-        ("standard STS, average of seven tasks", number_at("Avg.", "all")),
-        ("CxC-STS, image captions", number_at("cxc", "mean")),
-    )
-    found = [(system, [system.spread(figure) for _, figure in measures]) for system in systems]
-    bars = [(system, [s for s in spreads if s is not None]) for system, spreads in found if all(spreads)]
+    labels = ("standard STS, average of seven tasks", "CxC-STS, image captions")
+    figures = (number_at("Avg.", "all"), number_at("cxc", "mean"))
+    found = [(system, [spread for one in figures if (spread := system.spread(one))]) for system in systems]
+    bars = [(system, spreads) for system, spreads in found if len(spreads) == len(labels)]
     if not bars:
         return None
     with canvas(NARROW, 4.2) as (figure, save):
@@ -54,7 +45,7 @@ def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
         lowest, highest = min(values), max(values)
         floor = np.floor(lowest - 0.35 * (highest - lowest) - 0.5)
         for number, (system, spreads) in enumerate(bars):
-            places = np.arange(len(measures)) + (number - (len(bars) - 1) / 2) * width
+            places = np.arange(len(labels)) + (number - (len(bars) - 1) / 2) * width
             heights = [spread.mean - floor for spread in spreads]
             colour = COLOURS[number % len(COLOURS)]
             axes.bar(places, heights, 0.9 * width, bottom=floor, color=colour, label=short(system.name))
@@ -67,13 +58,13 @@ def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
                     f"{spread.mean:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8
                 )
         axes.set_ylim(floor, highest + 0.12 * (highest - floor))
-        axes.set_xticks(range(len(measures)), [label.replace(", ", ",\n") for label, _ in measures])
+        axes.set_xticks(range(len(labels)), [label.replace(", ", ",\n") for label in labels])
         axes.set_ylabel("Spearman * 100")
         _legend_below(figure, axes)
         table = [
             (system.name, label, run.name, f"{value:.4f}")
             for system, spreads in bars
-            for (label, _), spread in zip(measures, spreads, strict=True)
+            for label, spread in zip(labels, spreads, strict=True)
             for run, value in zip(system.records, spread.values, strict=False)
         ]
         return save(
@@ -94,7 +85,8 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
     with panels(len(drawn)) as (figure, grid, save):
         labels: dict[str, Any] = {}
         for (system, points), axes in zip(drawn, grid, strict=False):
-            for level, (group, curve) in enumerate(_curves(points, skip=ALL)):
+            curves = [(group, list(curve)) for group, curve in groupby(points, itemgetter("group")) if group != ALL]
+            for level, (group, curve) in enumerate(curves):
                 x, y = _xy(curve, "cosine", "density")
                 (line,) = axes.plot(x, y, color=LEVELS[level], linewidth=1.6)
                 axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
@@ -123,7 +115,8 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
         for number, (system, points) in enumerate(drawn):
             rows_of_all = [row for row in points if row["group"] == ALL]
             x, y = _xy(rows_of_all, "cosine", "density")
-            axes.plot(x, y, **_line(number), label=short(system.name))
+            colour, dashes = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+            axes.plot(x, y, color=colour, linestyle=dashes, linewidth=1.6, label=short(system.name))
             table += [(system.name, row["cosine"], row["density"]) for row in rows_of_all]
         axes.set_xlabel("cosine of a pair")
         axes.set_ylabel("density")
@@ -150,19 +143,18 @@ def draw_tsne(systems: Sequence[System]) -> Picture | None:
             for number, subset in enumerate(subsets):
                 x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
                 axes.plot(
-                    x, y, "o^sDvPX*"[number], color=COLOURS[number],
+                    x, y, "o^sDvPX*"[number], color=COLOURS[number], label=short(subset),
                     markersize=2, alpha=0.6, linewidth=0, rasterized=True,
                 )  # fmt: skip
             axes.set_title(short(system.name))
-            axes.set_xticks([])
-            axes.set_yticks([])
+            axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
-        marks = [
-            Line2D([], [], marker="o^sDvPX*"[number], color=COLOURS[number], linewidth=0, markersize=6)
-            for number in range(len(subsets))
-        ]
-        named, columns = [short(subset) for subset in subsets], min(4, len(subsets))
-        figure.legend(marks, named, loc="outside lower center", ncols=columns, fontsize=9)
+        marks, named = grid[0].get_legend_handles_labels()
+        legend = figure.legend(
+            marks, named, loc="outside lower center", ncols=min(4, len(named)), fontsize=9, markerscale=3
+        )
+        for mark in legend.get_lines():
+            mark.set_alpha(1)
         return save(
             "projection",
             "Sentences in the plane (t-SNE)",
@@ -181,26 +173,13 @@ def _with_table(
 
 
 def _drawn_task(drawn: Iterable[tuple[System, Any]]) -> str:
-    tasks = dict.fromkeys(_task_of(system.first) for system, _ in drawn)
-    return f"Pairs of {', '.join(tasks)}" + (" test" if list(tasks) == ["STS-B"] else "")
-
-
-def _task_of(record: Record) -> str:
-    rows_of_pairs = record.table("pairs.csv")
-    return rows_of_pairs[0]["task"] if rows_of_pairs else "the first task"
-
-
-def _curves(points: list[dict[str, str]], skip: str) -> list[tuple[str, list[dict[str, str]]]]:
-    curves = [(name, list(curve)) for name, curve in groupby(points, key=lambda row: row["group"])]
-    return [(name, curve) for name, curve in curves if name != skip]
+    pairs = [system.first.table("pairs.csv") for system, _ in drawn]
+    tasks = list(dict.fromkeys(rows[0]["task"] if rows else "the first task" for rows in pairs))
+    return f"Pairs of {', '.join(tasks)}" + (" test" if tasks == ["STS-B"] else "")
 
 
 def _xy(table: list[dict[str, str]], x: str, y: str) -> tuple[list[float], list[float]]:
     return [float(row[x]) for row in table], [float(row[y]) for row in table]
-
-
-def _line(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "linestyle": DASHES[number % len(DASHES)], "linewidth": 1.6}
 
 
 def _legend_below(figure: Figure, axes: Axes) -> None:

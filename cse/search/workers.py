@@ -97,7 +97,7 @@ def _crew(ray: Any, jobs: int, workers: int, provider: str) -> Crew:
     """Give each worker a CPU and, with CUDA, its share of the GPUs."""
     there, gpu = with_more(ray), provider == "cuda"
     if gpu and not gpus_each(there, 1):
-        raise CseError("--provider cuda: Ray sees no GPU beside a CPU; use --provider cpu")
+        raise CseError("--device cuda: Ray sees no GPU beside a CPU; use --device cpu")
     crew = largest_crew(ray, workers, workers, gpu=gpu)
     if crew.workers < workers:
         raise CseError(

@@ -17,14 +17,12 @@ class Options(BaseModel):
 
     model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
     name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
-    provider: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
+    device: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: one per usable CPU.")
     max_texts: int = Field(2048, ge=1, description="Most texts in a request.")
     max_characters: int = Field(100_000, ge=1, description="Most characters in a text.")
     max_body: int = Field(16 * 2**20, ge=1024, description="Most bytes in a request.")
-    max_connections: int = Field(
-        8192, ge=1, description="Most connections; beyond them the longest silent one is closed."
-    )
+    max_connections: int = Field(8192, ge=1, description="Most connections; beyond them requests get 503.")
     max_queue_tokens: int = Field(262_144, ge=1, description="Tokens that may wait; beyond them requests get 429.")
     batch_tokens: int | None = Field(
         None, ge=1, description="Tokens of a batch, padding included; default: 384 on a CPU, 16384 on a GPU."

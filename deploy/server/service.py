@@ -244,7 +244,7 @@ class Service:
 
     def _load(self, folder: Path, name: str, version: str | None) -> Served:
         options = self.options
-        found = {"provider": options.provider, "threads": options.threads, "kept_bytes": options.max_domain_bytes}
+        found = {"provider": options.device, "threads": options.threads, "kept_bytes": options.max_domain_bytes}
         served = Served.load(folder, options.name or name, version, **found)
         served.encoder.on_beyond = self.metrics.beyond.labels(served.name).inc
         return served

@@ -16,6 +16,10 @@ from tests.cli.workspace import Outcome, write_params, write_prepared
 Run = Callable[..., Outcome]
 
 
+class _Stdin(io.BytesIO):
+    name = "<stdin>"
+
+
 @pytest.fixture
 def cse(monkeypatch, capsys) -> Run:
     """Run the command line in this process: ``cse("encode", "model", stdin=b"...")``."""
@@ -28,7 +32,7 @@ def cse(monkeypatch, capsys) -> Run:
 
     def run(*args, stdin: bytes = b"") -> Outcome:
         monkeypatch.setattr(sys, "argv", ["cse", *map(str, args)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin), encoding="utf-8"))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(_Stdin(stdin), encoding="utf-8"))
         capsys.readouterr()
         with pytest.raises(SystemExit) as left:
             main()

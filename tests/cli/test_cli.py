@@ -89,45 +89,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
 # ---- mistakes -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["train", "--lenght", "3"], "No such option '--lenght'"),
-        (["train", "-s", "train.epochs"], "--set train.epochs: write it as KEY=VALUE"),
-        (["train", "-s", "train.epochs=[2"], "--set train.epochs=[2: '[2' is not a YAML value"),
-        (["train", "-s", "train.epochs=2024-13-45"], "'2024-13-45' is not a YAML value"),
-        (["train", "-s", "data.train_path="], "data.train_path: input should be a valid string, found None"),
-        (["train", "-s", "train.epochs=two"], "train.epochs: input should be a valid integer, found 'two'"),
-        (["train", "-s", "train=2"], "train: "),
-        (["train", "-p", "other.yaml"], "other.yaml: no such file"),
-        (["train", "--data", "nowhere"], "nowhere: no prepared data; run `cse prepare`"),
-        (["encode", "params.yaml", "--out", "x.npy"], "params.yaml: a file; name the folder of a checkpoint"),
-        (["encode", "data/bundle"], "--out"),
-        (["encode", "data/bundle", "--out", "x.npy", "--batch-size", "0"], "--batch-size"),
-        (
-            ["encode", "data/checkpoint", "--out", "x.npy", "--device", "openvino"],
-            "--device openvino: data/checkpoint is no bundle or bank; make one with `cse export`",
-        ),
-        (["evaluate", "data/bundle", "--data", "nowhere"], "--data nowhere: no such file or folder"),
-        (["evaluate", "data/bundle", "--format", "html"], "--format"),
-    ],
-    ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
-)
-def test_mistake_is_one_line(cse, project, args, message):
-    before = contents(project)
-    done = cse(*args, stdin=b"a cat\n")
-    assert message in done.refused()
-    assert done.out == ""
-    assert contents(project) == before, "a refused command changed something"
-
-
-@pytest.mark.parametrize("command", ["train", "evaluate", "export"])
-def test_nothing_prepared_says_what_to_run(cse, empty, tiny_folders, command):
-    (empty / "params.yaml").write_text(f"backbone: {{name: {tiny_folders['bert']}}}\n")
-    line = cse(command).refused()
-    assert "cse prepare" in line or "cse train" in line
-
-
 def test_no_params_says_how_to_get_one(cse, empty):
     assert cse("train").refused() == "params.yaml: no such file; `cse preset use NAME` writes one"
 
@@ -400,6 +361,7 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
     assert table.count("\n") == 2, "one task: one row"
     assert rows == "data/bundle: trained on triplets.csv, 24 triplets\n"
     assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
+    assert "--data nowhere: no such file or folder" in cse("evaluate", "data/bundle", "--data", "nowhere").refused()
 
 
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):

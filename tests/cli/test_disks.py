@@ -66,48 +66,28 @@ def disk(whole, tmp_path, monkeypatch) -> Path:
     return folder
 
 
-def drafts(folder: Path) -> list[Path]:
-    return [path for pattern in (".*.cse-tmp-*", ".*.cse-old-*", ".cse-drafts/*-*") for path in folder.rglob(pattern)]
-
-
-def stays(folder: Path, before: dict[str, bytes]) -> None:
-    """Nothing that was there has changed, and no draft is left."""
-    after = contents(folder)
-    assert [name for name, content in before.items() if after.get(name) != content] == []
-    assert drafts(folder) == []
-
-
+@pytest.mark.parametrize("fault", ["full", "read-only"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_full_disk(cse, disk, name, request):
-    if name == "export":
-        request.getfixturevalue("traced_anew")
+def test_a_disk_that_takes_no_more(cse, disk, name, fault, request):
     command, where, file_bytes = COMMANDS[name]
-    if name == "index":
+    if fault == "full" and name == "export":
+        request.getfixturevalue("traced_anew")
+    if fault == "full" and name == "index":
         shutil.rmtree(disk / "vectors")
     before = contents(disk)
-    with full_disk(file_bytes):
+    with full_disk(file_bytes) if fault == "full" else read_only(disk):
         done = cse(*command)
     assert done.code == 2, done.err
     line = done.err.splitlines()[-1]
-    assert line.startswith("error: no space left while writing ")
-    assert where in line
-    assert "Traceback" not in done.err
-    stays(disk, before)
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_a_disk_that_is_read_only(cse, disk, name):
-    command, where, _ = COMMANDS[name]
-    before = contents(disk)
-    with read_only(disk):
-        done = cse(*command)
-    assert done.code == 2, done.err
-    line = done.err.splitlines()[-1]
-    assert line.startswith("error: Permission denied: ")
+    says = {"full": "no space left while writing ", "read-only": "Permission denied: "}
+    assert line.startswith(f"error: {says[fault]}")
     assert where in line
     assert ".cse-tmp-" not in line, "a name that nobody gave"
     assert "Traceback" not in done.err
-    stays(disk, before)
+    after = contents(disk)
+    assert [path for path, content in before.items() if after.get(path) != content] == []
+    drafts = (".*.cse-tmp-*", ".*.cse-old-*", ".cse-drafts/*-*")
+    assert [path for pattern in drafts for path in disk.rglob(pattern)] == []
 
 
 def test_the_line_names_what_the_user_named():

@@ -56,6 +56,22 @@ MISTAKES = {
     ),
     "encode data/checkpoint intent.csv --out x.npy": "Invalid value for '[TEXT]': 'intent.csv': No such file",
     "train": "data/prepared: no prepared data; run `cse prepare`",
+    "train --data nowhere": "nowhere: no prepared data; run `cse prepare`",
+    "train --lenght 3": "No such option '--lenght'",
+    "train -p other.yaml": "other.yaml: no such file",
+    "train -s train.epochs": "--set train.epochs: write it as KEY=VALUE",
+    "train -s train.epochs=[2": "--set train.epochs=[2: '[2' is not a YAML value",
+    "train -s train.epochs=2024-13-45": "--set train.epochs=2024-13-45: '2024-13-45' is not a YAML value",
+    "train -s train.epochs=two": "params.yaml: train.epochs: input should be a valid integer, found 'two'",
+    "train -s train=2": "params.yaml: train: input should be a valid dictionary",
+    "train -s data.train_path=": "params.yaml: data.train_path: input should be a valid string, found None",
+    "encode params.yaml intents.csv --out x.npy": "params.yaml: a file; name the folder of a checkpoint",
+    "encode data/bundle": "Missing option '--out'",
+    "encode data/bundle --out x.npy --batch-size 0": "Invalid value for '--batch-size'",
+    "encode data/checkpoint intents.csv --out x.npy --device openvino": (
+        "--device openvino: data/checkpoint is no bundle or bank; make one with `cse export`"
+    ),
+    "evaluate data/bundle --format html": "Invalid value for '--format'",
     "export": "data/prepared: no prepared data; run `cse prepare`",
     "export data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
     "evaluate data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
@@ -92,7 +108,9 @@ def told(tmp_path_factory) -> dict[str, tuple[int, str, list[str]]]:
         cwd=folder, env=os.environ | {"PYTHONPATH": str(ROOT)},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    found = [json.loads(line) for line in done.stdout.splitlines()]
+    left = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert left == {*FILES, "params.yaml"}, "a refused command wrote something"
     return {line: (code, error, slow) for line, code, error, slow in found}
 
 

@@ -60,7 +60,7 @@ def file(tmp_path) -> Path:
 
 
 def test_lines_become_json_lines(embed, bundle, expected, file):
-    out, err = embed(bundle, file, "--provider", "cpu")
+    out, err = embed(bundle, file, "--device", "cpu")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["text"] for row in rows] == LINES
     np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
@@ -140,7 +140,7 @@ def test_it_needs_only_what_the_small_installation_brings(bundle):
     script = f"""
 import json, runpy, sys
 before = set(sys.modules)
-sys.argv = ["embed.py", {str(bundle)!r}, "--provider", "cpu"]
+sys.argv = ["embed.py", {str(bundle)!r}, "--device", "cpu"]
 sys.stderr.isatty = lambda: False
 try:
     runpy.run_path({str(SCRIPT)!r}, run_name="__main__")

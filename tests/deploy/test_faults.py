@@ -45,36 +45,27 @@ def connected(server):
     return socket.create_connection(server.address, timeout=30)
 
 
-def test_a_thousand_silent_connections_are_hung_up_on_and_hold_nobody_up(small_bundle, tmp_path):
+def test_a_thousand_silent_connections_hold_nobody_up(small_bundle, tmp_path):
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    with serving(small_bundle, "--receive-timeout", 6, log=tmp_path / "log") as server:
+    with serving(small_bundle, log=tmp_path / "log") as server:
         server.post("/v1/embeddings", BODY)
         before = server.memory()
         silent = [connected(server) for _ in range(1000)]
         wait_for(lambda: server.metric("cse_connections ") >= 1000)
         assert server.post("/v1/embeddings", BODY).status_code == 200
-        assert server.metric("cse_connections ") >= 1000, "they are still there"
-        wait_for(lambda: server.metric("cse_connections ") < 10, seconds=20)
-        assert all(one.recv(1) == b"" for one in silent[::100]), "the server hung up"
         assert server.memory() - before < 30 * 2**20
         for one in silent:
             one.close()
 
 
-def test_beyond_the_most_connections_the_longest_silent_one_gives_way(small_bundle, tmp_path):
+def test_beyond_the_most_connections_requests_are_refused(small_bundle, tmp_path):
     with serving(small_bundle, "--max-connections", 20, log=tmp_path / "log") as server:
-        silent = []
-        for _ in range(60):
-            silent.append(connected(server))
-            silent[-1].sendall(b"GET / HTTP/1.1\r\n")
-        assert [ended(one) for one in silent[:40]] == [b""] * 40, "the first to come have been silent longest"
-        assert server.post("/v1/embeddings", BODY).status_code == 200
-        assert server.metric("cse_connections ") <= 20
-        silent[-1].sendall(b"Host: localhost\r\n\r\n")
-        assert silent[-1].recv(64).startswith(b"HTTP/1.1 200"), "those who stayed are answered"
+        silent = [connected(server) for _ in range(19)]
+        wait_for(lambda: server.get("/health").status_code == 503)
         for one in silent:
             one.close()
+        wait_for(lambda: server.get("/health").status_code == 200)
 
 
 @pytest.fixture(scope="module")
@@ -128,24 +119,6 @@ def test_a_slow_reader_holds_nobody_up(server):
         assert server.post("/v1/embeddings", BODY).status_code == 200
     for one in slow:
         one.close()
-
-
-@pytest.mark.slow
-def test_a_reader_who_does_not_read_is_hung_up_on(small_bundle, tmp_path):
-    request = written(BODY | {"input": ["the cat sat"] * 50_000})  # more than the sockets hold
-    with (
-        serving(small_bundle, "--timeout", 10, "--max-texts", 50_000, log=tmp_path / "log") as server,
-        connected(server) as slow,
-    ):
-        slow.sendall(request)  # with the usual buffer: what lies in the sockets takes minutes through a small one
-        assert slow.recv(16).startswith(b"HTTP/1.1 200")
-        wait_for(lambda: server.metric("cse_connections ") == 1, seconds=40)  # the one that asks
-        received = 0
-        with contextlib.suppress(ConnectionResetError):
-            while chunk := slow.recv(65536):
-                received += len(chunk)
-        assert received < 5_000_000, "the answer was not finished"
-        assert server.post("/v1/embeddings", BODY).status_code == 200
 
 
 def test_a_full_queue_answers_429_and_every_request_is_answered(small_bundle, tmp_path):
@@ -246,29 +219,6 @@ def ended(one, seconds=15):
 
 def asked(one, method="GET", path="/health", *headers):
     one.sendall("\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode())
-
-
-def test_every_head_has_a_clock_and_a_size(hurried):
-    for begun in (b"GET /health HTTP/1.1\r\nHost: loc", b"\r\n", b"GET /"):
-        with connected(hurried) as one:
-            for _ in range(2):  # the connection is kept
-                asked(one)
-                answer = b""
-                while b"ok" not in answer:  # head and body may come apart
-                    answer += one.recv(4096)
-                assert answer.startswith(b"HTTP/1.1 200")
-            one.sendall(begun)
-            assert ended(one) == b""
-    for begin, more in ((b"X: ", b"x" * 4096), (b"", b"X: y\r\n" * 700)):
-        with connected(hurried) as one:
-            sent = 0
-            with contextlib.suppress(ConnectionError):
-                one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n" + begin)
-                while sent < 20 * 2**20:
-                    one.sendall(more)
-                    sent += len(more)
-            assert sent < 20 * 2**20, "the server hung up"
-    assert hurried.get("/health").status_code == 200
 
 
 def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):

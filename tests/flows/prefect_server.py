@@ -193,13 +193,6 @@ def prefect_server(folder: Path) -> Iterator[PrefectServer]:
                 process.kill()
 
 
-def run_deployment(server: PrefectServer, workspace: Workspace, name: str, *options: str, fails: bool = False) -> str:
-    """Run ``cse flow run`` in the client's shell and return what it wrote."""
-    workspace = Workspace(workspace.folder)
-    workspace.environment |= server.environment
-    return workspace.run("cse", "flow", "run", name, *options, fails=fails)
-
-
 def end_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
     """End the process group that a process leads, by id."""
     with contextlib.suppress(ProcessLookupError):

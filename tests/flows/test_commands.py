@@ -71,24 +71,10 @@ def test_a_pipeline_that_is_not_up_to_date_gets_no_version(repository, monkeypat
     assert call(models_command, "list").count("sentence-encoder@") == 0
 
 
-@pytest.mark.parametrize("name", ["a/b/c", "/"])
-def test_a_deployment_has_a_flow_and_a_name(name):
-    assert "not a deployment; write FLOW/NAME, for instance train-cse/local" in refuses(flow_command, "run", name)
-
-
-def test_without_a_server_the_two_ways_out_are_named(monkeypatch, tmp_path):
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
-    message = refuses(flow_command, "run", "train-cse")
-    assert "`prefect server start`" in message
-    assert "`cse flow train` needs none" in message
-
-
-@pytest.mark.parametrize("command", [("run", "train-cse"), ("train",), ("deploy",)])
-def test_a_server_that_is_away_is_one_line(command, repository, monkeypatch):
+def test_a_server_that_is_away_is_one_line(repository, monkeypatch):
     monkeypatch.chdir(repository)
     with temporary_settings({PREFECT_API_URL: "http://127.0.0.1:9/api"}):
-        assert "http://127.0.0.1:9/api: the Prefect server does not answer" in refuses(flow_command, *command)
+        assert "http://127.0.0.1:9/api: the Prefect server does not answer" in refuses(flow_command, "train")
 
 
 def test_a_sweep_is_over_lists():

@@ -85,10 +85,11 @@ def test_checking_leaves_the_file_alone(tmp_path):
     assert settings.prompt.kind == "key_value"
     assert settings_of_run(params, None, {"train.epochs": 1})[1] is False, "as it is already"
     assert params.read_text() == text
-    with pytest.raises(CseError, match="no such preset"):
-        settings_of_run(params, "promcse", {})
-    with pytest.raises(CseError, match=r"train\.epochs"):
-        settings_of_run(params, None, {"train.epochs": -1})
+    with pytest.raises(CseError, match="promse-eh: no such preset; did you mean 'promcse-eh-"):
+        settings_of_run(params, "promse-eh", {})
+    for key, value, says in (("train.epochs", -1, r"train\.epochs"), ("train.epoch", 2, "did you mean 'train.epochs'")):
+        with pytest.raises(CseError, match=says):
+            settings_of_run(params, None, {key: value})
     assert params.read_text() == text
 
 

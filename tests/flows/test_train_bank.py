@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import Any
 
 import pytest
 
-from tests.flows.test_train_cse import environment_of, nothing_is_left
+from tests.flows.runs import run_script
 from tests.pipeline.test_domains import write_domain
-from tests.pipeline.workspace import ROOT, Workspace, tiny_clone
+from tests.pipeline.workspace import Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -24,33 +23,23 @@ VERSIONS = [f"sentence-encoder-{name}@v1.0.0" for name in DOMAINS]
 # Runs the flow four times on one temporary server: the first time; again; when a domain has left the bank, with a
 # tolerance that none can keep; after the rows of one domain changed and those of another broke.
 SCRIPT = """
-import hashlib, json, subprocess, time
+import hashlib, json, subprocess
 from pathlib import Path
 from prefect.artifacts import Artifact
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter
 from dvc.repo import Repo
 from cse.export.domains import remove_domain
 from flows.server import quiet_server
 from flows.train_bank import train_bank
+from tests.flows.runs import run as run_flow
 from tests.pipeline.workspace import Workspace, write_triplets
 
 def run():
-    state = train_bank(return_state=True)
-    chosen = FlowRunFilter(id={"any_": [state.state_details.flow_run_id]})
-    with get_client(sync_client=True) as client:
-        for _ in range(100):  # task runs reach the server a little later
-            tasks = client.read_task_runs(flow_run_filter=chosen)
-            if len(tasks) >= 2 and all(task.state.is_final() for task in tasks):
-                break
-            time.sleep(0.2)
-    tasks.sort(key=lambda task: task.start_time)
+    one = run_flow(train_bank, 2)
     with Repo(".") as repo:
         stale = sorted(repo.status(targets=["domain"]))
     bank = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in Path("data/bank/domains").iterdir()}
     tags = subprocess.run(["git", "tag"], capture_output=True, text=True, check=True).stdout.split()
-    return {"state": state.type.value, "message": state.message, "tasks": [[t.name, t.state.name] for t in tasks],
-            "table": json.loads(Artifact.get("domains").data), "stale": stale, "bank": bank, "tags": tags}
+    return one | {"table": json.loads(Artifact.get("domains").data), "stale": stale, "bank": bank, "tags": tags}
 
 with quiet_server():
     found = [run(), run()]
@@ -61,33 +50,23 @@ with quiet_server():
     write_triplets(Path("data/raw/tickets/train/rows.csv"), 48, 12)
     Path("data/raw/mail/train/rows.csv").write_text("text,label\\nthe cat sits,yes\\n")
     found.append(run())
-Path("../found.json").write_text(json.dumps(found))
 """
 
 
 @pytest.fixture(scope="module")
-def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
+def flow_run(tmp_path_factory) -> tuple[Workspace, str, list[dict[str, Any]]]:
     workspace = tiny_clone(
         tmp_path_factory.mktemp("bank") / "clone", bank__domains=DOMAINS, promotion__dev_tolerance=1000.0
     )
     for seed, name in enumerate(DOMAINS, start=5):
         write_domain(workspace, name, seed, rows=48)
     workspace.commit()
-    try:
-        done = subprocess.run(
-            [workspace.python, "-c", SCRIPT], cwd=workspace.folder,
-            env=environment_of(workspace) | {"PYTHONPATH": str(ROOT)},  # for tests; the clone's own code comes first
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
-    finally:
-        nothing_is_left(workspace)
-    return workspace, done.stdout
+    return workspace, *run_script(workspace, SCRIPT)
 
 
 @pytest.fixture(scope="module")
 def found(flow_run) -> list[dict[str, Any]]:
-    return json.loads((flow_run[0].folder.parent / "found.json").read_text())
+    return flow_run[2]
 
 
 def column(run: dict[str, Any], key: str) -> dict[str, Any]:

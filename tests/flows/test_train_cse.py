@@ -9,11 +9,10 @@ import subprocess
 import sys
 import time
 
-import psutil
 import pytest
 
 from flows.artifacts import read_shortfall
-from tests.flows.prefect_server import new_home, processes_with
+from tests.flows.runs import environment_of, run_script
 from tests.pipeline.workspace import STAGES, Workspace, tiny_clone
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -21,29 +20,13 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 # Runs the flow four times against one temporary server: as it is, with a stage more, with a stage that fails, and with
 # one that fails once.
 SCRIPT = """
-import json, time
-from pathlib import Path
-from prefect.client.orchestration import get_client
-from prefect.client.schemas.filters import FlowRunFilter
+import json
 from flows.server import quiet_server
 from flows.train_cse import train_cse
-
-def run():
-    state = train_cse(return_state=True)
-    chosen = FlowRunFilter(id={"any_": [state.state_details.flow_run_id]})
-    with get_client(sync_client=True) as client:
-        for _ in range(100):  # task runs reach the server a little later
-            tasks = client.read_task_runs(flow_run_filter=chosen)
-            if len(tasks) >= 4 - 3 * state.is_failed() and all(task.state.is_final() for task in tasks):
-                break
-            time.sleep(0.2)
-        name = client.read_flow(client.read_flow_run(state.state_details.flow_run_id).flow_id).name
-    tasks.sort(key=lambda task: task.start_time)
-    return {"flow": name, "state": state.type.value, "name": state.name, "message": state.message,
-            "tasks": [[task.name, task.state.name] for task in tasks]}
+from tests.flows.runs import run
 
 with quiet_server():
-    found = [run()]
+    found = [run(train_cse, 4)]
     with open("dvc.yaml", "r+") as file:
         text = file.read().replace("\\nartifacts:", '''
   a-summary:
@@ -54,54 +37,28 @@ with quiet_server():
 artifacts:''')
         file.seek(0)
         file.write(text)
-    found.append(run())
+    found.append(run(train_cse, 4))
     with open("dvc.yaml", "w") as file:
         file.write(text.replace("cp data/bundle/bundle.json", "echo the reason; false"))
-    found.append(run())
+    found.append(run(train_cse, 4))
     with open("once.sh", "w") as file:
         file.write("test -f ../tried && exec cp data/bundle/bundle.json data/summary.json\\n"
                    "touch ../tried; echo error: the hub is away; exit 75\\n")
     with open("dvc.yaml", "w") as file:
         file.write(text.replace("cp data/bundle/bundle.json data/summary.json", "sh once.sh"))
-    found.append(run())
-Path("../found.json").write_text(json.dumps(found))
+    found.append(run(train_cse, 4))
 """
 
 
-def environment_of(workspace: Workspace) -> dict[str, str]:
-    return workspace.environment | {
-        "PREFECT_HOME": str(new_home(workspace.folder.parent / "prefect")),
-        "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-        "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
-        "DO_NOT_TRACK": "1",
-    }
-
-
-def nothing_is_left(workspace: Workspace) -> None:
-    _, left = psutil.wait_procs(processes_with("PREFECT_HOME", environment_of(workspace)["PREFECT_HOME"]), timeout=20)
-    names = [" ".join(process.cmdline()) for process in left]
-    for process in left:
-        process.kill()
-    assert names == [], "the flow left processes behind"
-
-
 @pytest.fixture(scope="module")
-def flow_run(tmp_path_factory) -> tuple[Workspace, str]:
+def flow_run(tmp_path_factory) -> tuple[Workspace, str, list[dict]]:
     workspace = tiny_clone(tmp_path_factory.mktemp("flow") / "clone")
-    try:
-        done = subprocess.run(
-            [workspace.python, "-c", SCRIPT], cwd=workspace.folder, env=environment_of(workspace),
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=400,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout
-    finally:
-        nothing_is_left(workspace)
-    return workspace, done.stdout
+    return workspace, *run_script(workspace, SCRIPT)
 
 
 @pytest.fixture(scope="module")
 def found(flow_run) -> list[dict]:
-    return json.loads((flow_run[0].folder.parent / "found.json").read_text())
+    return flow_run[2]
 
 
 def test_one_task_per_stage_in_graph_order(flow_run, found):

@@ -90,7 +90,7 @@ def with_vectors(command, tmp_path_factory) -> Path:
     write_bundle_of_words(folder / "data/bundle", [CARD, *CORPUS])
     (folder / "sentences.txt").write_text("".join(f"{text}\n" for text in CORPUS), encoding="utf-8")
     for words in COMMANDS:
-        command(folder, *words[1:], "--provider", "cpu")
+        command(folder, *words[1:], "--device", "cpu")
     return folder
 
 

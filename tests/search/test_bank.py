@@ -87,7 +87,7 @@ def run(cse, monkeypatch):  # noqa: F811
     monkeypatch.setattr(module, "_COMMIT_ROWS", 10)
 
     def index(corpus, out, model, *options):
-        return cse("index", corpus, "--out", out, "--model", model, "--provider", "cpu", *options)
+        return cse("index", corpus, "--out", out, "--model", model, "--device", "cpu", *options)
 
     return index
 
@@ -253,7 +253,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
 
 def nearest(cse, folder, query, *options):  # noqa: F811
     """The cosines of the five rows found."""
-    done = cse("search", folder, query, "-k", 5, "--json", "--provider", "cpu", "--mode", "vectors", *options)
+    done = cse("search", folder, query, "-k", 5, "--json", "--device", "cpu", "--mode", "vectors", *options)
     assert done.code == 0, done.err
     return [hit["cosine"] for hit in json.loads(done.out)["hits"]]
 

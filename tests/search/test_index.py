@@ -36,7 +36,7 @@ def run(cse, bundle, monkeypatch):  # noqa: F811
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def index(corpus, out, *options):
-        return cse("index", corpus, "--out", out, "--model", bundle, "--provider", "cpu", *options)
+        return cse("index", corpus, "--out", out, "--model", bundle, "--device", "cpu", *options)
 
     return index
 
@@ -60,7 +60,7 @@ def embedded(monkeypatch):
 
 
 def found(cse, out, *arguments):  # noqa: F811
-    done = cse("search", out, *arguments, "--json", "--provider", "cpu")
+    done = cse("search", out, *arguments, "--json", "--device", "cpu")
     assert done.code == 0, done.err
     return [json.loads(line)["hits"] for line in done.out.splitlines()]
 
@@ -339,7 +339,7 @@ def test_a_query_needs_the_same_model(cse, run, corpus, tmp_path, bundle):  # no
     out, other = tmp_path / "out", write_bundle_of_words(tmp_path / "other", TEXTS)
     run(corpus, out)
     assert "not the model that made" in cse("search", out, "dog", "--model", other).refused()
-    line = cse("index", corpus, "--out", out, "--model", other, "--provider", "cpu").refused()
+    line = cse("index", corpus, "--out", out, "--model", other, "--device", "cpu").refused()
     assert (
         line == f"{out}: made from different input: the model is different; use another --out, or --again to start over"
     )
@@ -467,7 +467,7 @@ def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path
     role_texts = {"query": "query: ", "passage": "passage: "}
     asymmetric = write_bundle_of_words(tmp_path / "asymmetric", [*TEXTS, *role_texts.values()], texts=role_texts)
     encoder, out = OnnxEncoder(asymmetric, provider="cpu"), tmp_path / "out"
-    run = ("index", corpus, "--out", out, "--model", asymmetric, "--provider", "cpu", "--role")
+    run = ("index", corpus, "--out", out, "--model", asymmetric, "--device", "cpu", "--role")
     assert cse(*run, "passage").code == 0
     rows = encoder.encode(TEXTS, role="passage")
     np.testing.assert_allclose(read_vectors(out)[1], rows, atol=1e-6)

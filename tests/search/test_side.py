@@ -57,7 +57,7 @@ def made(cse, tmp_path, monkeypatch):  # noqa: F811
 
     def run(model, *options):
         out = tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
-        done = cse("index", corpus, "--out", out, "--model", model, "--provider", "cpu", *options)
+        done = cse("index", corpus, "--out", out, "--model", model, "--device", "cpu", *options)
         return done if done.code else out
 
     return run
@@ -127,7 +127,7 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
     corpus = write_txt(tmp_path / "corpus.jsonl", rows)
     out = tmp_path / "vectors"
-    options = ("--model", bank, "--domain-column", "queue", "--provider", "cpu")
+    options = ("--model", bank, "--domain-column", "queue", "--device", "cpu")
     assert cse("index", corpus, "--out", out, *options).code == 0
     onnx = OnnxEncoder(bank, provider="cpu")
     bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)

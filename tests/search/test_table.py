@@ -52,7 +52,7 @@ def make(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
 
     def run(rows, name, *options, model=bundle):
         corpus = write_jsonl(tmp_path / f"{name}.jsonl", rows)
-        done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--provider", "cpu", *options)
+        done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--device", "cpu", *options)
         assert done.code == 0, done.err
         return tmp_path / name
 
@@ -71,7 +71,7 @@ def table(make, tmp_path, bundle):
 
 
 def answers(cse, folder, *options, queries=QUERIES):  # noqa: F811
-    done = cse("search", folder, *queries, "--json", "--provider", "cpu", *options)
+    done = cse("search", folder, *queries, "--json", "--device", "cpu", *options)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
 
@@ -158,10 +158,10 @@ def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):
 
 def test_what_is_printed_says_how_well_a_row_fits(cse, table):  # noqa: F811
     (hit,) = answers(cse, table, "-k", 1, queries=["cat"])[0]["hits"]
-    line = cse("search", table, "cat", "-k", 1, "--provider", "cpu").out
+    line = cse("search", table, "cat", "-k", 1, "--device", "cpu").out
     both = f"vectors  {hit['cosine']:.2f}  words {hit['bm25']:5.2f}"
     assert line == f"   1  {hit['score']:7.4f}  {both}  {hit['id']}  {hit['text']}\n"
-    assert "  words     -  " in cse("search", table, "!!!", "-k", 1, "--provider", "cpu").out
+    assert "  words     -  " in cse("search", table, "!!!", "-k", 1, "--device", "cpu").out
 
 
 def test_a_terminal_that_lacks_characters(make, monkeypatch):
@@ -197,7 +197,7 @@ def test_a_terminal_that_lacks_characters(make, monkeypatch):
 def test_a_filter_leaves_rows_that_meet_it(cse, table, mode, condition, holds):  # noqa: F811
     every = answers(cse, table, "--mode", mode, "-k", 44)
     left = answers(cse, table, "--mode", mode, "-k", 44, "--where", condition)
-    none = cse("search", table, "dog", "--mode", mode, "--where", "year < 0", "--provider", "cpu")
+    none = cse("search", table, "dog", "--mode", mode, "--where", "year < 0", "--device", "cpu")
     assert (none.code, none.out, none.err) == (0, "", "dog: nothing found\n")
     rows = {row["id"]: row for row in ROWS}
     for before, after in zip(every, left, strict=True):
@@ -292,7 +292,7 @@ def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, dama
     write_jsonl(folder.with_suffix(".jsonl"), ROWS)
     for command in (("search", folder, "dog"), ("index", "--out", folder, "--verify"), run):
         assert "--again" in cse(*command).refused(), command
-    assert cse(*run, "--again", "--provider", "cpu").code == 0
+    assert cse(*run, "--again", "--device", "cpu").code == 0
     assert answers(cse, folder) == before
     assert cse("index", "--out", folder, "--verify").code == 0
 
@@ -375,8 +375,8 @@ def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_pat
     (tmp_path / "task/qrels").mkdir()
     (tmp_path / "task/qrels/test.tsv").write_text("\n".join(lines))
     folder = tmp_path / "search"
-    assert cse("index", tmp_path / "task", "--out", folder, "--model", bundle, "--provider", "cpu").code == 0
-    done = cse("search", folder, "--task", tmp_path / "task", "--json", "--provider", "cpu")
+    assert cse("index", tmp_path / "task", "--out", folder, "--model", bundle, "--device", "cpu").code == 0
+    done = cse("search", folder, "--task", tmp_path / "task", "--json", "--device", "cpu")
     scores = json.loads(done.out)
     assert list(scores) == ["hybrid", "vectors", "words"]
     for mode, values in scores.items():
@@ -387,7 +387,7 @@ def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_pat
             ideal = sum(g / np.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)))
             gains.append(gain / ideal)
         assert values["nDCG@10"] == pytest.approx(100 * np.mean(gains)), mode
-    header, *rows = cse("search", folder, "--task", tmp_path / "task", "--provider", "cpu").out.splitlines()
+    header, *rows = cse("search", folder, "--task", tmp_path / "task", "--device", "cpu").out.splitlines()
     assert header.split() == ["nDCG@10", "MRR@10", "recall@10", "recall@100"]
     assert rows[0].split()[:2] == ["hybrid", f"{scores['hybrid']['nDCG@10']:.2f}"]
     other = make(documents[:9], "few")

@@ -37,7 +37,7 @@ def start(bundle):  # noqa: F811
         command = [sys.executable, "-c", small, "index", corpus, "--out", out, "--model", bundle]
         environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
         return subprocess.Popen(
-            [*map(str, command), "--workers", str(workers), "--provider", "cpu", "--kind", "exact"],
+            [*map(str, command), "--workers", str(workers), "--device", "cpu", "--kind", "exact"],
             stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment,
         )  # fmt: skip
 
