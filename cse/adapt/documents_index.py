@@ -33,7 +33,8 @@ def index_documents(data: DataSettings, out: Path) -> str:
     if find_spec("lancedb") is None:
         return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse index`"
     from cse.search.corpus import Columns
-    from cse.search.index import Choices, index_corpus
+    from cse.search.index import index_corpus
+    from cse.search.rows import Choices
 
     bundle, folder = out / "bundle", out / INDEX
     try:

@@ -15,7 +15,7 @@ from cse.errors import counted, escaped, one_line
 from cse.stages.common import BUNDLE
 
 if TYPE_CHECKING:
-    from cse.search.index import Kind
+    from cse.search.rows import Kind
     from cse.search.table import Hit, Mode, SearchTable
 
 _provider_option = click.option(
@@ -96,17 +96,15 @@ def index_command(
     """
     if (texts is None) != verify:
         raise click.UsageError("give TEXTS, or --verify and none")
-    from cse.search.index import Choices, index_corpus, verify_table
+    from cse.search.index import index_corpus, verify_table
 
     if texts is None:
         click.echo(f"{out}: all {verify_table(out)} files of the index are as they were written", err=True)
         return
     from cse.data.checks import saying_nothing
     from cse.search.corpus import Columns
-    from cse.search.table import refuse_foreign
-    from cse.storage import Folder
+    from cse.search.rows import Choices
 
-    refuse_foreign(Folder(out))
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
     choices = Choices(columns, role, workers, batch_size, provider, changes=changes, again=again, kind=kind)
     done = index_corpus(texts, out, model or _default_model(), choices)
@@ -122,23 +120,33 @@ def index_command(
 
 
 def _default_model() -> str:
-    """Return the pipeline's bundle, or else one of its bare backbone, made now if there is none."""
+    """Return the pipeline's bundle, or else one of the bare backbone of ``params.yaml``, made now if there is none."""
     from pathlib import Path
 
+    from cse.cli.options import settings_from
+    from cse.runtime.bundle import is_bundle, read_manifest
+    from cse.settings import PARAMS_FILE
     from cse.stages.common import BARE
 
-    if BUNDLE.exists() or BARE.exists():
-        return str(BUNDLE if BUNDLE.exists() else BARE)
-    from cse.cli.missing import naming_extra
-    from cse.cli.options import settings_from
-    from cse.settings import PARAMS_FILE
-
+    if BUNDLE.exists():
+        return str(BUNDLE)
     settings = settings_from(Path(PARAMS_FILE), (), optional=True, any_view=True)
     name = settings.backbone.name
+    if is_bundle(BARE) and read_manifest(BARE).backbone.get("name") == name:
+        return str(BARE)
+    from cse.cli.missing import naming_extra
+
     click.echo(f"index: no {BUNDLE}: exporting the bare backbone {name} to {BARE}", err=True)
     with naming_extra(f"{name}: the bare backbone"):
-        from cse.stages.export import export_stage
-    export_stage(settings, model=name, prepared=None, metrics=(), bundle=BARE)
+        from cse.export.bank import SENTENCES
+        from cse.export.bundle import write_bundle
+        from cse.export.parity import check_parity
+        from cse.model.sentence_encoder import SentenceEncoder
+        from cse.runtime.onnx_encoder import OnnxEncoder
+    encoder = SentenceEncoder.load(name)
+    with write_bundle(encoder, BARE, normalize=True, metrics={}) as draft:
+        onnx = OnnxEncoder(draft.folder)
+        draft.parity = check_parity(encoder, onnx, SENTENCES, tolerance=settings.export.tolerance, precision="fp32")
     return str(BARE)
 
 

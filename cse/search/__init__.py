@@ -1,6 +1,5 @@
 """Documents as a table of passages and words, and how it is searched.
 
-``corpus`` reads documents, ``passages`` splits long ones, ``model`` is what encodes them, ``rows`` makes their
-rows (``workers`` with Ray), ``index`` brings a table up to date, ``table`` searches it by ``words``, vectors and both
-(``hybrid``).
+``corpus`` reads documents, ``model`` is what encodes them, ``rows`` splits long ones and makes their rows (``workers``
+with Ray), ``index`` brings a table up to date, ``table`` searches it by ``words``, vectors and both (``hybrid``).
 """

@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import PurePosixPath
 from typing import Any, Literal, cast
 
@@ -21,7 +21,7 @@ from cse.storage import Folder, filesystem, reading, shown
 IdType = Literal["int64", "string"]
 PAGES = {kind: read for kind, read in FILES.items() if kind not in FORMATS}  # a document each
 OWN = ("id", "passage", "text", "document", "embedding", "_words", "_key")  # columns of the table
-_TAKEN = (*OWN, "_distance", "_score", "_relevance_score", "_rowid")  # the last are LanceDB's
+_TAKEN = (*OWN, "_distance", "_cosine", "_score", "_relevance_score", "_rowid")  # of what a search reads
 _COMPRESSED = {".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy", ".gz"}
 _ENCODING = "give the encoding of the file (--encoding latin-1, cp1252, utf-16, ...) or save it as UTF-8"
 _INT64 = 1 << 63
@@ -63,7 +63,7 @@ class Document:
     domain: str | None
     kept: Sequence[Any]
 
-    @property
+    @cached_property
     def key(self) -> int:
         """Hash of all that its rows in a table are made of, as a signed number of 64 bits."""
         made_of = json.dumps([self.id, self.text, self.sections, self.domain, self.kept], ensure_ascii=False)

@@ -10,26 +10,28 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 import time
+from array import array
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass, field
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TextIO
+from typing import Any
 
+import click
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from cse.errors import CseError, Interrupted, full_disk_in, one_line
 from cse.process import handling, only_one
+from cse.runtime.bank import Bank
 from cse.runtime.bundle import MODEL
 from cse.runtime.session import no_cuda_reason, open_graph
-from cse.search.corpus import Columns, Corpus, Document, hashed, says_something
-from cse.search.model import CorpusModel, difference, find_model, model_facts
-from cse.search.rows import CUT, DOMAIN, PIECE, SECTIONS, Maker, Ready, Recipe
+from cse.search.corpus import Corpus, Document, hashed, says_something
+from cse.search.model import CorpusModel, difference, find_model
+from cse.search.rows import PIECE, Choices, Made, Maker, Pieces, Ready
 from cse.search.table import (
     DOCUMENT,
     EMBEDDING,
@@ -46,41 +48,15 @@ from cse.search.table import (
     check_files,
     connect,
     facts_of,
+    opened,
     record,
     refuse_foreign,
 )
 from cse.storage import Folder
 
-Kind = Literal["auto", "exact", "approximate"]
-
 _COMMIT_ROWS, _COMMIT_SECONDS = 8192, 15.0  # between two commits, which a killed run may lose
 _EXACT_ROWS = 20_000  # up to here comparing every vector takes 20 ms; of 100,000, 100 ms and 700 MB
 _LINE_SECONDS = 15.0  # between two lines of progress
-
-
-@dataclass(frozen=True)
-class Choices:
-    """How to index.
-
-    Attributes:
-        batch_size: most rows per forward pass; None: as the encoder chooses.
-        threads: of the encoder in this process; None: one per core.
-        changes: whether the corpus is a part, and documents that it does not have stay.
-        again: whether to delete an earlier index and start over.
-        kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
-            vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
-            best; ``auto`` does so above 20,000 rows.
-    """
-
-    columns: Columns = field(default_factory=Columns)
-    role: str | None = None
-    workers: int | None = None
-    batch_size: int | None = None
-    provider: str = "auto"
-    threads: int | None = None
-    changes: bool = False
-    again: bool = False
-    kind: Kind = "auto"
 
 
 @dataclass(frozen=True)
@@ -116,21 +92,19 @@ def index_corpus(url: str, out: str, model: str, choices: Choices) -> Indexed:
     Raises:
         Interrupted: SIGTERM or SIGINT; the same call goes on.
     """
-    chosen = find_model(model, choices.columns.domain)
-    text = chosen.task_text(choices.role)
     folder = Folder(out)
-    corpus = Corpus(url, choices.columns, folder, chosen.check_domain)
     refuse_foreign(folder)
+    connect(folder)  # or it says at once what is missing
+    chosen = find_model(model, choices.columns.domain, choices.role)
+    bank = Bank(chosen.folder, whole=False)
+    corpus = Corpus(url, choices.columns, folder, lambda name: bank.choose(name, 1))
     if choices.changes and corpus.format != "pages" and not corpus.columns.id:
         raise CseError(f"--changes: the rows of {url} have no ids, so they replace none; name theirs with --id-column")
-    with _only_writer(folder), ExitStack() as stack:
-        database = connect(folder)
-        progress = stack.enter_context(_progress(folder))
+    with _only_writer(folder):
+        progress = Progress(Path(folder.path, LOG) if folder.local else None)
         seen = _read(corpus, progress)
-        facts = _facts(chosen, corpus, choices.role, text)
-        run = _Run(folder, database, corpus, seen, json.loads(json.dumps(facts)), choices, progress)
-        stack.enter_context(_in_one_line(folder))
-        return run.work(_recipe(chosen, choices))
+        with _in_one_line(folder):
+            return _Run(folder, corpus, seen, chosen, _on_one_provider(chosen, choices), progress).work()
 
 
 def verify_table(url: str) -> int:
@@ -140,56 +114,38 @@ def verify_table(url: str) -> int:
         return check_files(folder, whole=True)
 
 
-def _facts(chosen: CorpusModel, corpus: Corpus, role: str | None, text: str) -> dict[str, Any]:
-    """Return what makes the rows of a table, and what opens its model again."""
-    named = {f"{name}_column": value for name, value in asdict(corpus.columns).items() if name != "encoding"}
-    of_rows = {"model": model_facts(chosen), "role": role, "task_text": text, **named}
-    return of_rows | {"bundle": chosen.name, "queries": chosen.queries}
-
-
-def _recipe(chosen: CorpusModel, choices: Choices) -> Recipe:
-    provider = choices.provider
-    if provider == "auto":  # resolved once: vectors from a GPU and a CPU differ in the last digits
-        provider = "cpu" if no_cuda_reason() else open_graph(Path(chosen.folder) / MODEL, "auto", 1).provider
-    bundle = os.path.abspath(chosen.folder)  # noqa: PTH100 - workers may have another working folder
-    return Recipe(
-        bundle,
-        chosen.domain,
-        chosen.identities(),
-        choices.role,
-        limit=chosen.limit,
-        dimension=chosen.dimension,
-        batch_size=choices.batch_size,
-        provider=provider,
-        threads=choices.threads,
-    )
+def _on_one_provider(model: CorpusModel, choices: Choices) -> Choices:
+    """Resolve ``auto`` once: vectors from a GPU and a CPU differ in the last digits."""
+    if choices.provider != "auto":
+        return choices
+    found = "cpu" if no_cuda_reason() else open_graph(Path(model.folder) / MODEL, "auto", 1).provider
+    return replace(choices, provider=found)
 
 
 # ---- reading --------------------------------------------------------------------------------------------------------
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Seen:
     """Keys and hashed ids (n) of the documents of a corpus that say something, and ids of those that do not."""
 
     keys: NDArray[np.int64]
     ids: NDArray[np.int64]
-    blank: list[Any] = field(default_factory=list)
+    blank: list[Any]
 
 
 def _read(corpus: Corpus, progress: Progress) -> _Seen:
     """Read a corpus once, so that mistakes show before anything is embedded."""
-    keys, ids, seen = [], [], _Seen(*np.empty((2, 0), np.int64))
+    keys, ids, blank = array("q"), array("q"), []
     for number, document in enumerate(corpus, start=1):
         if says_something(document):
             keys.append(document.key)
             ids.append(hashed(repr(document.id)))
         else:
-            seen.blank.append(document.id)
+            blank.append(document.id)
         progress.count(number, "rows read")
-    seen.keys, seen.ids = np.array(keys, np.int64), np.array(ids, np.int64)
-    every = np.concatenate([seen.ids, np.array([hashed(repr(key)) for key in seen.blank], np.int64)])
-    values, counts = np.unique(every, return_counts=True)
+    seen = _Seen(np.array(keys, np.int64), np.array(ids, np.int64), blank)
+    values, counts = np.unique(np.concatenate([seen.ids, _hashes(blank)]), return_counts=True)
     if counts.max(initial=1) > 1:
         twice = {int(value) for value in values[counts > 1]}
         key = next(document.id for document in corpus if hashed(repr(document.id)) in twice)
@@ -200,33 +156,22 @@ def _read(corpus: Corpus, progress: Progress) -> _Seen:
     return seen
 
 
-def _pieces(corpus: Corpus, wanted: NDArray[np.int64]) -> Iterator[pa.Table]:
+def _hashes(ids: Sequence[Any]) -> NDArray[np.int64]:
+    return np.array([hashed(repr(key)) for key in ids], np.int64)
+
+
+def _pieces(corpus: Corpus, wanted: NDArray[np.int64]) -> Iterator[list[Document]]:
     """Yield the documents with these keys (sorted), so many at a time."""
     held: list[Document] = []
     for document in corpus:
-        key = document.key
-        place = int(np.searchsorted(wanted, key))
-        if place < len(wanted) and wanted[place] == key and says_something(document):
+        place = int(np.searchsorted(wanted, document.key))
+        if place < len(wanted) and wanted[place] == document.key and says_something(document):
             held.append(document)
         if len(held) == PIECE:
-            yield _piece(corpus, held)
+            yield held
             held = []
     if held:
-        yield _piece(corpus, held)
-
-
-def _piece(corpus: Corpus, documents: Sequence[Document]) -> pa.Table:
-    kept = zip(*(one.kept for one in documents), strict=True) if corpus.columns.kept else ()
-    columns = {
-        "id": pa.array([one.id for one in documents], pa.int64() if corpus.id_type == "int64" else pa.string()),
-        "text": pa.array([one.text for one in documents], pa.string()),
-        SECTIONS: pa.array([list(one.sections) for one in documents], pa.list_(pa.string())),
-        DOMAIN: pa.array([one.domain for one in documents], pa.string()),
-        KEY: pa.array([one.key for one in documents], pa.int64()),
-    }
-    for name, values in zip(corpus.columns.kept, kept, strict=True):
-        columns[name] = pa.array(list(values), pa.type_for_alias(corpus.kept.get(name, "string")))
-    return pa.table(columns)
+        yield held
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------
@@ -237,105 +182,110 @@ class _Run:
     """One run of `cse index`, once the corpus was read."""
 
     folder: Folder
-    database: Any
     corpus: Corpus
     seen: _Seen
-    facts: dict[str, Any]
+    model: CorpusModel
     choices: Choices
     progress: Progress
 
-    def work(self, recipe: Recipe) -> Indexed:
+    def work(self) -> Indexed:
         """Delete, embed, commit, build the indexes, and let searches find the new version."""
-        table = self._open(recipe)
+        table, seen = self._open(), self.seen
         rows = table.search().where(f"{PASSAGE} = 0").select(["id", KEY]).limit(table.count_rows() + 1).to_arrow()
         there = rows[KEY].to_numpy().astype(np.int64)
-        missing = np.setdiff1d(self.seen.keys, there)
-        gone = rows.filter(pa.array(~np.isin(there, self.seen.keys)))
-        old = np.array([hashed(repr(key)) for key in gone["id"].to_pylist()], np.int64)
-        new = self.seen.ids[np.isin(self.seen.keys, missing)]
+        missing = np.setdiff1d(seen.keys, there)
+        gone = rows.filter(pa.array(~np.isin(there, seen.keys)))
+        old = _hashes(gone["id"].to_pylist())
         if self.choices.changes:  # what the corpus does not name stays
-            known = np.concatenate([self.seen.ids, [hashed(repr(key)) for key in self.seen.blank]])
-            named = np.isin(old, known)
+            named = np.isin(old, np.concatenate([seen.ids, _hashes(seen.blank)]))
             gone, old = gone.filter(pa.array(named)), old[named]
-        changed = int(np.isin(new, old).sum())
+        changed = int(np.isin(seen.ids[np.isin(seen.keys, missing)], old).sum())
         keys = gone[KEY].to_pylist()
         self.progress.say(
-            f"{len(self.seen.keys):,} documents: {len(missing) - changed:,} new, {changed:,} changed, "
-            f"{len(keys) - changed:,} gone, {len(self.seen.keys) - len(missing):,} as they were"
+            f"{len(seen.keys):,} documents: {len(missing) - changed:,} new, {changed:,} changed, "
+            f"{len(keys) - changed:,} gone, {len(seen.keys) - len(missing):,} as they were"
         )
         for start in range(0, len(keys), 1000):
             table.delete(f"{KEY} IN ({', '.join(map(str, keys[start : start + 1000]))})")
-        cut = self._embed(table, recipe, missing) if len(missing) else 0
+        cut = self._embed(table, missing) if len(missing) else 0
         if table.tags.list().get(READY, {}).get("version") != table.version:  # or an earlier run was killed before
             self._publish(table)
         documents, count = table.count_rows(f"{PASSAGE} = 0"), table.count_rows()
         approximate = any(index.columns == [EMBEDDING] for index in table.list_indices())
         counts = len(missing), changed, len(keys) - changed
-        return Indexed(documents, count, *counts, self.seen.blank, cut, recipe.limit, approximate)
+        return Indexed(documents, count, *counts, seen.blank, cut, self.model.limit, approximate)
 
-    def _open(self, recipe: Recipe) -> Any:
+    def _open(self) -> Any:
         """Return the table, made now where there is none."""
-        schema = self._schema(recipe)
+        url = self.folder.url
+        named = {f"{name}_column": value for name, value in asdict(self.corpus.columns).items() if name != "encoding"}
+        of_rows = {"model": self.model.facts, "role": self.choices.role, "task_text": self.model.task_text, **named}
+        of_rows = json.loads(json.dumps(of_rows))
+        opens = {"bundle": self.model.name, "queries": self.model.queries, "format": FORMAT}
+        schema = self._schema({FACTS: json.dumps(of_rows | opens)})
         if self.choices.again or TABLE_FOLDER not in self.folder.names():
             if not len(self.seen.keys):
                 raise CseError(f"{self.corpus.url}: no text says anything; name another column (--text-column)")
             if TABLE_FOLDER in self.folder.names():
                 self.folder.remove(TABLE_FOLDER)
-            return self.database.create_table(TABLE, schema=schema, mode="overwrite")
-        try:
-            table = self.database.open_table(TABLE)
-        except (ValueError, RuntimeError, OSError):
-            raise CseError(f"{self.folder.url}: the index is damaged; start over with --again") from None
-        before = facts_of(table, self.folder)
-        asked = {name: value for name, value in self.facts.items() if name not in ("bundle", "queries")}
-        if changed := difference(before, asked):
-            raise CseError(
-                f"{self.folder.url}: made from different input: {changed}; use another --out, or --again to start over"
-            )
+            return connect(self.folder).create_table(TABLE, schema=schema, mode="overwrite")
+        if (table := opened(self.folder)) is None:
+            raise CseError(f"{url}: the index is damaged; start over with --again")
+        if changed := difference(facts_of(table, self.folder), of_rows):
+            raise CseError(f"{url}: made from different input: {changed}; use another --out, or --again to start over")
         if READY in table.tags.list():
             check_files(self.folder)
         there, here = (dict(zip(one.names, map(str, one.types), strict=True)) for one in (table.schema, schema))
         for name, kind in here.items():
             if there.get(name) != kind and len(self.seen.keys):
                 raise CseError(
-                    f"{self.corpus.url}: column {name!r} holds {kind}, in {self.folder.url} {there.get(name)}; give "
-                    "one type, or start over with --again"
+                    f"{self.corpus.url}: column {name!r} holds {kind}, in {url} {there.get(name)}; give one type, or "
+                    "start over with --again"
                 )
         return table
 
-    def _schema(self, recipe: Recipe) -> pa.Schema:
+    def _schema(self, metadata: dict[bytes, str]) -> pa.Schema:
         kinds = {
             "id": pa.int64() if self.corpus.id_type == "int64" else pa.string(), PASSAGE: pa.int32(),
             "text": pa.string(), DOCUMENT: pa.string(),
             **{name: pa.type_for_alias(self.corpus.kept.get(name, "string")) for name in self.corpus.columns.kept},
-            EMBEDDING: pa.list_(pa.float32(), recipe.dimension), WORDS: pa.string(), KEY: pa.int64(),
+            EMBEDDING: pa.list_(pa.float32(), self.model.dimension), WORDS: pa.string(), KEY: pa.int64(),
         }  # fmt: skip
-        return pa.schema(kinds, {FACTS: json.dumps(self.facts | {"format": FORMAT})})
+        return pa.schema(kinds, metadata)
 
-    def _embed(self, table: Any, recipe: Recipe, missing: NDArray[np.int64]) -> int:
+    def _embed(self, table: Any, missing: NDArray[np.int64]) -> int:
         """Embed documents and commit their rows; return how many were cut."""
         progress, total = self.progress, len(missing)
-        progress.say(f"embedding {total:,} documents with {self.facts['bundle']} ({recipe.provider})")
+        progress.say(f"embedding {total:,} documents with {self.model.name} ({self.choices.provider})")
         done = cut = 0
 
         def stop(number: int) -> None:
             raise Interrupted(number, f"after {done:,} of {total:,} documents")
 
         with ExitStack() as stack:
-            made = _made(stack, recipe, _pieces(self.corpus, missing), total, self.choices.workers, progress)
+            made = self._made(stack, table.schema, _pieces(self.corpus, missing), total)
             stack.enter_context(handling(stop, signal.SIGTERM, signal.SIGINT))  # after Ray, which sets handlers too
             held: list[pa.Table] = []
             committed = time.monotonic()
-            for rows in made:
-                cut += int(rows[CUT].to_numpy().sum())
-                held.append(rows.select(table.schema.names))
+            for rows, more in made:
+                cut += more
+                held.append(rows)
                 done += int((rows[PASSAGE].to_numpy() == 0).sum())
                 progress.count(done, "documents", total)
                 late = time.monotonic() - committed > _COMMIT_SECONDS
                 if late or sum(map(len, held)) >= _COMMIT_ROWS or done == total:
-                    table.add(pa.concat_tables(held).cast(table.schema))
+                    table.add(pa.concat_tables(held))
                     held, committed = [], time.monotonic()
         return cut
+
+    def _made(self, stack: ExitStack, schema: pa.Schema, pieces: Pieces, total: int) -> Iterator[Made]:
+        """Yield the rows of pieces: made here, or by workers."""
+        if self.choices.workers:
+            from cse.search.workers import made_by_workers
+
+            return made_by_workers(stack, (self.model, self.choices, schema), pieces, total, self.progress.say)
+        beside = stack.enter_context(ThreadPoolExecutor(1))
+        return _one_by_one(Maker(self.model, self.choices, schema), pieces, beside)
 
     def _publish(self, table: Any) -> None:
         """Bring the indexes up to date, and let searches find this version; versions of the last week stay."""
@@ -362,19 +312,7 @@ class _Run:
         (tags.update if READY in tags.list() else tags.create)(READY, table.version)
 
 
-def _made(
-    stack: ExitStack, recipe: Recipe, pieces: Iterator[pa.Table], total: int, workers: int | None, progress: Progress
-) -> Iterator[pa.Table]:
-    """Yield the rows of pieces: made here, or by workers."""
-    if not workers:
-        beside = stack.enter_context(ThreadPoolExecutor(1, "beside"))
-        return _one_by_one(Maker(recipe), pieces, beside)
-    from cse.search.workers import made_by_workers
-
-    return made_by_workers(stack, recipe, pieces, total, workers, progress.say)
-
-
-def _one_by_one(maker: Maker, pieces: Iterator[pa.Table], beside: ThreadPoolExecutor) -> Iterator[pa.Table]:
+def _one_by_one(maker: Maker, pieces: Pieces, beside: ThreadPoolExecutor) -> Iterator[Made]:
     """Yield the rows of pieces; while one is embedded, another thread reads and prepares the next."""
 
     def prepared() -> Ready | None:
@@ -387,15 +325,12 @@ def _one_by_one(maker: Maker, pieces: Iterator[pa.Table], beside: ThreadPoolExec
         yield maker.embed(ready)
 
 
-@contextmanager
-def _only_writer(folder: Folder) -> Iterator[None]:
+def _only_writer(folder: Folder) -> AbstractContextManager[None]:
     """Keep a second run from writing to the same folder; an object store has no locks."""
     if not folder.local:
-        yield
-        return
-    place = Path(folder.path)
-    with only_one(place / LOCK, f"{folder.url}: another `cse index` writes here; wait for it or use another --out"):
-        yield
+        return nullcontext()
+    refusal = f"{folder.url}: another `cse index` writes here; wait for it or use another --out"
+    return only_one(Path(folder.path, LOCK), refusal)
 
 
 @contextmanager
@@ -421,9 +356,11 @@ class Progress:
         log: also gets the lines, each with the time of day.
     """
 
-    def __init__(self, stream: TextIO, log: TextIO | None) -> None:
-        self._stream, self._log = stream, log
+    def __init__(self, log: Path | None) -> None:
+        self._log = log
         self._began = self._said = time.monotonic()
+        if log is not None:
+            log.write_text("", encoding="utf-8")
 
     def say(self, line: str) -> None:
         """Say a line, and start the clock for what it says."""
@@ -439,20 +376,11 @@ class Progress:
 
     def _line(self, line: str) -> float:
         self._said = time.monotonic()
-        self._stream.write(f"index: {line}\n")
-        self._stream.flush()
+        click.echo(f"index: {line}", err=True)
         if self._log is not None:
-            self._log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-            self._log.flush()
+            with self._log.open("a", encoding="utf-8") as stream:
+                stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
         return self._said
-
-
-@contextmanager
-def _progress(folder: Folder) -> Iterator[Progress]:
-    with ExitStack() as stack:
-        stream = stack.enter_context(_own_stderr())
-        log = stack.enter_context(Path(folder.path, LOG).open("w", encoding="utf-8")) if folder.local else None
-        yield Progress(stream, log)
 
 
 def duration(seconds: float) -> str:
@@ -461,15 +389,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-@contextmanager
-def _own_stderr() -> Iterator[TextIO]:
-    """Yield a copy of standard error, which stays open when its descriptor is redirected."""
-    try:
-        descriptor = os.dup(sys.stderr.fileno())
-    except (OSError, ValueError):  # an in-memory stream, or none
-        yield sys.stderr
-        return
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="replace") as stream:
-        yield stream

@@ -12,117 +12,67 @@ import numpy as np
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank, Domains, domain_of, is_bank
+from cse.runtime.bank import Bank, domain_of, is_bank
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, text_of
 
-_NONE = Domains({}, {})
+Facts = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class CorpusModel:
-    """A bundle or a bank, before its graph is opened.
+    """A bundle or a bank before its graph is opened, as plain values, which a worker gets too.
 
     Attributes:
-        domain: domain of all rows, or ``auto``; None for a bundle, which has one, and where each row names its own.
-        domains: the domains that can be used; none are named of a bundle.
+        domain: of all rows, or ``auto``; None for a bundle, which has one, and where each row names its own.
+        domains: identity of each domain that can be used, by name; none of a bundle.
+        files: what identifies the model by its files and, of a bank, its domains.
+        facts: ``files``, or the identity of the document side where that is the bare backbone: an index stays valid
+            when the query side changes, or comes or goes.
+        name: what opens the model again; a bank alone where its domain says nothing of its queries.
+        queries: identity of the query side, empty without one; None where rows have several domains.
+        task_text: what stands before each row.
+        limit: tokens that the model reads; of several domains, the shortest limit.
+        dimension: numbers of a vector: of one domain its own; of several, all that the bank has.
     """
 
     folder: str
-    bank: Bank
-    domain: str | None = None
-    domains: Domains = _NONE
-
-    def identities(self) -> dict[str, str]:
-        """Return the identity of each domain that can be used, by name."""
-        return {name: _identity(domain, self.bank) for name, domain in self.domains.usable.items()}
-
-    @property
-    def one(self) -> Domain | None:
-        """The domain of all rows, if there is one."""
-        return self.bank.only if self.domain is None else self.domains.usable.get(self.domain)
-
-    @property
-    def query_side(self) -> Domain | None:
-        """What encodes queries and no row, if the model has a query side."""
-        return self.one if self.one is not None and self.one.for_queries else None
-
-    @property
-    def queries(self) -> str | None:
-        """Identity of the query side, empty without one; None where rows have several domains."""
-        if self.one is None:
-            return None
-        return "" if self.query_side is None else self.query_side.source
-
-    @property
-    def documents(self) -> str:
-        """Identity of the document side where it is the bare backbone; else empty."""
-        known = self.domains is _NONE or self.query_side is not None
-        return self.bank.manifest.documents if known else ""
-
-    @property
-    def name(self) -> str:
-        """What opens the model again; a bank alone where its domain says nothing of its queries."""
-        path = os.path.abspath(self.folder)  # noqa: PTH100 - links stay as they are
-        return path if self.domain is None or self.query_side is None else f"{path}:{self.domain}"
-
-    @property
-    def dimension(self) -> int:
-        """Numbers of a vector: of one domain its own; of several, all that the bank has."""
-        return self.bank.manifest.dimension if self.one is None else self.one.dimension
-
-    @property
-    def limit(self) -> int:
-        """Tokens that the model reads; of several domains, the shortest limit."""
-        own = [domain.max_length for domain in self.domains.usable.values() if not domain.for_queries]
-        shared = [self.bank.manifest.max_length] if len(own) < len(self.domains.usable) or not own else []
-        return min([*own, *shared])
-
-    def task_text(self, role: str | None) -> str:
-        """Return the task text of the role of rows; empty without a role."""
-        domains = [*self.domains.usable.values()] or [*filter(None, [self.bank.only])]
-        if role == QUERY and any(domain.for_queries for domain in domains):
-            raise CseError(
-                f"--role {QUERY}: {self.folder} has a query side, which is for searching; an index holds what the bare "
-                "backbone makes, so index without --role, or with --role passage"
-            )
-        texts = {text_of(role, domain.texts) for domain in domains}
-        if len(texts) > 1:
-            raise CseError(
-                f"--role {role}: its task text differs between the domains of {self.folder}; index with one of them"
-            )
-        return texts.pop() if texts else ""
-
-    def check_domain(self, name: str) -> None:
-        """Raise ``CseError`` for the name of a domain that cannot be used, with the nearest name."""
-        self.bank.choose(name, 1)
+    domain: str | None
+    domains: dict[str, str]
+    files: dict[str, Any]
+    facts: dict[str, Any]
+    name: str
+    queries: str | None
+    task_text: str
+    limit: int
+    dimension: int
 
 
-def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
+def find_model(model: str, domain_column: str | None = None, role: str | None = None) -> CorpusModel:
     """Find a model and, in a bank, the domains that can be used.
 
     Args:
         model: bundle folder, or ``BANK:NAME``, where NAME may be ``auto``; with a domain column, a bank.
         domain_column: column that names each row's domain, if there is one.
+        role: of the rows, whose task text goes before them.
     """
     folder, name = domain_of(model) or (Path(model), None)
     if not folder.exists():
         hint = nearest(model, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
         raise CseError(f"{model}: no such folder (--model){hint}")
     bank = Bank(folder, whole=False)
-    if bank.only is not None and name is None:
-        if domain_column is not None:
-            raise CseError(
-                f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
-                "of a bank (`cse bank create`)"
-            )
-        return CorpusModel(model, bank)
+    bundle = bank.only is not None and name is None
+    if bundle and domain_column is not None:
+        raise CseError(
+            f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
+            "of a bank (`cse bank create`)"
+        )
     if name is not None and domain_column is not None:
         raise CseError(
             f"--domain-column {domain_column}: {model} is one domain for all rows; give --model {folder} instead"
         )
-    if name is None and domain_column is None:
+    if not bundle and name is None and domain_column is None:
         example = next(iter(bank.names()), "NAME")
         raise CseError(
             f"{folder}: a bank; name one of its domains, for instance {folder}:{example}, or let each row name its own "
@@ -131,25 +81,47 @@ def find_model(model: str, domain_column: str | None = None) -> CorpusModel:
     if name == AUTO:
         # raises if there is no domain to choose from
         bank.nearest(np.empty((0, bank.manifest.dimension), np.float32))
-    domains = bank.domains() if name in (None, AUTO) else Domains({name: bank.domain(name)}, {})
-    return CorpusModel(str(folder), bank, name, domains)
+    usable: Mapping[str, Domain] = {}
+    if not bundle:
+        usable = bank.domains().usable if name in (None, AUTO) else {str(name): bank.domain(str(name))}
+    one = bank.only if name is None else usable.get(name)
+    queried = one is not None and one.for_queries
+    manifest = bank.manifest
+    named = {key: _identity(domain, bank) for key, domain in usable.items()}
+    files: dict[str, Any] = {
+        "files": dict(sorted(manifest.files.items())),
+        "max_length": manifest.max_length,
+        "pad_id": manifest.pad_id,
+        **({} if bundle else {"domain": name, "domains": named}),
+    }
+    documents = manifest.documents if bundle or queried else ""
+    path = os.path.abspath(folder)  # noqa: PTH100 - links stay as they are, and workers may have another folder
+    own = [domain.max_length for domain in usable.values() if not domain.for_queries]
+    return CorpusModel(
+        folder=path,
+        domain=name,
+        domains=named,
+        files=files,
+        facts={"documents": documents} if documents else files,
+        name=f"{path}:{name}" if queried and name else path,
+        queries=None if one is None else one.source if queried else "",
+        task_text=_task_text(folder, role, [*usable.values()] or [*filter(None, [bank.only])]),
+        limit=min(own) if own and len(own) == len(usable) else min([manifest.max_length, *own]),
+        dimension=manifest.dimension if one is None else one.dimension,
+    )
 
 
-def model_facts(model: CorpusModel) -> dict[str, Any]:
-    """Return the facts that identify a model; those of a bundle do not mention domains.
-
-    Of a bare backbone, and of any query side on it, they are those of the document side: an index of one stays valid
-    when the query side changes, or comes or goes.
-    """
-    return {"documents": model.documents} if model.documents else file_facts(model)
-
-
-def file_facts(model: CorpusModel) -> dict[str, Any]:
-    """Return the facts that identify a model by its files and, of a bank, its domains."""
-    manifest = model.bank.manifest
-    files = dict(sorted(manifest.files.items()))
-    facts: dict[str, Any] = {"files": files, "max_length": manifest.max_length, "pad_id": manifest.pad_id}
-    return facts | ({} if model.domains is _NONE else {"domain": model.domain, "domains": model.identities()})
+def _task_text(folder: Path, role: str | None, domains: list[Domain]) -> str:
+    """Return the task text of the role of rows; empty without a role."""
+    if role == QUERY and any(domain.for_queries for domain in domains):
+        raise CseError(
+            f"--role {QUERY}: {folder} has a query side, which is for searching; an index holds what the bare "
+            "backbone makes, so index without --role, or with --role passage"
+        )
+    texts = {text_of(role, domain.texts) for domain in domains}
+    if len(texts) > 1:
+        raise CseError(f"--role {role}: its task text differs between the domains of {folder}; index with one of them")
+    return texts.pop() if texts else ""
 
 
 def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
@@ -170,29 +142,24 @@ def _identity(domain: Domain, bank: Bank) -> str:
     return bank.manifest.documents if domain.for_queries else domain.identity()
 
 
-def difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+def difference(old: Facts, new: Facts) -> str:
     """Return in a few words what changed since an index was made; empty if nothing did."""
-    for key, now in new.items():
-        before = old.get(key)
-        if before == now:
-            continue
-        if key != "model":
-            return f"{key} was {before!r}, now {now!r}"
-        was, domains = dict(before or {}), dict(now)
-        old_domains, new_domains = was.pop("domains", {}), domains.pop("domains", {})
-        changed = [name for name in {**new_domains, **old_domains} if old_domains.get(name) != new_domains.get(name)]
-        if not changed or was != domains:
-            return "the model is different"
-        name = changed[0]
-        how = "is new" if name not in old_domains else "is gone" if name not in new_domains else "has changed"
-        return f"the model is different (domain {name} {how})"
-    return ""
+    changed = next((key for key, now in new.items() if old.get(key) != now), None)
+    if changed != "model":
+        return f"{changed} was {old.get(changed)!r}, now {new[changed]!r}" if changed else ""
+    was, now = ({**facts["model"]} for facts in (old, new))
+    before, after = was.pop("domains", {}), now.pop("domains", {})
+    for name in {**after, **before} if was == now else ():
+        if before.get(name) != after.get(name):
+            how = "is new" if name not in before else "is gone" if name not in after else "has changed"
+            return f"the model is different (domain {name} {how})"
+    return "the model is different"
 
 
 # ---- queries --------------------------------------------------------------------------------------------------------
 
 
-def open_encoder(url: str, facts: Mapping[str, Any], model: str | None = None, provider: str = "auto") -> OnnxEncoder:
+def open_encoder(url: str, facts: Facts, model: str | None = None, provider: str = "auto") -> OnnxEncoder:
     """Open the model that made the vectors of an index.
 
     Args:
@@ -201,39 +168,34 @@ def open_encoder(url: str, facts: Mapping[str, Any], model: str | None = None, p
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
     """
     made, name = facts["model"], model or facts["bundle"]
+    several = "domains" in made and made["domain"] is None  # each row has its own
     if "domains" in made and is_bank(name):
-        if made["domain"] is None:
+        if several:
             raise CseError(
                 f"{url}: each row has the prompts of its own domain; say whose encode the query: --model {name}:NAME, "
                 f"where NAME is one of {listed(made['domains'])}"
             )
         name = f"{name}:{made['domain']}"
     found = find_model(name)
-    if not _made(made, file_facts(found) if "domains" in made else model_facts(found)):
+    same = found.files if "domains" in made else found.facts
+    if several and found.domains and found.domains.items() <= made["domains"].items():
+        same = {**same, "domain": None, "domains": made["domains"]}
+    if same != made:
         raise CseError(f"{name}: not the model that made {url}; name that one with --model or index again")
     encoder = OnnxEncoder(found.folder, provider=provider)
-    hold_domains(encoder.bank, found.identities())
-    # vectors of several domains are as wide as the bank's
-    return encoder.of(found.domain, wide="domains" in made and made["domain"] is None)
+    hold_domains(encoder.bank, found.domains)
+    return encoder.of(found.domain, wide=several)  # vectors of several domains are as wide as the bank's
 
 
-def role_of_queries(facts: Mapping[str, Any], encoder: OnnxEncoder) -> str | None:
+def role_of_queries(facts: Facts, encoder: OnnxEncoder) -> str | None:
     """Return the role of queries: ``query`` with a query side, or where the rows have a role and the model has it."""
     asked = encoder.query_side is not None or (facts["role"] is not None and QUERY in encoder.texts)
     return QUERY if asked else None
 
 
-def changed_queries(url: str, facts: Mapping[str, Any], encoder: OnnxEncoder) -> str:
+def changed_queries(url: str, facts: Facts, encoder: OnnxEncoder) -> str:
     """Return a line if the query side is another than when the index was made; empty if not, or not known."""
     now = "" if encoder.query_side is None else encoder.query_side.source
     if facts["queries"] in (None, now):
         return ""
     return f"the query side is another than when {url} was made; its vectors stay valid"
-
-
-def _made(made: dict[str, Any], facts: dict[str, Any]) -> bool:
-    """Return whether the model of some vectors is the one with these facts, or has its domains among others."""
-    if made.get("domains") and made["domain"] is None and "domains" in facts:
-        same = facts["domains"].items() <= made["domains"].items()
-        return same and facts | {"domain": None, "domains": made["domains"]} == made
-    return facts == made

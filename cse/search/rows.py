@@ -1,106 +1,136 @@
-"""Documents turned into rows of the table: passages, words, vectors; here or in a worker."""
+"""Documents turned into rows of the table: passages, words, vectors; here or in a worker.
+
+Passages of a long document are its sections, those again in windows of about a hundred words with a quarter of overlap.
+A text that is just longer than a model reads loses little where it is cut off, and nearness to one of several passages
+is easier to have by chance: only a text that is clearly longer is split.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import pyarrow as pa
 
 from cse.runtime.encode import Prepared
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.search.model import hold_domains
-from cse.search.passages import LONG, passages
-from cse.search.table import DOCUMENT, EMBEDDING, PASSAGE, WORDS
+from cse.search.corpus import OWN, Columns, Document
+from cse.search.model import CorpusModel, hold_domains
+from cse.search.table import DOCUMENT, EMBEDDING, KEY, PASSAGE, WORDS
 from cse.search.words import tokens
 
-PIECE = 1024  # documents that are embedded together
-CUT, DOMAIN, SECTIONS = "_cut", "_domain", "_sections"  # columns on the way
+Kind = Literal["auto", "exact", "approximate"]
+Pieces = Iterator[list[Document]]  # documents that are embedded together
+
+PIECE = 1024  # documents of a piece
+LONG = 2.5  # times what the model reads; a longer text is split
+_WORDS, _OVERLAP = 100, 4  # of a window; every so many words of it stand in the next one too
+_PART = 0.7  # of the model's limit in tokens: so many words of most languages fit
+# a word; of scripts that write no blanks between words, two characters
+_DENSE = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\ua960-\ua97f\uac00-\ud7ff\uf900-\ufaff\uff00-\uffef"
+_WORD = re.compile(f"[{_DENSE}]{{1,2}}|[^\\s{_DENSE}]{{1,40}}")
 
 
 @dataclass(frozen=True)
-class Recipe:
-    """What a process needs to turn documents into rows.
+class Choices:
+    """How to index.
 
     Attributes:
-        domain: of all documents; None for a bundle, and where each names its own.
-        domains: identity of each domain that can be used, by name; empty for a bundle.
-        limit: tokens that the model reads.
-        dimension: numbers of a vector.
+        workers: processes of Ray; 0: none.
+        batch_size: most rows per forward pass; None: as the encoder chooses.
+        threads: of the encoder in this process; None: one per core.
+        changes: whether the corpus is a part, and documents that it does not have stay.
+        again: whether to delete an earlier index and start over.
+        kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
+            vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
+            best; ``auto`` does so above 20,000 rows.
     """
 
-    bundle: str
-    domain: str | None
-    domains: dict[str, str]
-    role: str | None
-    limit: int
-    dimension: int
-    batch_size: int | None
-    provider: str
-    threads: int | None
+    columns: Columns = field(default_factory=Columns)
+    role: str | None = None
+    workers: int = 0
+    batch_size: int | None = None
+    provider: str = "auto"
+    threads: int | None = None
+    changes: bool = False
+    again: bool = False
+    kind: Kind = "auto"
+
+
+class Made(NamedTuple):
+    """Rows, and how many of their documents are cut."""
+
+    rows: pa.Table
+    cut: int
 
 
 class Ready(NamedTuple):
-    """Rows whose vectors are missing, and their tokens."""
+    """Columns of rows whose vectors are missing, their tokens, and how many documents are cut."""
 
-    rows: pa.Table
+    columns: dict[str, list[Any]]
     prepared: Prepared
+    cut: int
 
 
 class Maker:
-    """Turns documents, a row each, into rows of the table."""
+    """Turns documents into rows of a table."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.encoder = OnnxEncoder(recipe.bundle, provider=recipe.provider, threads=recipe.threads)
-        hold_domains(self.encoder.bank, recipe.domains)
+    def __init__(self, model: CorpusModel, choices: Choices, schema: pa.Schema) -> None:
+        self.model, self.choices, self.schema = model, choices, schema
+        self.encoder = OnnxEncoder(model.folder, provider=choices.provider, threads=choices.threads)
+        hold_domains(self.encoder.bank, model.domains)
 
-    def __call__(self, documents: pa.Table) -> pa.Table:
-        """Return the rows of documents."""
-        return self.embed(self.prepare(documents))
-
-    def prepare(self, documents: pa.Table) -> Ready:
+    def prepare(self, documents: Sequence[Document]) -> Ready:
         """Split long documents, and find tokens and words; another thread may embed meanwhile."""
-        texts, limit = documents["text"].to_pylist(), self.recipe.limit
-        counts = self._counts(texts)
-        parts = [
-            passages(text, sections, limit) if count > LONG * limit else [text]
-            for text, sections, count in zip(texts, documents[SECTIONS].to_pylist(), counts, strict=True)
-        ]
-        sizes = np.fromiter(map(len, parts), np.int64, len(parts))
-        first = np.cumsum(sizes) - sizes
-        rows = documents.drop_columns(["text", SECTIONS, DOMAIN]).take(np.repeat(np.arange(len(parts)), sizes))
-        of_first: dict[str, list[Any]] = {name: [None] * len(rows) for name in (DOCUMENT, WORDS)}
-        for row, text, count in zip(first.tolist(), texts, sizes.tolist(), strict=True):
-            of_first[WORDS][row] = " ".join(tokens(text))
-            of_first[DOCUMENT][row] = text if count > 1 else None
-        cut = np.zeros(len(rows), np.int8)
-        cut[first] = (np.array(counts) > limit) & (sizes == 1)
-        flat = [part for found in parts for part in found]
-        numbers = np.arange(len(rows)) - np.repeat(first, sizes)
-        for name, values, kind in (
-            (PASSAGE, numbers, pa.int32()), ("text", flat, pa.string()), (DOCUMENT, of_first[DOCUMENT], pa.string()),
-            (WORDS, of_first[WORDS], pa.string()), (CUT, cut, pa.int8()),
-        ):  # fmt: skip
-            rows = rows.append_column(name, pa.array(values, kind))
-        domain: Any = self.recipe.domain
-        if documents[DOMAIN].null_count == 0:
-            domain = np.repeat(np.array(documents[DOMAIN].to_pylist(), object), sizes).tolist()
-        return Ready(rows, self.encoder.prepare(flat, domain=domain, role=self.recipe.role))
+        limit, cut, domains = self.model.limit, 0, list[str | None]()
+        kept = [name for name in self.schema.names if name not in OWN]
+        columns: dict[str, list[Any]] = {name: [] for name in self.schema.names}
+        for one, tokens_in in zip(documents, self._counts([one.text for one in documents]), strict=True):
+            split = tokens_in > LONG * limit
+            parts = passages(one.text, one.sections, limit) if split else [one.text]
+            count, others = len(parts), [None] * (len(parts) - 1)
+            cut += tokens_in > limit and count == 1
+            columns["text"] += parts
+            columns[PASSAGE] += range(count)
+            columns[DOCUMENT] += [one.text if count > 1 else None, *others]
+            columns[WORDS] += [" ".join(tokens(one.text)), *others]
+            for name, value in (("id", one.id), (KEY, one.key), *zip(kept, one.kept, strict=True)):
+                columns[name] += [value] * count
+            domains += [one.domain] * count
+        domain: Any = domains if domains and domains[0] is not None else self.model.domain
+        return Ready(columns, self.encoder.prepare(columns["text"], domain=domain, role=self.choices.role), cut)
 
-    def embed(self, ready: Ready) -> pa.Table:
+    def embed(self, ready: Ready) -> Made:
         """Add the vectors, of unit length."""
-        vectors = self.encoder.encode_prepared(ready.prepared, self.recipe.batch_size, normalize=True).embeddings
+        vectors = self.encoder.encode_prepared(ready.prepared, self.choices.batch_size, normalize=True).embeddings
         lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), vectors.shape[1])
-        return ready.rows.append_column(EMBEDDING, lists)
+        return Made(pa.table({**ready.columns, EMBEDDING: lists}, self.schema), ready.cut)
 
     def _counts(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens each text has; of short and of very long ones, about how many."""
-        limit = self.recipe.limit
+        limit = self.model.limit
         counts = [len(text) if len(text) <= limit else len(text) // 16 for text in texts]
         unsure = [row for row, text in enumerate(texts) if len(text) > limit and counts[row] <= LONG * limit]
         for row, count in zip(unsure, self.encoder.token_counts([texts[row] for row in unsure]), strict=True):
             counts[row] = count
         return counts
+
+
+def passages(text: str, sections: Sequence[str], limit: int) -> list[str]:
+    """Split the text of a long document, or its sections if it has any, for a model that reads ``limit`` tokens."""
+    words = max(min(_WORDS, int(_PART * limit)), _OVERLAP)
+    return [passage for part in (sections or [text]) for passage in _windows(part, words)]
+
+
+def _windows(text: str, words: int) -> Iterator[str]:
+    spans = [match.span() for match in _WORD.finditer(text)]
+    step = words - words // _OVERLAP
+    for start in range(0, len(spans), step):
+        end = min(start + words, len(spans))
+        if len(spans) - end < words // _OVERLAP:  # no rest of a few words
+            end = len(spans)
+        yield text[spans[start][0] : spans[end - 1][1]]
+        if end == len(spans):
+            return

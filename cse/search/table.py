@@ -11,13 +11,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -73,6 +73,15 @@ class Hit:
     passage: int
     text: str
     values: dict[str, Any]
+
+
+class _Asked(NamedTuple):
+    """A query, its vector (none of a search by words), and the rows among which it is searched."""
+
+    query: str
+    vector: NDArray[np.float32] | None
+    where: str | None
+    exact: bool
 
 
 @dataclass(frozen=True)
@@ -149,10 +158,10 @@ class SearchTable:
                 raise _no_condition(where)
             where = f"({where}\n)"
         with self._errors(where):
-            asked = _Asked(self, mode, where, exact)
+            given = [None] * len(queries) if vectors is None or mode == "words" else vectors
             return [
-                asked.best(query, None if vectors is None or mode == "words" else vectors[row], k)
-                for row, query in enumerate(queries)
+                self._best(_Asked(query, vector, where, exact), mode, k)
+                for query, vector in zip(queries, given, strict=True)
             ]
 
     def whole(self, hits: Sequence[Hit]) -> dict[int | str, str]:
@@ -160,11 +169,83 @@ class SearchTable:
         rows = self._of_documents([hit.id for hit in hits], ["id", "text", DOCUMENT], f"{PASSAGE} = 0")
         return {row["id"]: row[DOCUMENT] if row[DOCUMENT] is not None else row["text"] for row in rows.to_pylist()}
 
+    def _best(self, asked: _Asked, mode: Mode, k: int) -> list[Hit]:
+        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on."""
+        hits, depth, least = dict[int | str, Hit](), DEPTH, np.inf
+        ranks = {"hybrid": self._both, "words": self._worded, "vectors": self._near}[mode]
+        column = {"hybrid": _SCORE, "words": "_score", "vectors": "_cosine"}[mode]
+        while True:
+            for row in ranks(asked, depth).to_pylist():
+                if row["id"] not in hits and len(hits) < k:
+                    least = min(least, row[column])  # a deeper scale would give a later one more
+                    text = row["text"] if row.get(DOCUMENT) is None else row[DOCUMENT]
+                    kept = {name: row[name] for name in self.columns if name not in _SHOWN}
+                    scores = least, row.get("_cosine"), row.get("_score")
+                    hits[row["id"]] = Hit(row["id"], *scores, row[PASSAGE], text, kept)
+            if len(hits) >= k or depth >= self.documents:
+                return list(hits.values())
+            depth *= 2
+
+    def _near(self, asked: _Asked, depth: int) -> pa.Table:
+        """Return the documents with the nearest passages, each with that passage, best first."""
+        rows = self._nearest(asked, depth, self.columns, 1)
+        rows = rows.append_column("_cosine", pc.subtract(1.0, rows["_distance"]))
+        first = {key: place for place, key in reversed([*enumerate(rows["id"].to_pylist())])}
+        return rows if len(first) == len(rows) else rows.take(sorted(first.values()))
+
+    def _nearest(self, asked: _Asked, depth: int, columns: Sequence[str], refined: int) -> pa.Table:
+        """Return the nearest passages, enough for so many documents on average.
+
+        Args:
+            refined: rows whose exact cosine is computed, for each of these.
+        """
+        # of unit vectors: a zero vector has no cosine distance and would be left out
+        builder = self.table.search(asked.vector, EMBEDDING, "vector").distance_type("dot").nprobes(_PROBES)
+        builder = builder.refine_factor(refined)
+        builder = builder.bypass_vector_index() if asked.exact else builder
+        return self._read(builder, asked, [*columns, "_distance"], -(-depth * self.rows // max(self.documents, 1)))
+
+    def _worded(self, asked: _Asked, depth: int, more: str = DOCUMENT) -> pa.Table:
+        """Return the first passages of the documents with the best words, of equal ones the earlier first."""
+        from lancedb.query import MatchQuery
+
+        builder = self.table.search(MatchQuery(" ".join(tokens(asked.query)), WORDS), query_type="fts")
+        rows = self._read(builder, asked, [*self.columns, more, "_score"], depth)
+        return rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
+
+    def _read(self, builder: Any, asked: _Asked, columns: Sequence[str], count: int) -> pa.Table:
+        builder = builder if asked.where is None else builder.where(asked.where, prefilter=True)
+        return builder.select(list(columns)).with_row_id(True).limit(max(min(count, self.rows), 1)).to_arrow()
+
+    def _both(self, asked: _Asked, depth: int) -> pa.Table:
+        """Return the documents that vectors and words found by their best passages, best first, without vectors."""
+        columns = [*self.columns, EMBEDDING]
+        near, worded = self._nearest(asked, depth, columns, _PER_ROW), self._worded(asked, depth, EMBEDDING)
+        new = worded.filter(pc.invert(pc.is_in(worded["id"], near["id"].combine_chunks())))
+        if self.rows > self.documents:  # words find the first passage of a document, another may be nearer
+            new = self._of_documents(new["id"].to_pylist(), columns, asked.where)
+        rows = pa.concat_tables([near, new], promote_options="default").select(columns)
+        vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, self.dimension)
+        cosines = vectors @ asked.vector
+        ids = rows["id"].to_pylist()
+        nearest_first = {ids[row]: int(row) for row in np.argsort(-cosines, kind="stable")[::-1]}
+        best = sorted(nearest_first.values())  # of each document the nearest passage
+        rows = rows.drop_columns([EMBEDDING]).take(pa.array(best, pa.int64()))
+        vectors, cosines = vectors[best], cosines[best]
+        bm25 = dict(zip(worded["id"].to_pylist(), worded["_score"].to_pylist(), strict=True))
+        found = [bm25.get(ids[row]) for row in best]
+        scored = np.array([score or 0 for score in found], np.float32)
+        # beyond the first, nothing is lent: that would take time that grows with the square of the documents
+        scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
+        for name, values in (("_cosine", cosines), ("_score", found), (_SCORE, scores)):
+            rows = rows.append_column(name, pa.array(values, pa.float64()))
+        return rows.take(np.argsort(-scores, kind="stable")[:depth])
+
     def _of_documents(self, ids: Sequence[int | str], columns: Sequence[str], where: str | None) -> pa.Table:
         """Return the rows of documents that meet a condition."""
         named = f"id IN ({', '.join(map(literal, ids))})" if ids else "false"
         condition = named if where is None else f"{named} AND {where}"
-        return self.table.search().where(condition).select(list(columns)).with_row_id(True).limit(self.rows).to_arrow()
+        return self.table.search().where(condition).select(list(columns)).limit(self.rows).to_arrow()
 
     @contextmanager
     def _errors(self, where: str | None) -> Iterator[None]:
@@ -188,105 +269,6 @@ class SearchTable:
                     f"{self.url}: the index was removed during the search; build it again (cse index)"
                 ) from None
             raise CseError(f"{self.url}: the search failed: {one_line(said)[:300]}") from None
-
-
-@dataclass(frozen=True)
-class _Asked:
-    """How a table is searched for one query."""
-
-    index: SearchTable
-    mode: Mode
-    where: str | None
-    exact: bool
-
-    def best(self, query: str, vector: NDArray[np.float32] | None, k: int) -> list[Hit]:
-        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on."""
-        hits, depth, least = dict[int | str, Hit](), DEPTH, np.inf
-        while True:
-            for hit in self._ranked(query, vector, depth, k - len(hits), hits.keys()):
-                least = min(least, hit.score)  # a deeper scale would give a later one more
-                hits[hit.id] = replace(hit, score=least)
-            if len(hits) >= k or depth >= self.index.documents:
-                return list(hits.values())
-            depth *= 2
-
-    def _ranked(
-        self, query: str, vector: NDArray[np.float32] | None, depth: int, most: int, known: Collection[int | str]
-    ) -> Iterator[Hit]:
-        """Yield at most so many documents that are not known, of the best ``depth``."""
-        if self.mode == "words" or vector is None:
-            rows = self._worded(query, depth, [*self.index.columns, DOCUMENT])
-            rows = rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
-        else:
-            rows = self._near(vector, depth)
-            rows = self._both(rows, query, vector, depth) if self.mode == "hybrid" else _first_of_each(rows)
-        for row in rows.to_pylist():
-            if row["id"] not in known and most > 0:
-                most -= 1
-                yield self._hit(row)
-
-    def _near(self, vector: NDArray[np.float32], depth: int) -> pa.Table:
-        """Return the nearest passages, enough for so many documents on average."""
-        index, hybrid = self.index, self.mode == "hybrid"
-        passages = -(-depth * index.rows // max(index.documents, 1))
-        # of unit vectors: a zero vector has no cosine distance and would be left out
-        builder = index.table.search(vector, EMBEDDING, "vector").distance_type("dot").nprobes(_PROBES)
-        builder = builder.refine_factor(_PER_ROW if hybrid else 1)
-        builder = builder.bypass_vector_index() if self.exact else builder
-        columns = [*index.columns, *([EMBEDDING] if hybrid else []), "_distance"]
-        return self._read(builder, columns, passages)
-
-    def _worded(self, query: str, depth: int, columns: Sequence[str]) -> pa.Table:
-        """Return the first passages of the documents with the best words."""
-        from lancedb.query import MatchQuery
-
-        builder = self.index.table.search(MatchQuery(" ".join(tokens(query)), WORDS), query_type="fts")
-        return self._read(builder, [*columns, "_score"], depth)
-
-    def _read(self, builder: Any, columns: Sequence[str], count: int) -> pa.Table:
-        builder = builder if self.where is None else builder.where(self.where, prefilter=True)
-        return builder.select(list(columns)).with_row_id(True).limit(max(min(count, self.index.rows), 1)).to_arrow()
-
-    def _both(self, near: pa.Table, query: str, vector: NDArray[np.float32], depth: int) -> pa.Table:
-        """Return the documents that vectors and words found by their best passages, best first, without vectors."""
-        index = self.index
-        columns = [*index.columns, EMBEDDING]
-        worded = self._worded(query, depth, columns)
-        new = worded.filter(pc.invert(pc.is_in(worded["id"], near["id"].combine_chunks())))
-        if index.rows > index.documents:  # words find the first passage of a document, another may be nearer
-            new = index._of_documents(new["id"].to_pylist(), columns, self.where)
-        rows = pa.concat_tables([near, new], promote_options="default")
-        vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, len(vector))
-        cosines = vectors @ vector
-        ids = rows["id"].to_pylist()
-        order = np.argsort(-cosines, kind="stable") if index.rows > index.documents else np.arange(len(ids))
-        nearest_first = {ids[row]: int(row) for row in order[::-1]}  # of each document the nearest passage
-        best = sorted(nearest_first.values())
-        rows, ids = rows.take(pa.array(best, pa.int64())), [ids[row] for row in best]
-        vectors, cosines = vectors[best], cosines[best]
-        bm25 = dict(zip(worded["id"].to_pylist(), worded["_score"].to_pylist(), strict=True))
-        found = [bm25.get(key) for key in ids]
-        scored = np.array([score or 0 for score in found], np.float32)
-        # beyond the first, nothing is lent: that would take time that grows with the square of the documents
-        scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
-        rows = rows.select([name for name in rows.column_names if name not in (EMBEDDING, "_distance", "_score")])
-        for name, values in (("_distance", 1 - cosines), ("_score", found), (_SCORE, scores)):
-            rows = rows.append_column(name, pa.array(values, pa.float64()))
-        return rows.take(np.argsort(-scores, kind="stable")[:depth])
-
-    def _hit(self, row: dict[str, Any]) -> Hit:
-        distance, bm25 = row.get("_distance"), row.get("_score")
-        cosine = None if distance is None else 1 - distance
-        score: float = {"hybrid": row.get(_SCORE), "words": bm25, "vectors": cosine}[self.mode]  # type: ignore[assignment]
-        kept = {name: row[name] for name in self.index.columns if name not in _SHOWN}
-        text = row[DOCUMENT] if row.get(DOCUMENT) is not None else row["text"]
-        return Hit(row["id"], score, cosine, bm25, row[PASSAGE], text, kept)
-
-
-def _first_of_each(rows: pa.Table) -> pa.Table:
-    """Return the first row of each document."""
-    first = {key: place for place, key in reversed([*enumerate(rows["id"].to_pylist())])}
-    return rows if len(first) == len(rows) else rows.take(sorted(first.values()))
 
 
 def _no_condition(where: str) -> CseError:
@@ -338,8 +320,21 @@ def facts_of(table: Any, folder: Folder) -> dict[str, Any]:
         if facts.pop("format", 1) == FORMAT:
             return facts
     except (KeyError, ValueError, TypeError):
-        raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; use another --out") from None
+        raise _foreign(folder) from None
     raise CseError(f"{folder.url}: an index of another version; make it again (cse index --again)")
+
+
+def _foreign(folder: Folder) -> CseError:
+    return CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; use another --out")
+
+
+def opened(folder: Folder) -> Any:
+    """Return the table in a folder; None if it was never finished or is damaged."""
+    database = connect(folder)
+    try:
+        return database.open_table(TABLE)
+    except (ValueError, RuntimeError, OSError):
+        return None
 
 
 def connect(folder: Folder) -> Any:
@@ -367,15 +362,9 @@ def refuse_foreign(folder: Folder) -> None:
             f"{folder.url}: holds files that `cse index` did not put there ({min(foreign)}); use another --out "
             "or move them away"
         )
-    if TABLE_FOLDER in names:
-        try:
-            metadata = connect(folder).open_table(TABLE).schema.metadata or {}
-        except (ValueError, RuntimeError, OSError) as error:
-            if isinstance(error, CseError):
-                raise
-            return  # never finished, or damaged
-        if FACTS not in metadata:
-            raise CseError(f"{folder / TABLE_FOLDER}: a table that `cse index` did not make; use another --out")
+    table = opened(folder) if TABLE_FOLDER in names else None
+    if table is not None and FACTS not in (table.schema.metadata or {}):
+        raise _foreign(folder)
 
 
 def record(folder: Folder) -> None:
@@ -409,8 +398,7 @@ def _files(folder: Folder) -> dict[str, int]:
     """Return the sizes of the table's files that never change, by name."""
     folder.fs.invalidate_cache()
     found = folder.fs.find(f"{folder.path}/{TABLE_FOLDER}/", detail=True)
-    after = len(TABLE_FOLDER) + 1
-    sizes = {path[path.index(TABLE_FOLDER + "/") + after :]: info["size"] for path, info in found.items()}
+    sizes = {path.partition(f"{TABLE_FOLDER}/")[2]: info["size"] for path, info in found.items()}
     return {name: size for name, size in sizes.items() if not name.startswith(_CHANGING)}
 
 

@@ -171,9 +171,9 @@ def test_a_stopped_run_goes_on_unless_its_domain_was_replaced(
 
 
 def test_a_domain_replaced_before_the_model_is_open(run, table, tmp_path, bank, tiny_folders, monkeypatch):
-    def late(recipe):
+    def late(*made_of):
         put_domain(bank, tiny_folders["bert"], "outage", 7)
-        return Maker(recipe)
+        return Maker(*made_of)
 
     monkeypatch.setattr(module, "Maker", late)
     done = run(table, tmp_path / "vectors", bank, "--domain-column", "queue")
@@ -191,7 +191,7 @@ def test_a_run_keeps_the_domains_that_it_started_with(
     prepare = Maker.prepare
 
     def prepare_late(self, documents):
-        put_domain(bank, tiny_folders["bert"], "billing", 7 + documents["id"][0].as_py())
+        put_domain(bank, tiny_folders["bert"], "billing", 7 + documents[0].id)
         put_domain(bank, tiny_folders["bert"], "outage", 8)
         return prepare(self, documents)
 

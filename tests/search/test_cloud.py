@@ -6,8 +6,8 @@ import pytest
 
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.search.index import Choices, index_corpus
-from cse.search.rows import Maker
+from cse.search.index import index_corpus
+from cse.search.rows import Choices, Maker
 from cse.search.table import MODES, open_table
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.search.buckets import bucket  # noqa: F401 - a fixture

@@ -144,6 +144,21 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     assert failed.refused().startswith("--role query: ")
 
 
+def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):  # noqa: F811
+    monkeypatch.chdir(tmp_path)
+    corpus = write_txt(tmp_path / "corpus.txt", TEXTS[:3])
+    made = []
+    for family in ("bert", "bert", "roberta"):
+        (tmp_path / "params.yaml").write_text(f"backbone:\n  name: {tiny_folders[family]}\n")
+        done = cse("index", corpus, "--out", "table", "--device", "cpu", "--again")
+        assert done.code == 0, done.err
+        made.append("exporting the bare backbone" in done.err)
+        bundle = json.loads((tmp_path / "data/bare/bundle.json").read_text())
+        assert bundle["backbone"]["name"] == str(tiny_folders[family])
+        assert bundle["parity"]["largest_difference"] < 1e-4
+    assert made == [True, False, True]
+
+
 def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_path):
     """Whatever was shipped first, the bare backbone or a query side: the documents are not embedded again."""
     rows = [{"_id": f"d{number}", "text": text} for number, text in enumerate(TEXTS) if number < 5]

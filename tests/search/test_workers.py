@@ -96,7 +96,7 @@ def test_killed_twice_it_goes_on_and_workers_make_the_same(start, corpus, tmp_pa
     process = start(corpus, out, 2)
     wait_for_rows(process, out, second + 1000)
     below = psutil.Process(process.pid).children(recursive=True)
-    workers = [one for one in below if "MapBatches" in " ".join(one.cmdline())]
+    workers = [one for one in below if "_Worker" in " ".join(one.cmdline())]
     workers[0].kill()  # its pieces are made again
     said = finished(process)
     assert f"{ROWS - second:,} new, 0 changed, 0 gone, {second:,} as they were\n" in said, "no row is embedded twice"
