@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, facts, parser_of, run, say, table, timed
-from cse.bench.data import DataFolders
-from cse.bench.place import Place
-from cse.bench.worker import Backbones
 from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
 from cse.settings.document import write_values
 from cse.settings.load import settings_with
+from cse.stages.place import Backbones, Place
+from cse.training import Folders
 
 KEY = "train.learning_rate"
 
@@ -49,7 +48,7 @@ def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
 def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
     """Train the same settings in this process and return the seconds."""
     settings = load_settings(clone / "params.yaml")
-    data, backbones = DataFolders.below(clone / "data"), Backbones()
+    data, backbones = Folders.below(clone / "data"), Backbones()
 
     def run() -> None:
         for number, rate in enumerate(rates):

@@ -12,7 +12,6 @@ from typing import Any
 
 from cse.adapt.judged import JUDGED
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, QUERY_MAP, QUERY_PROMPTS
-from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
 from cse.outputs import Kind, check_folder, remove_output
@@ -23,6 +22,7 @@ from cse.stages.evaluate import record_folder
 from cse.stages.prepare import files_of
 from cse.storage import Folder
 from cse.training.ready import depends_on
+from cse.tune.ledger import Ledger, OtherPlanError
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
 PICKING = "picking"  # folder of the rows beside what picks weights and rates

@@ -65,7 +65,7 @@ def sweep_and_confirm(
         from cse.tune.confirm import confirm_best
 
         best = confirm_best(sweep, job, prepared=prepared, count=confirm, seeds=seeds, against=against)
-    from cse.tune.pictures import draw
+    from cse.tune.outcome import draw
 
     for path in (sweep.folder / TRIALS, *draw(sweep)):
         click.echo(str(path))

@@ -10,8 +10,7 @@ CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "search", "stages"),
-    *("training", "tune"),
+    *("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),
 )
 
 
@@ -27,6 +26,11 @@ class Folders:
     mined: Path
     corrupted: Path
     tokens: Path | None = None
+
+    @classmethod
+    def below(cls, folder: Path) -> Folders:
+        """Return those of a training that has a folder to itself."""
+        return cls(folder / "prepared", folder / "mined", folder / "corrupted")
 
 
 def training_code() -> list[Path]:

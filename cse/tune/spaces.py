@@ -125,12 +125,11 @@ class Space:
         cells = (dict(zip(self.keys, each, strict=True)) for each in product(*(one.values for one in self.dimensions)))
         return [*self.settings, *(Setting(named(values), values) for values in cells)]
 
-    def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap."""
+    def second_step(self, scores: Mapping[Any, float]) -> list[Setting]:
+        """Return the finer grid between the two best values (D2CSE's appendix), empty if they leave no gap."""
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
-        count = round((high - low) / _STEP)
-        values = tuple(round(low + step * _STEP, 6) for step in range(1, count))
-        return Space(self.name, "grid", (Dimension(self.keys[0], values),)) if values else None
+        values = (round(low + step * _STEP, 6) for step in range(1, round((high - low) / _STEP)))
+        return [Setting(named({self.keys[0]: value}), {self.keys[0]: value}) for value in values]
 
 
 def space_names() -> list[str]:
@@ -207,22 +206,11 @@ def only(space: Space, names: Sequence[str]) -> Space:
     return replace(space, dimensions=(), settings=kept) if names else space
 
 
-def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool) -> None:
-    """Refuse to train settings with further seeds where that cannot be.
-
-    Args:
-        confirmed: whether only the best of the search are trained with them.
-    """
-    if seeds == 1:
-        return
-    if SEED in space.keys:
-        raise CseError(f"--seeds: {SEED} is searched already; give one of the two")
-    if space.search != "grid" and not confirmed:
-        raise CseError(
-            "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
-        )
-    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
-        raise CseError(f"--seeds: {_corrupted(SEED)}")
+def reached(space: Space, settings: Settings) -> list[Settings]:
+    """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
+    if space.search == "grid":
+        return [settings_with(settings, each.values, called=f"tune: {each.name}") for each in space.grid()]
+    return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
 def _setting(name: str, values: Mapping[str, Any], file: SpaceFile, settings: Settings) -> Setting:
@@ -250,7 +238,7 @@ def parse_dimension(entry: str) -> Dimension:
         _check_key(key)
         found = _RANGE.fullmatch(text)
         if found is None:
-            return _listed(key, text)
+            return Dimension(key, _listed(key, text))
         low, high = (int(end) if end.lstrip("+-").isdigit() else float(end) for end in found.group(1, 2))
         if not low < high:
             raise CseError(f"{key}: the range {text} is empty; give the lower end first")
@@ -264,7 +252,7 @@ def parse_dimension(entry: str) -> Dimension:
         return Dimension(key, (), low, high, bool(found[3]))
 
 
-def _listed(key: str, text: str) -> Dimension:
+def _listed(key: str, text: str) -> tuple[Any, ...]:
     try:
         values = parse_yaml(text, key)
     except CseError:
@@ -273,10 +261,57 @@ def _listed(key: str, text: str) -> Dimension:
         raise CseError(f"{key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")
     if not values:
         raise CseError(f"{key}: the list is empty; give the values to try")
-    doubled = [value for place, value in enumerate(values) if value in values[:place]]
-    if doubled:
+    if doubled := _doubled(values):
         raise CseError(f"{key}: {doubled[0]} is listed twice; remove one")
-    return Dimension(key, tuple(values))
+    return tuple(values)
+
+
+def _doubled(values: Sequence[Any]) -> list[Any]:
+    return [value for place, value in enumerate(values) if value in values[:place]]
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool) -> None:
+    """Refuse to train settings with further seeds where that cannot be.
+
+    Args:
+        confirmed: whether only the best of the search are trained with them.
+    """
+    if seeds == 1:
+        return
+    if SEED in space.keys:
+        raise CseError(f"--seeds: {SEED} is searched already; give one of the two")
+    if space.search != "grid" and not confirmed:
+        raise CseError(
+            "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
+        )
+    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
+        raise CseError(f"--seeds: {_corrupted(SEED)}")
+
+
+def _check(space: Space, settings: Settings) -> None:
+    """Refuse spaces that cannot be searched, before training starts."""
+    if not space.dimensions and not space.settings:
+        raise CseError("tune: the search space is empty; give tune.over or another tune.space")
+    if doubled := _doubled(space.keys):
+        raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
+    with in_terms_of("tune: "):
+        for key in space.keys:
+            _check_use(key, space.keys, settings)
+            _check_rows(key, settings)
+    now, before = flatten(settings.model_dump(mode="json")), settings.objective.replaced_tokens.corrupts_beforehand
+    for setting in space.settings:
+        with in_terms_of(f"setting {setting.name}: "):
+            for key in (key for key, value in setting.values.items() if key not in now or value != now[key]):
+                if key != "train.parameters":
+                    _check_key(key)
+                _check_rows(key, settings)
+            tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
+            if tried.objective.replaced_tokens.corrupts_beforehand > before:
+                raise CseError(_corrupted("objective.replaced_tokens.weight"))
+    reached(space, settings)
 
 
 def _check_key(key: str) -> None:
@@ -292,51 +327,6 @@ def _check_key(key: str) -> None:
         raise CseError(
             f"{key}: must be the same in all trials{why}; remove it, or put it under `set` of a space's file"
         )
-
-
-def _check(space: Space, settings: Settings) -> None:
-    """Refuse spaces that cannot be searched, before training starts."""
-    if not space.dimensions and not space.settings:
-        raise CseError("tune: the search space is empty; give tune.over or another tune.space")
-    doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
-    if doubled:
-        raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
-    for dimension in space.dimensions:
-        with in_terms_of("tune: "):
-            _check_use(dimension.key, space.keys, settings)
-            _check_rows(dimension.key, settings)
-    for setting in space.settings:
-        with in_terms_of(f"setting {setting.name}: "):
-            _check_setting(setting, settings)
-    reached(space, settings)
-
-
-def _check_setting(setting: Setting, settings: Settings) -> None:
-    """Refuse a named setting that other trials' rows do not fit, or whose dev score compares with no other."""
-    now = flatten(settings.model_dump(mode="json"))
-    for key, value in setting.values.items():
-        if key in now and value == now[key]:
-            continue
-        if key != "train.parameters":
-            _check_key(key)
-        _check_rows(key, settings)
-    tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
-    if tried.objective.replaced_tokens.corrupts_beforehand > settings.objective.replaced_tokens.corrupts_beforehand:
-        raise CseError(_corrupted("objective.replaced_tokens.weight"))
-
-
-def _corrupted(key: str) -> str:
-    return (
-        f"{key}: rows were already corrupted with one value of it; to vary it, set "
-        "objective.replaced_tokens.corruption: on_the_fly"
-    )
-
-
-def reached(space: Space, settings: Settings) -> list[Settings]:
-    """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
-    if space.search == "grid":
-        return [settings_with(settings, each.values, called=f"tune: {each.name}") for each in space.grid()]
-    return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
 def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
@@ -358,3 +348,10 @@ def _check_rows(key: str, settings: Settings) -> None:
     decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
     if settings.objective.replaced_tokens.corrupts_beforehand and decides and key not in kept:
         raise CseError(_corrupted(key))
+
+
+def _corrupted(key: str) -> str:
+    return (
+        f"{key}: rows were already corrupted with one value of it; to vary it, set "
+        "objective.replaced_tokens.corruption: on_the_fly"
+    )

@@ -15,7 +15,6 @@ from cse.adapt.look import STAND_INS, look
 from cse.adapt.made import remove
 from cse.adapt.models import Models
 from cse.adapt.run import Adaptation
-from cse.bench.ledger import Ledger
 from cse.data.documents import read_documents
 from cse.data.passages import whole_document
 from cse.data.store import PreparedData
@@ -28,6 +27,7 @@ from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.data import DataSettings
+from cse.tune.ledger import Ledger
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
 from tests.search.corpora import rows_of

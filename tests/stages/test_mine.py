@@ -11,7 +11,7 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import cse.training.mining as mining
-from cse.bench.domain import domain_stage
+from cse.stages.domain import domain_stage
 from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_rows
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError

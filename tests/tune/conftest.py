@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cse.settings import load_settings
-from cse.tune.job import Job, share_data
+from cse.tune.trial import Job, share_data
 from tests.cli.workspace import write_params, write_prepared
 
 

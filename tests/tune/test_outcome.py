@@ -19,10 +19,7 @@ from cse.tune.outcome import (
     to_promote,
     write_sweep,
 )
-from cse.tune.spaces import Dimension, named
-
-RATE = Dimension("train.learning_rate", low=1e-3, high=1e-1, log=True)
-LENGTH = Dimension("prompt.length", values=(4, 8, 12))
+from cse.tune.spaces import named
 
 
 def record(number, rate, length, score, state="finished", reason="", seed=42):
@@ -30,8 +27,9 @@ def record(number, rate, length, score, state="finished", reason="", seed=42):
     percent = {"finished": 100, "stopped": 50, "failed": 0}[state]
     values = config | {"train.eval_every": 7}
     return TrialRecord(
-        number, named(config), seed, state, config, values, score, percent, 3.25, reason, f"/sweep/{number}"
-    )
+        number=number, name=named(config), seed=seed, state=state, config=config, values=values, score=score,
+        percent=percent, seconds=3.25, reason=reason, folder=f"/sweep/{number}",
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -39,8 +37,7 @@ def sweep(tmp_path):
     return Sweep(
         tmp_path,
         "own",
-        "optuna",
-        (RATE, LENGTH),
+        ("train.learning_rate", "prompt.length"),
         (
             record(1, 0.01, 4, 80.25),
             record(2, 0.02, 8, 82.5),

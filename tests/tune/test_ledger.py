@@ -10,8 +10,8 @@ import sys
 
 import pytest
 
-from cse.bench import ledger as module
-from cse.bench.ledger import Ledger, OtherPlanError, RunRecord
+from cse.tune import ledger as module
+from cse.tune.ledger import Ledger, OtherPlanError, RunRecord
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
 
@@ -52,7 +52,7 @@ def test_a_run_is_done_once(ledger, monkeypatch):
 def test_a_run_that_was_killed_is_done_again(ledger):
     """Nothing is on record before the end, and the record comes in one go."""
     script = (
-        "import os, sys; from pathlib import Path; import cse.files; from cse.bench import ledger\n"
+        "import os, sys; from pathlib import Path; import cse.files; from cse.tune import ledger\n"
         "def half(path, tree):\n"
         "    path.write_text('{\"of\": {')\n"
         "    os.kill(os.getpid(), 9)\n"
