@@ -23,8 +23,9 @@ from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH
+from cse.training import Folders
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, to_promote
-from cse.tune.spaces import about, build_space, only, read_space, space_names
+from cse.tune.spaces import build_space, only, read_space, shipped
 from flows.processes import HINTS, CommandError, explain, last_after, run_dvc
 from flows.repository import dvc_errors, experiment, paths_left_behind, project_folder, stages_in_order
 from flows.workspace import Workspace, bring_over, identity, left_to_git, throwaway_clone
@@ -34,7 +35,7 @@ STAGE = "train"  # what a trial is
 
 @click.command(
     epilog="\b\nSpaces:\n"
-    + "".join(f"  {name:13} {about(name)}\n" for name in space_names())
+    + "".join(f"  {name:13} {space.about}\n" for name, space in shipped().items())
     + "\b\nExamples:\n  cse tune\n  cse tune --space promcse\n"
     "  cse tune --over train.learning_rate=1e-3..5e-2 --over prompt.length=[8,12,16] --trials 20\n"
     "  cse tune --space margin --confirm 10 --seeds 3\n"
@@ -76,9 +77,7 @@ def tune(
         _reproduce(stages_before(place), place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
-            prepared=place.folder / PREPARED,
-            mined=place.folder / MINED,
-            corrupted=place.folder / CORRUPTED,
+            Folders(place.folder / PREPARED, place.folder / MINED, place.folder / CORRUPTED),
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip

@@ -12,25 +12,21 @@ from typing import Any
 
 import click
 import torch
-from scipy.stats import t as student
 
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
 from cse.data.tasks.kinds import CaptionPairs, ScoredPairs
 from cse.errors import CseError, nearest
-from cse.evaluation.comparison import compared_rows
+from cse.evaluation.comparison import compared_rows, half_width_of_mean
 from cse.evaluation.record import Record, read_record
-from cse.evaluation.suite import content_of_suite, evaluate_suite
+from cse.evaluation.suite import content_of_suite
 from cse.evaluation.table import format_rows
-from cse.model.device import choose_bf16, choose_device
-from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.ray_session import side_by_side
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
-from cse.settings import Settings
-from cse.stages.evaluate import describe_model, identity_of_model, save_record
-from cse.stages.open_model import BackboneOf, bare_of
+from cse.stages.evaluate import describe_model, evaluate_models, identity_of_model, save_record
+from cse.stages.open_model import BackboneOf
 from cse.tune.driver import alone, train_all
 from cse.tune.ledger import Ledger, RunRecord
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread
@@ -39,7 +35,7 @@ from cse.tune.trial import Job
 
 CHOICES = "choices"  # name of the record
 RECORD = "record"  # folder of a model's test scores
-_LEVEL = 0.95
+MEASURES = ("sts", "cxc", "tasks")
 _OTHERWISE = "restore it, or delete it and choose again"
 Models = Mapping[str, tuple[Path, str, str | BackboneOf]]  # what is said of each: folder of its record, name, model
 
@@ -110,7 +106,7 @@ def _measure(job: Job, chosen: Sequence[Tried], prepared: Path) -> list[System]:
     }
     content = content_of_suite(_suite(prepared))
     todo = [called for called in models if not _measured(called, models, content)]
-    do = partial(_measure_model, prepared.resolve(), job.settings, models)
+    do = partial(_measure_model, prepared.resolve(), job.settings.evaluation.device, models)
     ended = side_by_side(do, todo, at_once=job.settings.tune.concurrent, unit="model", done="measured")
     failed = [f"{called}: {reason}" for called, reason in ended if reason]
     if failed:
@@ -139,16 +135,12 @@ def _measured(called: str, models: Models, content: Mapping[str, str]) -> bool:
     return False
 
 
-def _measure_model(prepared: Path, settings: Settings, models: Models, called: str, threads: int) -> None:
-    """Measure a model on the test sets, in bfloat16 where training is: faster, and scores move by hundredths."""
+def _measure_model(prepared: Path, device: str, models: Models, called: str, threads: int) -> None:
     torch.set_num_threads(threads)
     folder, name, model = models[called]
-    encoder = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone)
-    device = choose_device(settings.evaluation.device)
-    encoder.to(device).precision = "bf16" if choose_bf16(settings.train.precision, device) else "fp32"
-    found = evaluate_suite(encoder, _suite(prepared), measures=("sts", "cxc", "tasks"), device=device)
+    found = evaluate_models({name: model}, _suite(prepared), measures=MEASURES, device=device, progress=False)
     with publish_folder(folder / RECORD, Kind.RECORD) as record:
-        save_record(record, name, model, found, device.type)
+        save_record(record, name, model, found[name], device)
 
 
 def _table(systems: Sequence[System], chosen: Sequence[Tried]) -> list[list[str]]:
@@ -175,9 +167,5 @@ def _figures(record: Record) -> dict[str, float]:
 
 
 def _with_interval(values: Sequence[float]) -> str:
-    """Return the mean and half the width of its 95 % confidence interval (Student's t), if there are several values."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{mean:.2f}"
-    half = student.ppf((1 + _LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean:.2f} ± {half:.2f}"
+    """Return the mean and half the width of its 95 % confidence interval, if there are several values."""
+    return f"{statistics.fmean(values):.2f}" + (f" ± {half_width_of_mean(values):.2f}" if len(values) > 1 else "")

@@ -20,7 +20,7 @@ from cse.process import only_one
 from cse.ray_session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.stages.common import MINED
+from cse.training import Folders
 from cse.training.ready import depends_on
 from cse.tune.outcome import FAILED, FINISHED, Sweep, TrialRecord, read_sweep, write_sweep
 from cse.tune.spaces import SEED, Setting, Space, build_space, check_seeds, only, reached
@@ -32,24 +32,14 @@ _NOT_THE_TRIALS = (
 
 
 def run_sweep(
-    settings: Settings,
-    *,
-    prepared: Path,
-    corrupted: Path,
-    scratch: Path,
-    mined: Path = MINED,
-    names: Sequence[str] = (),
-    seeds: int = 1,
-    confirm: int = 0,
+    settings: Settings, rows: Folders, *, scratch: Path, names: Sequence[str] = (), seeds: int = 1, confirm: int = 0
 ) -> tuple[Sweep, Job]:
     """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
         settings: base settings that each trial modifies.
-        prepared: folder of the rows; its test sets are not opened.
-        corrupted: folder of rows corrupted before training.
+        rows: prepared, mined and corrupted; the test sets beside them are not opened.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
-        mined: folder of the triplets mined from the rows; read if anything is mined.
         names: of the space's named settings, to train these alone; none: all.
         seeds: that each setting is trained with, counted up from ``train.seed``.
         confirm: of how many settings the seeds are, once the search has ended (``cse.tune.confirm``); 0: of all.
@@ -59,14 +49,12 @@ def run_sweep(
     whole = build_space(settings)
     space = only(whole, names)
     check_seeds(space, settings, seeds, confirmed=confirm > 0)
-    measured = _check_objective(settings, prepared, space)
-    rows = [mined / TRAIN_FILE] if settings.mine.wanted else []
+    measured = _check_objective(settings, rows.prepared, space)
     drawn = space.search == "optuna"
     job = Job(
         settings=settings,
-        folder=(scratch / "tune" / _name(whole, settings, prepared, corrupted, rows)).resolve(),
-        corrupted=corrupted.resolve(),
-        threads=settings.tune.cpus_per_trial,
+        folder=(scratch / "tune" / _name(whole, settings, rows)).resolve(),
+        corrupted=rows.corrupted.resolve(),
         evaluations=EVALUATIONS if drawn else None,
         ranges=tuple(part.key for part in space.dimensions if not part.values),
     )
@@ -74,7 +62,7 @@ def run_sweep(
         done = read_sweep(job.folder) if drawn else None
         if done is not None:
             return done, job
-        share_data(prepared, job.data, mined if rows else None)
+        share_data(rows, job.data, mined=settings.mine.wanted)
         records = _search(space, job) if drawn else _try_all(space, job, 1 if confirm else seeds)
         sweep = Sweep(job.folder, space.name, space.keys, tuple(records), *measured)
         write_sweep(sweep)
@@ -195,7 +183,7 @@ def _check_objective(settings: Settings, prepared: Path, space: Space) -> tuple[
     return len(task), dev_measure(task, settings.train.dev_measure, "train.dev_measure")
 
 
-def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, rows: Sequence[Path] = ()) -> str:
+def _name(space: Space, settings: Settings, rows: Folders) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
     others = ("data.", "evaluation.", "export.", "promotion.", "bank.")
@@ -207,9 +195,10 @@ def _name(space: Space, settings: Settings, prepared: Path, corrupted: Path, row
     }
     if settings.data.more:
         around["data.more"] = settings.data.more_in_training
-    dev = open_dev(PreparedData(prepared))
-    more = [prepared / source_file(source.name) for source in settings.data.more]
-    data = [prepared / TRAIN_FILE, *more, *rows, *sorted(corrupted.glob("*.npy"))]
+    dev = open_dev(PreparedData(rows.prepared))
+    files = [TRAIN_FILE, *(source_file(source.name) for source in settings.data.more)]
+    mined = [rows.mined / TRAIN_FILE] if settings.mine.wanted else []
+    data = [*(rows.prepared / name for name in files), *mined, *sorted(rows.corrupted.glob("*.npy"))]
     facts = {
         "space": [str(part) for part in space.dimensions],  # a list of settings may grow
         "around": around,

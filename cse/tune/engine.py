@@ -26,7 +26,6 @@ from ray.tune.search.optuna import OptunaSearch
 
 from cse.errors import CseError
 from cse.ray_session import WAIT_SECONDS, free_in_words, in_words, listed_machines, with_more
-from cse.settings import Settings
 from cse.settings.load import flatten
 from cse.tune.outcome import STOPPED, TrialRecord
 from cse.tune.spaces import SEED, Dimension, Space, named
@@ -80,8 +79,8 @@ def _domain(part: Dimension) -> Any:
     """Return a dimension for Ray Tune to sample from."""
     if part.values:
         return tune.choice(list(part.values))
-    if part.whole:
-        return (tune.lograndint if part.log else tune.randint)(int(part.low), int(part.high) + 1)
+    if isinstance(part.low, int) and isinstance(part.high, int):
+        return (tune.lograndint if part.log else tune.randint)(part.low, part.high + 1)
     return (tune.loguniform if part.log else tune.uniform)(part.low, part.high)
 
 
@@ -107,13 +106,12 @@ def _fit(job: Job, name: str, count: int, param_space: dict[str, Any], **searchi
         searching: how trials are drawn and stopped; nothing for a list.
     """
     path = job.folder / name
-    gpus = _gpus(job.settings)
-    _check_machines(job, gpus)
+    gpus = _gpus_of_a_trial(job)
     logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the lines say what became of each trial
-    say(f"{count} trials in {job.folder}")
+    click.echo(f"{count} trials in {job.folder}", err=True)
     if dashboard := ray._private.worker.get_dashboard_url():
-        say(f"dashboard: http://{dashboard} (log in with the token from `ray get-auth-token`)")
-    say(f"TensorBoard: tensorboard --logdir {job.folder}")
+        click.echo(f"dashboard: http://{dashboard} (log in with the token from `ray get-auth-token`)", err=True)
+    click.echo(f"TensorBoard: tensorboard --logdir {job.folder}", err=True)
     trainable = tune.with_resources(
         tune.with_parameters(run_on_ray, job=job),  # one copy for all trials
         {"cpu": job.threads, "gpu": gpus},
@@ -134,7 +132,7 @@ def _fit(job: Job, name: str, count: int, param_space: dict[str, Any], **searchi
             name=name,
             storage_path=str(job.folder),
             failure_config=FailureConfig(max_failures=_RESTARTS),
-            callbacks=[Lines(job, count, in_words(job.threads, gpus))],
+            callbacks=[_Lines(job, count, in_words(job.threads, gpus))],
             sync_config=SyncConfig(sync_period=_SYNC),
             verbose=0,
         ),
@@ -154,44 +152,35 @@ def _restored(path: Path, trainable: Any, param_space: dict[str, Any]) -> Tuner 
     try:
         tuner = Tuner.restore(str(path), trainable=trainable, param_space=param_space, resume_errored=True)
     except _CUT_OFF:
-        say(f"{path} is truncated; restarting the search, but keeping finished trials")
+        click.echo(f"{path} is truncated; restarting the search, but keeping finished trials", err=True)
         shutil.rmtree(path)
         return None
-    say(f"resuming the sweep in {path}")
+    click.echo(f"resuming the sweep in {path}", err=True)
     return tuner
 
 
-def _check_machines(job: Job, gpus: float) -> None:
-    """Refuse trials that no machine can hold."""
-    there = with_more(ray)
-    if not any(machine.places(job.threads, gpus) for machine in there):
-        raise CseError(
-            f"tune.cpus_per_trial: a trial takes {in_words(job.threads, gpus)} of one machine, and Ray has "
-            f"{listed_machines(there)}"
-        )
-
-
-def _gpus(settings: Settings) -> float:
-    """Return the number of GPUs per trial."""
-    there = ray.cluster_resources().get("GPU", 0)
-    wanted = settings.tune.gpus_per_trial
-    if wanted is None:
-        wanted = 1 if there and settings.train.device != "cpu" else 0
-    if wanted > there:
-        raise CseError(f"tune.gpus_per_trial: {wanted:g} GPUs per trial, but there are {there:g}; give fewer, or 0")
-    if settings.train.device == "cuda" and wanted == 0:
+def _gpus_of_a_trial(job: Job) -> float:
+    """Return how many GPUs a trial takes, or a share of one; refuse trials that no machine can hold."""
+    settings, there = job.settings, ray.cluster_resources().get("GPU", 0)
+    gpus = settings.tune.gpus_per_trial
+    if gpus is None:
+        gpus = 1 if there and settings.train.device != "cpu" else 0
+    if gpus > there:
+        raise CseError(f"tune.gpus_per_trial: {gpus:g} GPUs per trial, but there are {there:g}; give fewer, or 0")
+    if settings.train.device == "cuda" and gpus == 0:
         raise CseError(
             "tune.gpus_per_trial: train.device is cuda, but trials get no GPU; give at least a fraction of one"
         )
-    return wanted
+    machines = with_more(ray)
+    if not any(machine.places(job.threads, gpus) for machine in machines):
+        raise CseError(
+            f"tune.cpus_per_trial: a trial takes {in_words(job.threads, gpus)} of one machine, and Ray has "
+            f"{listed_machines(machines)}"
+        )
+    return gpus
 
 
-def say(line: str) -> None:
-    """Print a line."""
-    click.echo(line, err=True)
-
-
-class Lines(tune.Callback):
+class _Lines(tune.Callback):
     """Says what becomes of each trial, and what they wait for if none runs.
 
     Args:
@@ -204,20 +193,19 @@ class Lines(tune.Callback):
         self.ended, self.ran = 0, 0.0
 
     def on_step_begin(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Look whether any trial runs."""
         now, states = time.monotonic(), {trial.status for trial in trials}
         if not self.ran or "PENDING" not in states or "RUNNING" in states:
             self.ran = now
         elif now - self.ran >= WAIT_SECONDS:
             self.ran = now
-            say(f"tune: no trial runs; each waits for {self.wanted} of one machine; {free_in_words(ray)}")
+            click.echo(
+                f"tune: no trial runs; each waits for {self.wanted} of one machine; {free_in_words(ray)}", err=True
+            )
 
     def on_trial_start(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Say that a trial runs."""
         self._say(trial, "running")
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Say how a trial ended."""
         last = trial.last_result or {}
         percent = last.get("percent", 0)
         state = "failed" if last.get(METRIC) == WORST else "finished" if percent == 100 else "stopped"
@@ -225,7 +213,6 @@ class Lines(tune.Callback):
         self._say(trial, state, f": dev {last[METRIC]:.2f} ({percent} %)" if told else "")
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
-        """Say that a trial's worker was lost for good."""
         self._say(trial, "failed")
 
     def _say(self, trial: Trial, state: str, result: str = "") -> None:
@@ -233,4 +220,6 @@ class Lines(tune.Callback):
         called = entry.get(SETTING) or named(self.job.config_of(trial.config))
         called += f", seed {entry[SEED]}" if SEED in entry else ""
         self.ended += state != "running"
-        say(f"{state}, {called}{result}" + (f"; {self.ended} of {self.count}" if state != "running" else ""))
+        click.echo(
+            f"{state}, {called}{result}" + (f"; {self.ended} of {self.count}" if state != "running" else ""), err=True
+        )

@@ -14,7 +14,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from cse.errors import CseError
-from cse.evaluation.dev_facts import SPEARMAN, dev_key
+from cse.evaluation.dev_facts import SPEARMAN, dev_key, standard_error
 from cse.files import write_csv, write_json
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
@@ -137,24 +137,6 @@ class Sweep:
 
 
 _AS_JSON = TypeAdapter(Sweep)
-
-
-def standard_error(score: float, pairs: int, measure: str = SPEARMAN) -> float:
-    """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
-
-    Of another measure, return that of a share, ``sqrt(p (1 - p) / n)``: the most that a mean over items can have.
-
-    Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
-    Psychometrika 65(1)); its root times ``1 - rho^2``, the slope of ``tanh``, is the error of the correlation.
-    Trials are scored on the same pairs, so their errors correlate and a difference is more certain than two separate
-    scores.
-    """
-    if pairs < 4:
-        return math.inf
-    rho = score / 100
-    if measure != SPEARMAN:
-        return 100 * math.sqrt(max(rho * (1 - rho), 0.0) / pairs)
-    return 100 * (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (pairs - 3))
 
 
 def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -45,7 +45,6 @@ class Job:
     Attributes:
         settings: base settings that each trial modifies.
         corrupted: folder of rows corrupted before training, absolute.
-        threads: threads per trial.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
         ranges: keys searched over a range; their values are rounded to three digits.
     """
@@ -53,9 +52,13 @@ class Job:
     settings: Settings
     folder: Path
     corrupted: Path
-    threads: int
     evaluations: int | None
     ranges: tuple[str, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        """CPU cores of a trial."""
+        return self.settings.tune.cpus_per_trial
 
     @property
     def data(self) -> Folders:
@@ -97,23 +100,18 @@ class Job:
         return Ledger(self.folder_of(config)).read(RUN)
 
 
-def share_data(prepared: Path, shared: Folders, mined: Path | None = None) -> None:
-    """Hard-link the training rows of prepared data for the trials, beside its dev task: no test set.
-
-    Args:
-        prepared: folder of the rows and of all that is measured.
-        mined: folder of the mined triplets; None: none were.
-    """
+def share_data(rows: Folders, shared: Folders, *, mined: bool) -> None:
+    """Hard-link training rows for the trials, mined ones if there are any, beside the dev task: no test set."""
     shutil.rmtree(shared.prepared, ignore_errors=True)
     shared.prepared.mkdir(parents=True)
-    link_rows(prepared, shared.prepared, open_dev(PreparedData(prepared)))
-    if mined is not None:
+    link_rows(rows.prepared, shared.prepared, open_dev(PreparedData(rows.prepared)))
+    if mined:
         shared.mined.mkdir()
-        link_files(mined, shared.mined, (TRAIN_FILE, MINING_FILE))
+        link_files(rows.mined, shared.mined, (TRAIN_FILE, MINING_FILE))
 
 
 @dataclass
-class Reporter(Observer):
+class _Reporter(Observer):
     """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists."""
 
     report: Report
@@ -122,17 +120,14 @@ class Reporter(Observer):
     loss: float = math.nan
 
     def start(self, done: int, steps: int) -> None:
-        """Record the number of steps."""
         self.steps = steps
 
     def step(self, record: StepRecord) -> None:
-        """Record the loss."""
         self.loss = record.terms["loss"]
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Report the best score so far; the evaluation at step 0 counts towards it but is not reported."""
         self.best = max(self.best, score)
-        if 0 < step < self.steps:
+        if 0 < step < self.steps:  # the first one counts towards the best alone
             percent = math.ceil(100 * step / self.steps)
             self.report({METRIC: self.best, "percent": percent, "step": step, "loss": self.loss})
 
@@ -179,7 +174,7 @@ def _train(config: dict[str, Any], job: Job, report: Report) -> dict[str, Any]:
         job.data,
         scratch=folder / "scratch",
         backbone=_backbones.of(settings),
-        watch=lambda training: [Reporter(report)],
+        watch=lambda training: [_Reporter(report)],
     )
     done, before, after = (
         metrics["steps"],

@@ -7,9 +7,8 @@ from types import SimpleNamespace
 from cse.tune import engine
 
 
-def test_a_line_says_what_waiting_trials_wait_for(monkeypatch):
-    said, lines = [], engine.Lines(None, 4, "2 CPUs and 0.5 GPUs")
-    monkeypatch.setattr(engine, "say", said.append)
+def test_a_line_says_what_waiting_trials_wait_for(monkeypatch, capsys):
+    lines = engine._Lines(None, 4, "2 CPUs and 0.5 GPUs")
     monkeypatch.setattr(engine, "free_in_words", lambda ray: "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free")
     for now, states in (
         (100, ("PENDING", "PENDING")),
@@ -24,4 +23,4 @@ def test_a_line_says_what_waiting_trials_wait_for(monkeypatch):
         monkeypatch.setattr(engine.time, "monotonic", lambda now=now: float(now))
         lines.on_step_begin(0, [SimpleNamespace(status=state) for state in states])
     line = "tune: no trial runs; each waits for 2 CPUs and 0.5 GPUs of one machine; "
-    assert said == [line + "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free"] * 2
+    assert capsys.readouterr().err == (line + "Ray has 1 machine of 2 CPUs; 0 CPUs in all are free\n") * 2

@@ -10,10 +10,10 @@ import sys
 
 import pytest
 
-from cse.tune import ledger as module
-from cse.tune.ledger import Ledger, OtherPlanError, RunRecord
 from cse.errors import CseError
 from cse.outputs import Kind, publish_folder
+from cse.tune import ledger as module
+from cse.tune.ledger import Ledger, OtherPlanError, RunRecord
 
 OF = {"train.seed": 42, "the rows": "0f3a"}
 

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import standard_error
 from cse.tune.outcome import (
     TRIALS,
     Sweep,
     TrialRecord,
     describe,
     read_sweep,
-    standard_error,
     to_promote,
     write_sweep,
 )

@@ -59,15 +59,14 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job):
         assert steps_of(settings_with(job.settings, {"train.max_steps": most}), job.data) == steps
 
 
-def test_a_trial_sees_its_rows_and_no_test_set(make_job, folder):
-    mined = folder / "data/mined"
-    mined.mkdir()
-    write_rows(mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
-    (mined / MINING_FILE).write_text("{}", encoding="utf-8")
+def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
+    rows.mined.mkdir()
+    write_rows(rows.mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
+    (rows.mined / MINING_FILE).write_text("{}", encoding="utf-8")
     job = make_job()
-    share_data(folder / "data/prepared", job.data, mined)
+    share_data(rows, job.data, mined=True)
     assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1 and (job.data.mined / MINING_FILE).is_file()
-    prepared, data = PreparedData(folder / "data/prepared"), PreparedData(job.data.prepared)
+    prepared, data = PreparedData(rows.prepared), PreparedData(job.data.prepared)
     dev, tested = open_dev(prepared), open_tasks(prepared, TEST)
     assert open_dev(data).sentence1 == dev.sentence1 and len(data.train) == 64
     assert tested and not open_tasks(data, TEST) and not open_tasks(data, OWN)
@@ -77,10 +76,10 @@ def test_a_trial_sees_its_rows_and_no_test_set(make_job, folder):
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
 
 
-def test_trials_read_further_sources(make_job, folder):
+def test_trials_read_further_sources(make_job, folder, rows):
     """64 rows in batches of 16, and half as many of 20 others; a weight of its own makes it another sweep."""
-    rows = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
-    write_rows(folder / "data/prepared" / source_file("nli"), "triplets", rows)
+    triplets = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
+    write_rows(rows.prepared / source_file("nli"), "triplets", triplets)
     path = folder / "data/prepared/report.json"
     report = json.loads(path.read_text())
     path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
@@ -94,7 +93,7 @@ def test_trials_read_further_sources(make_job, folder):
     names = set()
     for weight in (0.5, 1.0):
         settings = make_job(**values, **{"data.more": [nli | {"weight": weight}], "tune.over": [OVER]}).settings
-        names.add(_name(build_space(settings), settings, folder / "data/prepared", folder / "data/corrupted"))
+        names.add(_name(build_space(settings), settings, rows))
     assert len(names) == 2
 
 
@@ -204,7 +203,7 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's
 
 
-def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monkeypatch):
+def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows, monkeypatch):
     """A trial is stopped where it stands: on a GPU, dropout off, gradients on.
 
     The meta device is as little the CPU as a GPU is. A trained ``[CLS]`` and a prompt that starts from words are made
@@ -227,7 +226,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
                 run_trial(CONFIG, job, reports.append)
     assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
     fresh = replace(job, folder=folder / "fresh")
-    share_data(folder / "data/prepared", fresh.data)
+    share_data(rows, fresh.data, mined=False)
     run_trial(config, job, reports.append)
     assert not job.record_of(config).reason
     monkeypatch.setattr("cse.tune.trial._backbones", Backbones())
