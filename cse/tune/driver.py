@@ -24,7 +24,7 @@ from cse.training import Folders
 from cse.training.ready import depends_on
 from cse.tune.outcome import FAILED, FINISHED, Sweep, TrialRecord, read_sweep, write_sweep
 from cse.tune.spaces import SEED, Setting, Space, build_space, check_seeds, only, reached
-from cse.tune.trial import EVALUATIONS, METRIC, Job, share_data
+from cse.tune.trial import EVALUATIONS, METRIC, SETTING, Job, share_data
 
 _NOT_THE_TRIALS = (
     *("tune.concurrent", "tune.cpus_per_trial", "tune.gpus_per_trial", "train.workers", "train.save_seconds"),
@@ -131,14 +131,16 @@ def train_all(job: Job, settings: Sequence[Setting], seeds: int, name: str) -> l
         from cse.tune.engine import run_list
 
         ended = {trial.folder: trial for trial in run_list(job, name, todo)}
-    return _recorded(job, [ended.get(trial.folder, trial) for trial in wanted])
+    return _recorded(job, [replace(ended.get(one.folder, one), number=one.number) for one in wanted])
 
 
 def trials_of(job: Job, settings: Sequence[Setting], seeds: int) -> list[TrialRecord]:
     """Return the trials that are wanted: all settings with the first seed, then all with the next."""
     first = job.settings.train.seed
-    drawn = [(one.name, {SEED: seed, **one.values}) for seed in range(first, first + seeds) for one in settings]
-    return [job.wanted(number, name, values) for number, (name, values) in enumerate(drawn, start=1)]
+    entries = [
+        {SETTING: one.name, SEED: seed, **one.values} for seed in range(first, first + seeds) for one in settings
+    ]
+    return [job.wanted(number, entry) for number, entry in enumerate(entries, start=1)]
 
 
 def _recorded(job: Job, trials: Sequence[TrialRecord]) -> list[TrialRecord]:

@@ -28,7 +28,7 @@ from cse.errors import CseError
 from cse.ray_session import WAIT_SECONDS, free_in_words, in_words, listed_machines, with_more
 from cse.settings.load import flatten
 from cse.tune.outcome import STOPPED, TrialRecord
-from cse.tune.spaces import SEED, Dimension, Space, named
+from cse.tune.spaces import SEED, Dimension, Space
 from cse.tune.trial import EVALUATIONS, LISTED, METRIC, SETTING, WORST, Job, run_on_ray
 
 _SYNC = 10  # seconds between copies of logs and search state into the sweep folder
@@ -38,11 +38,9 @@ _STARTUP = 4  # random trials before TPE starts
 
 
 def run_list(job: Job, name: str, wanted: Sequence[TrialRecord]) -> list[TrialRecord]:
-    """Run trials, and return of each what Ray Tune knows of it."""
+    """Run trials of a list, and return of each what Ray Tune knows of it."""
     entries = [{SETTING: trial.name, **trial.config} for trial in wanted]
-    ended = _fit(job, name, len(entries), {LISTED: tune.grid_search(entries)})
-    by_folder = {trial.folder: trial for trial in wanted}
-    return [_ended(by_folder[str(job.folder_of(job.config_of(trial.config)))], trial) for trial in ended]
+    return _fit(job, name, len(entries), {LISTED: tune.grid_search(entries)})
 
 
 def search(job: Job, space: Space) -> list[TrialRecord]:
@@ -60,7 +58,7 @@ def search(job: Job, space: Space) -> list[TrialRecord]:
         multivariate=True,
         constant_liar=True,  # trials run at the same time
     )
-    ended = _fit(
+    return _fit(
         job,
         "tune",
         count,
@@ -71,8 +69,6 @@ def search(job: Job, space: Space) -> list[TrialRecord]:
         ),
         scheduler=ASHAScheduler(time_attr="percent", max_t=101, grace_period=100 // EVALUATIONS, reduction_factor=2),
     )
-    wanted = [job.wanted(n, named(job.config_of(one.config)), one.config) for n, one in enumerate(ended, start=1)]
-    return [_ended(*both) for both in zip(wanted, ended, strict=True)]
 
 
 def _domain(part: Dimension) -> Any:
@@ -98,7 +94,7 @@ def _ended(wanted: TrialRecord, trial: Trial) -> TrialRecord:
     return replace(known, reason=(causes or said or ["it did not end; the sweep was stopped"])[-1][:300])
 
 
-def _fit(job: Job, name: str, count: int, param_space: dict[str, Any], **searching: Any) -> list[Trial]:
+def _fit(job: Job, name: str, count: int, param_space: dict[str, Any], **searching: Any) -> list[TrialRecord]:
     """Run trials; a search that was killed goes on.
 
     Args:
@@ -138,12 +134,13 @@ def _fit(job: Job, name: str, count: int, param_space: dict[str, Any], **searchi
         ),
     )
     try:
-        return list(tuner.fit()._experiment_analysis.trials)
+        ended: list[Trial] = tuner.fit()._experiment_analysis.trials
     except _CUT_OFF:
         raise CseError(
             f"{path}: Ray could not save the state of the trials, probably because the disk is full; free some "
             "space and run the same command again"
         ) from None
+    return [_ended(job.wanted(number, trial.config), trial) for number, trial in enumerate(ended, start=1)]
 
 
 def _restored(path: Path, trainable: Any, param_space: dict[str, Any]) -> Tuner | None:
@@ -216,9 +213,8 @@ class _Lines(tune.Callback):
         self._say(trial, "failed")
 
     def _say(self, trial: Trial, state: str, result: str = "") -> None:
-        entry = trial.config.get(LISTED, {})
-        called = entry.get(SETTING) or named(self.job.config_of(trial.config))
-        called += f", seed {entry[SEED]}" if SEED in entry else ""
+        one = self.job.wanted(0, trial.config)
+        called = f"{one.name}, seed {one.seed}" if SEED in one.config else one.name
         self.ended += state != "running"
         click.echo(
             f"{state}, {called}{result}" + (f"; {self.ended} of {self.count}" if state != "running" else ""), err=True

@@ -28,7 +28,7 @@ from cse.training import MINING_FILE, Folders
 from cse.training.observers import Observer, StepRecord
 from cse.tune.ledger import RUN, Ledger, RunRecord
 from cse.tune.outcome import TrialRecord
-from cse.tune.spaces import SEED
+from cse.tune.spaces import SEED, named
 
 METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
 WORST = -100.0  # score of settings that cannot be trained
@@ -77,9 +77,10 @@ class Job:
                 config[key] = plain
         return config
 
-    def wanted(self, number: int, name: str, drawn: Mapping[str, Any]) -> TrialRecord:
+    def wanted(self, number: int, drawn: Mapping[str, Any]) -> TrialRecord:
         """Return the record of a trial before it ends."""
         config = self.config_of(drawn)
+        name = drawn.get(LISTED, drawn).get(SETTING) or named(config)
         seed, folder = config.get(SEED, self.settings.train.seed), str(self.folder_of(config))
         return TrialRecord(number=number, name=name, seed=seed, config=config, values=config, folder=folder)
 

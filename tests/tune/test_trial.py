@@ -166,9 +166,9 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
         patch.setattr(TRAIN, full)
         run_trial(CONFIG, job, reports.append)
     assert (reports, [path.name for path in job.folder_of(CONFIG).iterdir() if path.name != "lock"]) == ([], [])
-    lost = replace(job.wanted(1, "a", CONFIG), reason=f"OSError: {failed.value}")
+    lost = replace(job.wanted(1, CONFIG), reason=f"OSError: {failed.value}")
     with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .* to retry them"):
-        _recorded(job, [lost, replace(job.wanted(2, "b", {"prompt.length": 2}), state="stopped")])
+        _recorded(job, [lost, replace(job.wanted(2, {"prompt.length": 2}), state="stopped")])
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST
     (found,) = _recorded(job, [lost])  # what is on record stands
