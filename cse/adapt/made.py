@@ -14,6 +14,7 @@ from cse.adapt.judged import JUDGED
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, QUERY_MAP, QUERY_PROMPTS
 from cse.errors import CseError
 from cse.files import fingerprint
+from cse.ledger import Ledger, OtherPlanError
 from cse.outputs import Kind, check_folder, remove_output
 from cse.search.table import refuse_foreign
 from cse.settings import Settings
@@ -22,7 +23,6 @@ from cse.stages.evaluate import record_folder
 from cse.stages.prepare import files_of
 from cse.storage import Folder
 from cse.training.ready import depends_on
-from cse.tune.ledger import Ledger, OtherPlanError
 
 LEDGER, ALL_ROWS = "ledger", "all_rows"  # folders: of records; of models trained on the rows too that chose them
 PICKING = "picking"  # folder of the rows beside what picks weights and rates

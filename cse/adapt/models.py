@@ -25,6 +25,7 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, value_of
 from cse.evaluation.score import MEASURES, score_dev
 from cse.files import write_json
+from cse.ledger import Ledger, RunRecord, is_whole
 from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings import PARAMS_FILE, Settings
@@ -36,7 +37,6 @@ from cse.stages.open_model import BackboneOf, open_model
 from cse.stages.place import Place, link_rows, make_rows
 from cse.training import Folders
 from cse.training.fit_post import FIT_BATCH, put_behind
-from cse.tune.ledger import Ledger, RunRecord, is_whole
 
 RATE = "train.learning_rate"
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}

@@ -21,6 +21,7 @@ from cse.evaluation.comparison import compared_rows, half_width_of_mean
 from cse.evaluation.record import Record, read_record
 from cse.evaluation.suite import content_of_suite
 from cse.evaluation.table import format_rows
+from cse.ledger import Ledger, RunRecord
 from cse.outputs import Kind, publish_folder
 from cse.ray_session import side_by_side
 from cse.report.comparisons import comparisons
@@ -28,7 +29,6 @@ from cse.report.systems import System
 from cse.stages.evaluate import describe_model, evaluate_models, identity_of_model, save_record
 from cse.stages.open_model import BackboneOf
 from cse.tune.driver import alone, train_all
-from cse.tune.ledger import Ledger, RunRecord
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread
 from cse.tune.spaces import BARE, SEED, Setting
 from cse.tune.trial import Job

@@ -21,12 +21,12 @@ from cse.data.tasks.store import open_dev
 from cse.errors import is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
 from cse.files import fingerprint
+from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
 from cse.stages.place import Backbones, Place, link_files, link_rows, spacing, steps_of
 from cse.training import MINING_FILE, Folders
 from cse.training.observers import Observer, StepRecord
-from cse.tune.ledger import RUN, Ledger, RunRecord
 from cse.tune.outcome import TrialRecord
 from cse.tune.spaces import SEED, named
 

@@ -18,9 +18,9 @@ from cse.adapt.made import remove
 from cse.adapt.plan import EVALUATIONS
 from cse.data.store import PreparedData
 from cse.evaluation.dev_facts import read_dev_curve
+from cse.ledger import Ledger
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.tune.ledger import Ledger
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents, write_params
 

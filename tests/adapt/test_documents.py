@@ -22,12 +22,12 @@ from cse.data.tasks.beir import read_beir
 from cse.errors import CseError
 from cse.evaluation.comparison import Compared, Comparison
 from cse.evaluation.record import ITEMS_FILE, read_items
+from cse.ledger import Ledger
 from cse.model.checkpoint import identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings.data import DataSettings
-from cse.tune.ledger import Ledger
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import write_params
 from tests.search.corpora import rows_of

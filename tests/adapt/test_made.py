@@ -9,10 +9,10 @@ import pytest
 
 from cse.adapt.made import open_ledger
 from cse.errors import CseError
+from cse.ledger import Ledger
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.load import settings_with
-from cse.tune.ledger import Ledger
 from tests.cli.workspace import contents
 
 FOLDERS = {

@@ -9,9 +9,9 @@ import pytest
 from cse.adapt.models import Models
 from cse.data.store import PreparedData
 from cse.data.tasks.store import OWN, open_dev, open_tasks
+from cse.ledger import Ledger
 from cse.settings import Settings
 from cse.settings.load import settings_with
-from cse.tune.ledger import Ledger
 
 
 @pytest.fixture

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from cse import ledger
 from cse.adapt import models as making
 from cse.adapt.made import open_ledger
 from cse.adapt.plan import Pace
 from cse.errors import CseError
+from cse.ledger import Ledger
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.load import settings_with
 from cse.training.observers import CsvLog
-from cse.tune import ledger
-from cse.tune.ledger import Ledger
 from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
+from cse import ledger as module
 from cse.errors import CseError
+from cse.ledger import Ledger, OtherPlanError, RunRecord
 from cse.outputs import Kind, publish_folder
-from cse.tune import ledger as module
-from cse.tune.ledger import Ledger, OtherPlanError, RunRecord
 
 OF = {"train.seed": 42, "the rows": "0f3a"}
 
