@@ -107,7 +107,8 @@ def _try_all(space: Space, job: Job, seeds: int) -> list[TrialRecord]:
     records = train_all(job, space.grid(), seeds, "tune")
     if space.search != "two_step":
         return records
-    scores = {one.config[space.keys[0]]: one.score for one in records if one.score is not None}
+    ended = [(one.config[space.keys[0]], one.score) for one in records if one.state == FINISHED]
+    scores = {value: score for value, score in ended if score is not None}
     if len(scores) < 2:
         reason = next((record.reason for record in records if record.reason), "unknown reason")
         raise CseError(f"tune: fewer than two trials of the coarse search succeeded: {reason}")
@@ -151,15 +152,14 @@ def _recorded(job: Job, trials: Sequence[TrialRecord]) -> list[TrialRecord]:
     """
     found = []
     for trial in trials:
-        record = job.record_of(trial.config)
-        if record is None:
-            found.append(trial)
-        elif record.reason:
-            found.append(replace(trial, state=FAILED, score=None, reason=record.reason))
-        else:
-            score, seconds = round(float(record.result[METRIC]), 4), round(record.seconds, 1)
-            values = record.result["values"]
-            found.append(replace(trial, state=FINISHED, values=values, score=score, percent=100, seconds=seconds))
+        if (record := job.record_of(trial.config)) is not None:
+            trial = replace(trial, seconds=round(record.seconds, 1), reason=record.reason)
+            if record.reason:
+                trial = replace(trial, state=FAILED, score=None, percent=0)
+            else:
+                score, values = round(float(record.result[METRIC]), 4), record.result["values"]
+                trial = replace(trial, state=FINISHED, score=score, percent=100, values=values)
+        found.append(trial)
     full = [one for one in found if full_disk_in(one.reason) and job.record_of(one.config) is None]
     if full:
         raise CseError(
