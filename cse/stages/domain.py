@@ -134,4 +134,6 @@ def _tell(path: Path | None, ended: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_safely(lambda: main.main(standalone_mode=False)))
+    from cse.stages.domain import main as imported  # a worker takes functions of `__main__` anew for every run
+
+    sys.exit(run_safely(lambda: imported.main(standalone_mode=False)))
