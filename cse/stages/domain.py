@@ -30,14 +30,13 @@ from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.place import Backbones, Place, make_rows
+from cse.stages.place import Place, kept_backbone, make_rows
 from cse.training import Folders
 
 GROUPS = (
     "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
     "bank",
 )  # fmt: skip
-_backbones = Backbones()  # of a worker, which trains one domain after the other
 
 
 def domain_stage(
@@ -124,7 +123,7 @@ def main(names: Sequence[str], json_path: Path | None) -> None:
 def _train_domain(owns: Mapping[str, Settings], folder: Path, scratch: Path, name: str, threads: int) -> None:
     torch.set_num_threads(threads)
     os.chdir(folder)
-    domain_stage(owns[name], name, scratch=scratch, backbone=_backbones.of(owns[name]))
+    domain_stage(owns[name], name, scratch=scratch, backbone=kept_backbone(owns[name]))
 
 
 def _tell(path: Path | None, ended: dict[str, str]) -> None:
@@ -134,6 +133,4 @@ def _tell(path: Path | None, ended: dict[str, str]) -> None:
 
 
 if __name__ == "__main__":
-    from cse.stages.domain import main as imported  # a worker takes functions of `__main__` anew for every run
-
-    sys.exit(run_safely(lambda: imported.main(standalone_mode=False)))
+    sys.exit(run_safely(lambda: main.main(standalone_mode=False)))

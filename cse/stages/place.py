@@ -154,24 +154,21 @@ def _watched(watch: Watch, training: Training) -> RunState:
     return training.run(Observers([CsvLog(training.folder.path / "plots", training.measure), *watch(training)]))
 
 
-class Backbones:
-    """The frozen backbone of a worker's trainings, loaded once."""
+_kept: dict[str, Backbone] = {}  # one at most
 
-    def __init__(self) -> None:
-        self._opened: dict[str, Backbone] = {}  # one at most
 
-    def of(self, settings: Settings) -> Backbone | None:
-        """Return an instance for one training, which shares the loaded weights.
+def kept_backbone(settings: Settings) -> Backbone | None:
+    """Return an instance of the frozen backbone for one training; its weights are loaded once in a process.
 
-        Each training gets its own, because one that is stopped or runs out of memory leaves its backbone in an
-        arbitrary state, perhaps on a GPU. None: the training must load its own.
-        """
-        backbone, pooler = settings.backbone, settings.pooler
-        if settings.train.parameters != "prompts" or is_word_file(Path(backbone.name)):
-            return None
-        key = fingerprint({"backbone": backbone.model_dump(), "pooler": pooler.kind})
-        if key not in self._opened:
-            self._opened.clear()
-            files = find_backbone(backbone.name, backbone.revision)
-            self._opened[key] = open_language_model(files, backbone, pooler)
-        return self._opened[key].sibling()
+    Each training gets its own, because one that is stopped or runs out of memory leaves its backbone in an arbitrary
+    state, perhaps on a GPU. None: the training must load its own.
+    """
+    backbone, pooler = settings.backbone, settings.pooler
+    if settings.train.parameters != "prompts" or is_word_file(Path(backbone.name)):
+        return None
+    key = fingerprint({"backbone": backbone.model_dump(), "pooler": pooler.kind})
+    if key not in _kept:
+        _kept.clear()
+        files = find_backbone(backbone.name, backbone.revision)
+        _kept[key] = open_language_model(files, backbone, pooler)
+    return _kept[key].sibling()

@@ -24,7 +24,7 @@ from cse.files import fingerprint
 from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.stages.place import Backbones, Place, link_files, link_rows, spacing, steps_of
+from cse.stages.place import Place, kept_backbone, link_files, link_rows, spacing, steps_of
 from cse.training import MINING_FILE, Folders
 from cse.training.observers import Observer, StepRecord
 from cse.tune.outcome import TrialRecord
@@ -34,7 +34,6 @@ METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, wha
 WORST = -100.0  # score of settings that cannot be trained
 EVALUATIONS = 4  # of a trial that Optuna draws, evenly spaced; those that fall behind stop there
 LISTED, SETTING = "run", "setting"  # in what Ray Tune draws: an entry of a list of trials; in it, what it is called
-_backbones = Backbones()  # of a worker, which runs one trial after the other
 Report = Callable[[dict[str, Any]], object]  # such as ``ray.tune.report``
 
 
@@ -174,7 +173,7 @@ def _train(config: dict[str, Any], job: Job, report: Report) -> dict[str, Any]:
         settings,
         job.data,
         scratch=folder / "scratch",
-        backbone=_backbones.of(settings),
+        backbone=kept_backbone(settings),
         watch=lambda training: [_Reporter(report)],
     )
     done, before, after = (

@@ -14,7 +14,7 @@ from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.load import settings_with
 from cse.stages import place as place_module
-from cse.stages.place import Backbones, steps_of
+from cse.stages.place import steps_of
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_objective, _name, _recorded, trials_of
@@ -191,7 +191,7 @@ def test_a_trial_that_is_stopped_is_not_on_record(make_job):
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     job, opened = make_job(), []
     real = place_module.open_language_model
-    monkeypatch.setattr("cse.tune.trial._backbones", Backbones())
+    place_module._kept.clear()
     monkeypatch.setattr(place_module, "open_language_model", lambda *args: opened.append(1) or real(*args))
     for config in ({"prompt.length": 2}, {"prompt.length": 3}, {"augment.dropout": False}):
         run_trial(config, job, lambda report: None)
@@ -218,7 +218,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows
         raise SystemExit
 
     job, reports = make_job(), []
-    monkeypatch.setattr("cse.tune.trial._backbones", Backbones())
+    place_module._kept.clear()
     with monkeypatch.context() as patched:
         patched.setattr(TRAIN, attempt)
         for _ in range(2):
@@ -229,7 +229,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows
     share_data(rows, fresh.data, mined=False)
     run_trial(config, job, reports.append)
     assert not job.record_of(config).reason
-    monkeypatch.setattr("cse.tune.trial._backbones", Backbones())
+    place_module._kept.clear()
     run_trial(config, fresh, reports.append)
     one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
     assert contents(one) == contents(other)
