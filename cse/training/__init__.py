@@ -9,9 +9,7 @@ MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
-_TRAINS = (
-    *("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),
-)
+_TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),)
 
 
 @dataclass(frozen=True)
