@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, facts, parser_of, run, say, table, timed
-from cse.bench.data import DataFolders
-from cse.bench.place import Place
-from cse.bench.worker import Backbones
 from cse.errors import CseError
 from cse.files import read_csv
 from cse.settings import load_settings
 from cse.settings.document import write_values
 from cse.settings.load import settings_with
+from cse.stages.place import Place, kept_backbone
+from cse.training import Folders
 
 KEY = "train.learning_rate"
 
@@ -49,14 +48,14 @@ def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
 def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
     """Train the same settings in this process and return the seconds."""
     settings = load_settings(clone / "params.yaml")
-    data, backbones = DataFolders.below(clone / "data"), Backbones()
+    data = Folders.below(clone / "data")
 
     def run() -> None:
         for number, rate in enumerate(rates):
             place, own = Place(out / str(number)), settings_with(settings, {KEY: rate})
-            place.train(own, data, scratch=place.folder / "scratch", backbone=backbones.of(own))
+            place.train(own, data, scratch=place.folder / "scratch", backbone=kept_backbone(own))
 
-    backbones.of(settings)  # loaded before the clock starts
+    kept_backbone(settings)  # loaded before the clock starts
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         return timed(run)
 

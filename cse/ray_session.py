@@ -12,14 +12,15 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
+from tqdm import tqdm
 
-from cse.errors import CseError, error_line
+from cse.errors import CseError, error_line, reason_of
 from cse.process import handling, throwaway_folder
 from cse.runtime.session import usable_cpus
 
@@ -28,6 +29,7 @@ _PROJECT = Path(__file__).parents[1]
 _PREFIX = "cse-ray-"  # short, because socket paths in the folder are limited to 107 characters
 _KNOCK_SECONDS = 10.0
 WAIT_SECONDS = 30.0  # between lines that say what a job waits for
+_RETRIES = 2  # of a run whose worker was lost
 _NEARLY = 1e-6  # shares of a GPU are rounded
 _UNLIMITED = 1000  # machines of a kind
 _QUIET = {
@@ -35,6 +37,7 @@ _QUIET = {
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # do not upload the working folder to every worker
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # workers without a GPU keep their CUDA variables
     "RAY_worker_niceness": "0",  # run workers at normal priority
+    "RAY_task_oom_retries": "2",  # not for ever
 }
 
 
@@ -255,3 +258,47 @@ def largest_crew(ray: Any, at_once: int | None, jobs: int, *, gpu: bool | None =
             return Crew(workers, cpus, gpus)
     least = in_words(1, 1 if gpu else 0)
     raise CseError(f"no place for a worker, which takes {least} of one machine: Ray has {listed_machines(there)}")
+
+
+def side_by_side(
+    do: Callable[[str, int], object], names: Sequence[str], *, at_once: int | None, unit: str, done: str
+) -> Iterator[tuple[str, str]]:
+    """Do runs side by side; say what became of each as it ends, and yield its name and why it failed, or nothing.
+
+    If a worker is lost, Ray starts its run again on another one, and it resumes if it saves its state.
+
+    Args:
+        do: does the run of a name with so many threads; an error fails that run alone. A worker that ran one keeps
+            what it loaded for the next.
+        at_once: most workers; None: one for each CPU, or for each GPU if there are any.
+        done: what is said of a run that did not fail.
+    """
+    if not names:
+        return
+    with ray_session() as ray, tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
+        crew = largest_crew(ray, at_once, len(names))
+        if ray.available_resources().get("CPU", 0) < crew.workers * crew.cpus:
+            bar.write(f"{crew.workers} workers wait for {crew} of one machine each; {free_in_words(ray)}", sys.stderr)
+        task = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus, max_retries=_RETRIES, max_calls=0)(_reason_of_run)
+        todo, busy = list(names), dict[Any, str]()
+        while todo or busy:
+            while todo and len(busy) < crew.workers:
+                name = todo.pop(0)
+                busy[task.remote(do, name, crew.cpus)] = name
+            (ended,), _ = ray.wait([*busy], num_returns=1)
+            name = busy.pop(ended)
+            try:
+                reason = ray.get(ended)
+            except ray.exceptions.RayError:  # its process died, or ran out of memory
+                reason = f"its worker died {_RETRIES + 1} times, killed externally or out of memory"
+            bar.update()
+            bar.write(f"{name}: {reason or done}", file=sys.stderr)
+            yield name, reason
+
+
+def _reason_of_run(do: Callable[[str, int], object], name: str, threads: int) -> str:
+    try:
+        do(name, threads)
+    except Exception as error:
+        return reason_of(error)
+    return ""

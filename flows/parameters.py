@@ -20,14 +20,14 @@ from cse.settings.data import DataSettings
 from cse.settings.document import json_schema, write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, walk_keys
 from cse.settings.presets import apply_preset, preset_names
-from cse.tune.spaces import parse_dimension, space_names
+from cse.tune.spaces import parse_dimension, shipped
 
 
 def _known_space(wanted: str | dict[str, Any]) -> str | dict[str, Any]:
     if not wanted:
         raise CseError("the search space is empty; give values by key, or the name of a space")
-    if isinstance(wanted, str) and wanted not in space_names():
-        raise CseError(f"{wanted}: no such search space{nearest(wanted, space_names())}")
+    if isinstance(wanted, str) and wanted not in shipped():
+        raise CseError(f"{wanted}: no such search space{nearest(wanted, shipped())}")
     for entry in sweep_options(wanted)["tune.over"]:
         parse_dimension(entry)
     return wanted
@@ -56,7 +56,7 @@ def _schemas() -> tuple[dict[str, Any], dict[str, Any]]:
     grid = {"title": "Grid", **form, "patternProperties": space}
     return {"title": "Settings", **form, "patternProperties": settings}, {
         "title": "Sweep",
-        "anyOf": [{"type": "string", "enum": space_names()}, grid],
+        "anyOf": [{"type": "string", "enum": list(shipped())}, grid],
     }
 
 

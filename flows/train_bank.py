@@ -109,7 +109,7 @@ def train_changed(place: Workspace, names: list[str]) -> State[Any]:
         told = Path(folder, "ended.json")
         arguments = [*names, "--json", str(told)]
         try:
-            run_module("cse.bench.domains", arguments, place.folder, lambda line: log.info("%s", line))
+            run_module("cse.stages.domain", arguments, place.folder, lambda line: log.info("%s", line))
         except CommandError as error:
             problem = failed(*explain("train", error.code, error.last_lines))
         ended = json.loads(told.read_text(encoding="utf-8")) if told.exists() else {}

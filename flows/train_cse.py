@@ -52,7 +52,7 @@ from flows.repository import (
     uncommitted,
 )
 from flows.stages import pull_data, push_data, raise_for, repro_stage, run_command
-from flows.sweep import keep_trials, stages_before, sweep_settings
+from flows.tune import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident

@@ -1,9 +1,17 @@
-"""``cse tune``: search for better settings, keep finished trials as DVC experiments, promote the best."""
+"""``cse tune``: search for better settings, keep finished trials as DVC experiments, promote the best.
+
+Trials run outside the repository. Only the driver hands their results to DVC, one by one, in a throwaway clone: as
+outputs of stage ``train``, so that the pipeline restores the best trial instead of training again.
+"""
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping, Sequence
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import chdir, contextmanager
+from pathlib import Path
 from typing import Any
 
 import click
@@ -11,21 +19,23 @@ import click
 from cse.cli.options import parse_overrides, set_option
 from cse.cli.sweep import sweep_and_confirm, trial_options
 from cse.errors import CseError
-from cse.settings import load_settings
+from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.stages.common import CORRUPTED, MINED, PREPARED, SCRATCH
-from cse.tune.outcome import to_promote
-from cse.tune.spaces import about, read_space, space_names
-from flows.processes import HINTS, CommandError, explain, run_dvc
-from flows.repository import paths_left_behind, project_folder
-from flows.sweep import keep_trials, stages_before, sweep_settings
-from flows.workspace import Workspace, throwaway_clone
+from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH
+from cse.training import Folders
+from cse.tune.outcome import FINISHED, Sweep, TrialRecord, to_promote
+from cse.tune.spaces import build_space, only, read_space, shipped
+from flows.processes import HINTS, CommandError, explain, last_after, run_dvc
+from flows.repository import dvc_errors, experiment, paths_left_behind, project_folder, stages_in_order
+from flows.workspace import Workspace, bring_over, identity, left_to_git, throwaway_clone
+
+STAGE = "train"  # what a trial is
 
 
 @click.command(
     epilog="\b\nSpaces:\n"
-    + "".join(f"  {name:13} {about(name)}\n" for name in space_names())
+    + "".join(f"  {name:13} {space.about}\n" for name, space in shipped().items())
     + "\b\nExamples:\n  cse tune\n  cse tune --space promcse\n"
     "  cse tune --over train.learning_rate=1e-3..5e-2 --over prompt.length=[8,12,16] --trials 20\n"
     "  cse tune --space margin --confirm 10 --seeds 3\n"
@@ -64,13 +74,10 @@ def tune(
     changes = around | paths_left_behind(settings, root)
     with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
-        for stage in stages_before(place):
-            _run(stage, place)
+        _reproduce(stages_before(place), place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
-            prepared=place.folder / PREPARED,
-            mined=place.folder / MINED,
-            corrupted=place.folder / CORRUPTED,
+            Folders(place.folder / PREPARED, place.folder / MINED, place.folder / CORRUPTED),
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip
@@ -101,14 +108,119 @@ def _promote(values: Mapping[str, Any], left_out: Mapping[str, Any]) -> None:
     click.echo("so `dvc repro` trains again; its score may differ from the trial's")
 
 
-def _run(stage: str, place: Workspace) -> None:
-    """Bring a stage up to date that the sweep needs."""
+def _reproduce(stages: Sequence[str], place: Workspace) -> None:
+    """Bring the stages up to date that the sweep needs."""
     try:
         run_dvc(
-            ["repro", "--single-item", stage],
+            ["repro", *stages],
             place.folder,
             lambda line: None if HINTS.match(line) or "didn't change" in line else click.echo(line, err=True),
             place.environment,
         )
     except CommandError as error:
-        raise CseError(explain(stage, error.code, error.last_lines)[0]) from None
+        failed = last_after("ERROR: failed to reproduce '", error.last_lines).partition("'")[0]
+        raise CseError(explain(failed or stages[-1], error.code, error.last_lines)[0]) from None
+
+
+# ---- trials in DVC --------------------------------------------------------------------------------------------------
+
+
+def stages_before(place: Workspace) -> list[str]:
+    """Return the stages that a sweep needs the results of, in order."""
+    stages = stages_in_order(place.folder)
+    return stages[: stages.index(STAGE)]
+
+
+def keep_trials(
+    place: Workspace, sweep: Sweep, best: TrialRecord, name: str, say: Callable[[str], object]
+) -> list[str]:
+    """Save each finished trial as a DVC experiment of the tree that the clone was made from.
+
+    The clone is left with the results of the best one.
+
+    Returns:
+        The names of the experiments, the best one last.
+
+    Args:
+        place: a clone with the results of the stages before, and the settings around the search.
+        best: comes last.
+        say: called with one line per experiment.
+    """
+    assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
+    _forget_later_stages(place)
+    finished = [trial for trial in sweep.trials if trial.state == FINISHED]
+    names, around = [], (place.folder / PARAMS_FILE).read_bytes()
+    for trial in sorted(finished, key=lambda trial: trial.number == best.number):
+        names.append(f"{name}-{trial.number:02d}")
+        known = experiment(names[-1], place.source) is not None
+        if not known or trial.number == best.number:
+            (place.folder / PARAMS_FILE).write_bytes(around)  # without the values of the trial before
+            _take_trial(place, trial)
+        if not known:
+            _save(place, names[-1])
+            seed = f", seed {trial.seed}" if trial.seed != best.seed else ""
+            say(f"experiment {names[-1]}: {trial.name}{seed}, dev {trial.score:.2f}")
+    return names
+
+
+def _take_trial(place: Workspace, trial: TrialRecord) -> None:
+    """Make a trial the result of stage ``train`` in a clone: its settings, its outputs, and DVC's note of both."""
+    from dvc.repo import Repo
+
+    folder = Path(trial.folder)
+    write_values(place.folder / PARAMS_FILE, trial.values)
+    for name, out in (("checkpoint", CHECKPOINT), ("plots", PLOTS / "train"), ("train.json", METRICS / "train.json")):
+        target = place.folder / out
+        shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
+    # DVC looks for the stage where the process is
+    with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
+        repo.commit(STAGE, force=True)
+
+
+def sweep_settings(params: Path, wanted: Mapping[str, Any], names: Sequence[str] = ()) -> Settings:
+    """Return the settings of a sweep, its space checked.
+
+    Args:
+        wanted: values by dotted key, over those of the file.
+        names: of the space's settings that are tried alone.
+    """
+    settings = load_settings(params, wanted)
+    only(build_space(settings), names)
+    return settings
+
+
+def _forget_later_stages(place: Workspace) -> None:
+    """Remove what later stages measured on another model, so that an experiment does not show it as the trial's."""
+    from dvc.repo import Repo
+
+    stages = stages_in_order(place.folder)
+    later = set(stages[stages.index(STAGE) + 1 :])
+    with Repo(str(place.folder)) as repo:
+        for stage in repo.index.stages:
+            for out in stage.outs if getattr(stage, "name", None) in later else ():
+                if not out.use_cache:
+                    Path(out.fs_path).unlink(missing_ok=True)
+
+
+def _save(place: Workspace, name: str) -> None:
+    from dvc.repo import Repo
+
+    untracked, who = left_to_git(place.folder), identity(place.source)
+    with dvc_errors(f"experiment {name}"), _variables(who), chdir(place.folder), Repo() as repo:
+        # later stages have nothing to save; targets may be stages alone, by name
+        repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
+    bring_over(place, name)
+
+
+@contextmanager
+def _variables(values: Mapping[str, str]) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

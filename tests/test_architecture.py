@@ -24,7 +24,7 @@ from cse.training import training_code
 ROOT = Path(__file__).parents[1]
 DVC_FILE = ROOT / "dvc.yaml"
 WHOLE_TREE = "cse.settings.load"  # checks the values of all groups and changes none
-STAGE_COMMAND = re.compile(r"python\S* -m (cse\.(?:stages|bench)\.\w+)")
+STAGE_COMMAND = re.compile(r"python\S* -m (cse\.stages\.\w+)")
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +229,7 @@ def modules_of_stage(graph, module: str) -> set[str]:
 
 def settings_of(module: str) -> list[str]:
     """The modules of the groups of settings that a stage reads."""
-    if not module.startswith(("cse.stages.", "cse.bench.")):
+    if not module.startswith("cse.stages."):
         return []
     return [type(getattr(Settings(), group)).__module__ for group in declared_groups(file_of(module))]
 
@@ -273,12 +273,12 @@ def declared_groups(file: Path) -> tuple[str, ...]:
 
 
 def stage_parts(file: Path) -> dict[str, Path]:
-    """What a stage imports by name from other modules of stages, the bench and training, and their files.
+    """What a stage imports by name from other modules of stages and training, and their files.
 
     Of a class, its methods too.
     """
     nodes = [node for node in ast.walk(tree_of(file)) if isinstance(node, ast.ImportFrom)]
-    modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|bench|training)\.\w+", node.module or "")]
+    modules = [node for node in nodes if re.fullmatch(r"cse\.(?:stages|training)\.\w+", node.module or "")]
     found = {alias.name: file_of(node.module) for node in modules for alias in node.names}
     classes = [
         (each, path)
@@ -294,7 +294,7 @@ def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
     Allowed are ``settings.group``, ``getattr(settings, name)`` for names that stand in the file, and handing settings
-    to a function or class of the same file, or of another stage or the bench, which is then read too; an attribute
+    to a function or class of the same file, or of another stage, which is then read too; an attribute
     of the name ``settings`` counts as settings. Anything else would hide what is read.
     """
     tree = tree_of(file)

@@ -12,9 +12,9 @@ from typing import Any
 
 from cse.adapt.judged import JUDGED
 from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, PROMPTS, QUERY_MAP, QUERY_PROMPTS
-from cse.bench.ledger import Ledger, OtherPlanError
 from cse.errors import CseError
 from cse.files import fingerprint
+from cse.ledger import Ledger, OtherPlanError
 from cse.outputs import Kind, check_folder, remove_output
 from cse.search.table import refuse_foreign
 from cse.settings import Settings

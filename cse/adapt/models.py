@@ -17,9 +17,6 @@ from cse.adapt.made import ALL_ROWS, LEDGER, PICKING
 from cse.adapt.pace import time_training
 from cse.adapt.plan import Pace
 from cse.artifact import is_whole
-from cse.bench.data import DataFolders, link_rows
-from cse.bench.ledger import Ledger, RunRecord
-from cse.bench.place import Place
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, kind_of
@@ -29,6 +26,7 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, value_of
 from cse.evaluation.score import MEASURES, score_dev
 from cse.files import write_json
+from cse.ledger import Ledger, RunRecord
 from cse.outputs import Kind, publish_file, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings import PARAMS_FILE, Settings
@@ -37,6 +35,8 @@ from cse.settings.load import flatten, settings_with
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
 from cse.stages.open_model import BackboneOf, open_model
+from cse.stages.place import Place, link_rows, make_rows
+from cse.training import Folders
 from cse.training.fit_post import FIT_BATCH, put_behind
 
 RATE = "train.learning_rate"
@@ -71,12 +71,12 @@ class Models:
     made: dict[str, Settings] = field(default_factory=dict)
 
     @property
-    def data(self) -> DataFolders:
+    def data(self) -> Folders:
         """The rows."""
-        return DataFolders.below(self.folder)
+        return Folders.below(self.folder)
 
     @property
-    def trained_on(self) -> DataFolders:
+    def trained_on(self) -> Folders:
         """The rows as trainings see them: beside what picks weights and rates, and nothing that is measured."""
         return replace(self.data, prepared=self.folder / PICKING)
 
@@ -129,7 +129,7 @@ class Models:
         """Prepare the rows."""
         data = self.data
         self.ledger.run(
-            "prepare", partial(data.prepare, self.settings), makes=[data.prepared, data.mined, data.corrupted]
+            "prepare", partial(make_rows, self.settings, data), makes=[data.prepared, data.mined, data.corrupted]
         )
         self.ledger.run(PICKING, self._set_apart, makes=[self.trained_on.prepared])
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cse.adapt.plan import Pace
-from cse.bench.data import DataFolders
 from cse.settings import Settings
 from cse.settings.load import settings_with
+from cse.training import Folders
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import open_training
 
@@ -44,7 +44,7 @@ class _Stopwatch(Observer):
             self.steps = [(0, self.since)]
 
 
-def time_training(settings: Settings, data: DataFolders) -> Pace:
+def time_training(settings: Settings, data: Folders) -> Pace:
     """Train a few steps that nobody keeps."""
     few = min(_STEPS, settings.train.max_steps or _STEPS)
     watch = _Stopwatch()

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from cse.adapt.ladder import FULL, PROMPTS, QUERY_PROMPTS
-from cse.bench.pacing import spacing
 from cse.errors import CseError, counted
+from cse.stages.place import spacing
 
 SEEDS, EPOCHS = 3, 10  # at most
 EVALUATIONS = 8  # on the dev task, in a training; one more before it

@@ -9,7 +9,6 @@ import numpy as np
 
 from cse.adapt.ladder import BARE, FULL, HEADED, IN_WORDS, PROMPTS, Ladder, shares_backbone
 from cse.adapt.run import Adapted
-from cse.bench.data import DataFolders
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import OWN, open_tasks
@@ -18,6 +17,7 @@ from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.evaluation.score import TOLD
 from cse.report.canvas import COLOURS, NARROW, Picture, canvas
 from cse.report.tables import Cell, Line, Table, texts
+from cse.training import Folders
 
 MOST = 20  # rows of a table
 
@@ -60,7 +60,7 @@ def change_tables(adapted: Adapted) -> list[Table]:
     if adapted.main is None or adapted.model == BARE:
         return []
     name, measure = adapted.main
-    data = PreparedData(DataFolders.below(adapted.folder).prepared)
+    data = PreparedData(Folders.below(adapted.folder).prepared)
     task = next((one for one in open_tasks(data, OWN) if one.name == name), None)
     folders = {record.name: record.folder for system in adapted.systems for record in system.records}
     before, after = (read_items(folders[one] / ITEMS_FILE).get(name, {}) for one in (BARE, adapted.model))

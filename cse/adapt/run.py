@@ -34,7 +34,6 @@ from cse.adapt.look import Found
 from cse.adapt.made import PLAN, VECTORS, open_ledger
 from cse.adapt.models import ON_ALL_ROWS, RATE, Models
 from cse.adapt.plan import SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
-from cse.bench.pacing import steps_of
 from cse.errors import CseError, Interrupted
 from cse.evaluation.comparison import Compared
 from cse.evaluation.score import CLASS_PROBABILITY
@@ -45,6 +44,7 @@ from cse.report.systems import System, find_records, group
 from cse.runtime.kept_vectors import keep_vectors
 from cse.settings import Settings
 from cse.settings.load import settings_with
+from cse.stages.place import steps_of
 
 
 @dataclass(frozen=True)

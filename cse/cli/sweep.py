@@ -14,7 +14,8 @@ from cse.errors import CseError
 from cse.files import write_json
 from cse.settings import Settings
 from cse.stages.common import CORRUPTED, MINED, SCRATCH, run_safely
-from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe
+from cse.training import Folders
+from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, draw
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -35,10 +36,8 @@ def trial_options(command: _Command) -> _Command:
 
 def sweep_and_confirm(
     settings: Settings,
+    rows: Folders,
     *,
-    prepared: Path,
-    mined: Path,
-    corrupted: Path,
     scratch: Path,
     names: Sequence[str],
     seeds: int | None,
@@ -55,18 +54,13 @@ def sweep_and_confirm(
     if against and not confirm:
         raise CseError("--against: names what confirmed settings are compared with; give --confirm too")
     seeds = seeds or (3 if confirm else 1)
-    sweep, job = run_sweep(
-        settings, prepared=prepared, mined=mined, corrupted=corrupted, scratch=scratch, names=names, seeds=seeds,
-        confirm=confirm,
-    )  # fmt: skip
+    sweep, job = run_sweep(settings, rows, scratch=scratch, names=names, seeds=seeds, confirm=confirm)
     click.echo(describe(sweep))
     best = sweep.best
     if confirm:
         from cse.tune.confirm import confirm_best
 
-        best = confirm_best(sweep, job, prepared=prepared, count=confirm, seeds=seeds, against=against)
-    from cse.tune.pictures import draw
-
+        best = confirm_best(sweep, job, prepared=rows.prepared, count=confirm, seeds=seeds, against=against)
     for path in (sweep.folder / TRIALS, *draw(sweep)):
         click.echo(str(path))
     return sweep, best
@@ -87,8 +81,8 @@ def main(
     """Search for better settings than those in params.yaml, as set in group tune."""
     settings = settings_from(params, overrides)
     sweep, _ = sweep_and_confirm(
-        settings, prepared=data, mined=mined, corrupted=corrupted, scratch=scratch, names=names, seeds=seeds,
-        confirm=confirm, against=against,
+        settings, Folders(data, mined, corrupted), scratch=scratch, names=names, seeds=seeds, confirm=confirm,
+        against=against,
     )  # fmt: skip
     if json_path is not None:
         write_json(json_path, {"folder": str(sweep.folder)})

@@ -212,6 +212,11 @@ def _quantile(alpha: float, degrees: Numbers) -> Any:
     return student.isf(alpha / 2, degrees)
 
 
+def half_width_of_mean(values: Sequence[float]) -> float:
+    """Return half the width of the interval of a mean over seeds (Student's t)."""
+    return float(_quantile(1 - LEVEL, len(values) - 1) * np.std(values, ddof=1) / len(values) ** 0.5)
+
+
 def holm(p: Sequence[float]) -> list[float]:
     """Return p values of several questions, corrected by Holm (1979): below 0.05 even where the best one is picked."""
     order = np.argsort(p, kind="stable")

@@ -6,6 +6,7 @@ training and ``selection_...`` for the score that chose the checkpoint, where th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,3 +96,21 @@ def read_dev_curve(path: Path) -> list[tuple[int, float]]:
 def dev_key(measure: str, which: str = DEV) -> str:
     """Return the key of a dev score."""
     return f"{which}_spearman" if measure == SPEARMAN else f"{which}_score"
+
+
+def standard_error(score: float, pairs: int, measure: str = SPEARMAN) -> float:
+    """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
+
+    Of another measure, return that of a share, ``sqrt(p (1 - p) / n)``: the most that a mean over items can have.
+
+    Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
+    Psychometrika 65(1)); its root times ``1 - rho^2``, the slope of ``tanh``, is the error of the correlation.
+    Models are scored on the same pairs, so their errors correlate and a difference is more certain than two separate
+    scores.
+    """
+    if pairs < 4:
+        return math.inf
+    rho = score / 100
+    if measure != SPEARMAN:
+        return 100 * math.sqrt(max(rho * (1 - rho), 0.0) / pairs)
+    return 100 * (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (pairs - 3))

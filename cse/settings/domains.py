@@ -6,16 +6,11 @@ from pathlib import Path
 
 from cse.errors import CseError, nearest
 from cse.runtime.domain import POOLERS
-from cse.settings.load import PARAMS_FILE, Settings, check_settings, load_settings, set_key
+from cse.settings.load import Settings, check_settings, set_key
 
 _PARTS = {
     "train_path": "train", "dev_path": "dev", "evaluation_path": "evaluation", "cxc_path": "cxc", "task_path": "task"
 }  # fmt: skip
-
-
-def load_domain_settings(name: str, path: Path = PARAMS_FILE) -> Settings:
-    """Read a settings file and return the settings of one of its domains, see ``settings_of_domain``."""
-    return settings_of_domain(load_settings(path, any_view=True), name)
 
 
 def settings_of_domain(settings: Settings, name: str) -> Settings:

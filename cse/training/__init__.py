@@ -9,10 +9,7 @@ MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
 CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
-_TRAINS = (
-    *("adapt", "bench", "data", "evaluation", "losses", "model", "runtime", "search", "stages"),
-    *("training", "tune"),
-)
+_TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),)
 
 
 @dataclass(frozen=True)
@@ -27,6 +24,11 @@ class Folders:
     mined: Path
     corrupted: Path
     tokens: Path | None = None
+
+    @classmethod
+    def below(cls, folder: Path) -> Folders:
+        """Return those of a training that has a folder to itself."""
+        return cls(folder / "prepared", folder / "mined", folder / "corrupted")
 
 
 def training_code() -> list[Path]:

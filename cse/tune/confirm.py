@@ -4,55 +4,40 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
-from scipy.stats import t as student
+import torch
 
-from cse.bench.ledger import Ledger, RunRecord
-from cse.bench.worker import work_through
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
-from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, Task
+from cse.data.tasks.kinds import CaptionPairs, ScoredPairs
 from cse.errors import CseError, nearest
-from cse.evaluation.comparison import compared_rows
+from cse.evaluation.comparison import compared_rows, half_width_of_mean
 from cse.evaluation.record import Record, read_record
-from cse.evaluation.suite import content_of_suite, evaluate_suite
+from cse.evaluation.suite import content_of_suite
 from cse.evaluation.table import format_rows
-from cse.model.device import choose_bf16, choose_device
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.ledger import Ledger, RunRecord
 from cse.outputs import Kind, publish_folder
+from cse.ray_session import side_by_side
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
-from cse.settings import Settings
-from cse.stages.evaluate import describe_model, identity_of_model, save_record
-from cse.stages.open_model import BackboneOf, bare_of
-from cse.tune.driver import alone, runs_of, train_runs
-from cse.tune.job import Job
+from cse.stages.evaluate import describe_model, evaluate_models, identity_of_model, save_record
+from cse.stages.open_model import BackboneOf
+from cse.tune.driver import alone, train_all
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, Tried, spread
 from cse.tune.spaces import BARE, SEED, Setting
+from cse.tune.trial import Job
 
 CHOICES = "choices"  # name of the record
 RECORD = "record"  # folder of a model's test scores
-_LEVEL = 0.95
+MEASURES = ("sts", "cxc", "tasks")
 _OTHERWISE = "restore it, or delete it and choose again"
-
-
-@dataclass(frozen=True)
-class Choice:
-    """Settings that their dev scores chose, the best first, and what was known then.
-
-    Attributes:
-        dev: score of each seed, by setting.
-        blind: whether no test set had been opened before.
-    """
-
-    dev: dict[str, list[float]]
-    when: str
-    blind: bool
+Models = Mapping[str, tuple[Path, str, str | BackboneOf]]  # what is said of each: folder of its record, name, model
 
 
 def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: int, against: str = "") -> TrialRecord:
@@ -74,18 +59,18 @@ def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: i
         )
     with alone(job):
         wanted = [Setting(name, {k: v for k, v in trial.config.items() if k != SEED}) for name, trial in first.items()]
-        trained = train_runs(job, runs_of(wanted, seeds, job), "confirm")
-        chosen = [Tried(tuple(trial for trial in trained if trial.name == name)) for name in first]
+        trained = train_all(job, wanted, seeds, "confirm")
         for trial in trained:
             if trial.state != FINISHED:
                 click.echo(f"{trial.name}, seed {trial.seed}: {trial.reason}; the setting is left out", err=True)
-        chosen = sorted((one for one in chosen if one.state == FINISHED), key=lambda one: -one.mean)
+        tried = [Tried(tuple(trial for trial in trained if trial.name == name)) for name in first]
+        chosen = sorted((one for one in tried if one.state == FINISHED), key=lambda one: -one.mean)
         if not chosen:
             raise CseError(f"tune: no setting could be trained with {seeds} seeds: {trained[0].reason}")
-        choice = _choose(job.folder, chosen)
+        choice = _choose(job.folder, {one.first.name: [round(score, 3) for score in one.scores] for one in chosen})
         systems = _measure(job, chosen, prepared)
-    blind = "no test set was open" if choice.blind else "not blind, since a test set had been opened before"
-    click.echo(f"chosen {choice.when} UTC: {', '.join(choice.dev)}; {blind}")
+    blind = "no test set was open" if choice["blind"] else "not blind, since a test set had been opened before"
+    click.echo(f"chosen {choice['when']} UTC: {', '.join(choice['dev'])}; {blind}")
     click.echo(format_rows(_table(systems, chosen), "text"), nl=False)
     for before, after, results in comparisons(systems, against or BARE):
         click.echo(f"\n{after.name} ({after.runs}) against {before.name} ({before.runs})")
@@ -93,97 +78,83 @@ def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: i
     return first[chosen[0].first.name]
 
 
-def choices(folder: Path) -> list[Choice]:
-    """Return the choices on record in a sweep's folder, the last one at the end."""
-    record = Ledger(folder, _OTHERWISE).read(CHOICES)
-    return [] if record is None else [Choice(**each) for each in record.result]
+def _choose(folder: Path, dev: dict[str, list[float]]) -> dict[str, Any]:
+    """Put a choice on record, unless it is the last one there.
 
-
-def _choose(folder: Path, chosen: Sequence[Tried]) -> Choice:
-    """Put a choice on record, unless it is the last one there."""
-    dev = {one.first.name: [round(score, 3) for score in one.scores] for one in chosen}
-    made = choices(folder)
-    if made and made[-1].dev == dev:
-        return made[-1]
-    opened = any(folder.glob(f"trials/*/{RECORD}")) or (folder / BARE / RECORD).exists()
-    choice = Choice(dev, f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", not opened)
-    Ledger(folder, _OTHERWISE).write(CHOICES, RunRecord({}, [asdict(each) for each in (*made, choice)]))
-    return choice
-
-
-def suite_for_test(prepared: Path) -> SuiteData:
-    """Return what is tested: similarity tasks, CxC-STS, own tasks, of which the choice has seen nothing."""
-    suite = open_suite(PreparedData(prepared))
-    test: list[Task] = [task for task in suite.test if isinstance(task, ScoredPairs | CaptionPairs)]
-    return replace(suite, test=test)
-
-
-def measure_model(
-    prepared: Path, settings: Settings, models: Mapping[str, tuple[Path, str, str | BackboneOf]], called: str
-) -> None:
-    """Measure a model on the test sets, in bfloat16 where training is: faster, and scores move by hundredths.
-
-    Args:
-        models: folder to write a record into, name, and checkpoint or backbone.
+    Returns:
+        ``dev``: scores of the seeds by setting, the best first; ``when``; ``blind``: whether no test set had been
+        opened before.
     """
-    folder, name, model = models[called]
-    encoder = SentenceEncoder.load(model) if isinstance(model, str) else bare_of(settings.backbone)
-    device = choose_device(settings.evaluation.device)
-    encoder.to(device).precision = "bf16" if choose_bf16(settings.train.precision, device) else "fp32"
-    found = evaluate_suite(encoder, suite_for_test(prepared), measures=("sts", "cxc", "tasks"), device=device)
-    with publish_folder(folder / RECORD, Kind.RECORD) as record:
-        save_record(record, name, model, found, device.type)
+    ledger = Ledger(folder, _OTHERWISE)
+    record = ledger.read(CHOICES)
+    made = [] if record is None else record.result
+    if not made or made[-1]["dev"] != dev:
+        opened = any(folder.glob(f"trials/*/{RECORD}")) or (folder / BARE / RECORD).exists()
+        made = [*made, {"dev": dev, "when": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S}", "blind": not opened}]
+        ledger.write(CHOICES, RunRecord({}, made))
+    choice: dict[str, Any] = made[-1]
+    return choice
 
 
 def _measure(job: Job, chosen: Sequence[Tried], prepared: Path) -> list[System]:
     """Measure the bare backbone and every training that was chosen, unless that was done."""
-    bare = BackboneOf(job.settings.backbone)
-    models: dict[str, tuple[Path, str, str | BackboneOf]] = {BARE: (job.folder / BARE, BARE, bare)}
-    for trial in (trial for one in chosen for trial in one.trials):
-        folder = Path(trial.folder)
-        models[f"{trial.name}, seed {trial.seed}"] = folder, trial.name, str(folder / "checkpoint")
-    content = content_of_suite(suite_for_test(prepared))
-    todo = [called for called, model in models.items() if not _measured(called, model, content)]
-    do = partial(measure_model, prepared.resolve(), job.settings, models)
-    ended = work_through(do, todo, at_once=job.settings.tune.concurrent, unit="model", done="measured")
+    bare = job.folder / BARE
+    models: Models = {BARE: (bare, BARE, BackboneOf(job.settings.backbone))} | {
+        f"{trial.name}, seed {trial.seed}": (Path(trial.folder), trial.name, str(Path(trial.folder) / "checkpoint"))
+        for one in chosen
+        for trial in one.trials
+    }
+    content = content_of_suite(_suite(prepared))
+    todo = [called for called in models if not _measured(called, models, content)]
+    do = partial(_measure_model, prepared.resolve(), job.settings.evaluation.device, models)
+    ended = side_by_side(do, todo, at_once=job.settings.tune.concurrent, unit="model", done="measured")
     failed = [f"{called}: {reason}" for called, reason in ended if reason]
     if failed:
         raise CseError(f"{failed[0]}; run the same command again, what was measured is kept")
-    systems = [System(BARE, (read_record(job.folder / BARE / RECORD),))]
-    for one in chosen:
-        systems.append(System(one.first.name, tuple(read_record(Path(trial.folder) / RECORD) for trial in one.trials)))
-    return systems
+    folders = {BARE: [bare]} | {one.first.name: [Path(trial.folder) for trial in one.trials] for one in chosen}
+    return [System(name, tuple(read_record(one / RECORD) for one in each)) for name, each in folders.items()]
 
 
-def _measured(called: str, model: tuple[Path, str, str | BackboneOf], content: Mapping[str, str]) -> bool:
+def _suite(prepared: Path) -> SuiteData:
+    """Return what is tested: similarity tasks, CxC-STS, own tasks, of which the choice has seen nothing."""
+    suite = open_suite(PreparedData(prepared))
+    return replace(suite, test=[task for task in suite.test if isinstance(task, ScoredPairs | CaptionPairs)])
+
+
+def _measured(called: str, models: Models, content: Mapping[str, str]) -> bool:
     """Return whether a record is that of a model on the test sets as they are; say why if it is of others."""
-    folder, _, opened = model
+    folder, _, model = models[called]
     if not (folder / RECORD).is_dir():
         return False
     found = read_record(folder / RECORD)
-    if found.content == content and (found.identity, found.model) == (
-        identity_of_model(opened),
-        describe_model(opened),
-    ):
+    same = (found.identity, found.model) == (identity_of_model(model), describe_model(model))
+    if same and found.content == content:
         return True
     what = "another model" if found.content == content else "other test items"
     click.echo(f"{called}: {folder / RECORD} is of {what}; measuring again", err=True)
     return False
 
 
+def _measure_model(prepared: Path, device: str, models: Models, called: str, threads: int) -> None:
+    torch.set_num_threads(threads)
+    folder, name, model = models[called]
+    found = evaluate_models({name: model}, _suite(prepared), measures=MEASURES, device=device, progress=False)
+    with publish_folder(folder / RECORD, Kind.RECORD) as record:
+        save_record(record, name, model, found[name], device)
+
+
 def _table(systems: Sequence[System], chosen: Sequence[Tried]) -> list[list[str]]:
     """Return scores as text with a header: dev, then test, means over seeds with half of the 95 % interval."""
-    scores = [[figures(record) for record in system.records] for system in systems]
-    names = list(scores[0][0])
+    scores = [[_figures(record) for record in system.records] for system in systems]
     dev = ["", *(spread(one.scores) for one in chosen)]
     body = [
-        [system.name, str(len(found)), seen, *(_with_interval([one[name] for one in found]) for name in names)]
+        [system.name, str(len(found)), seen, *(_with_interval([one[name] for one in found]) for name in scores[0][0])]
         for system, found, seen in zip(systems, scores, dev, strict=True)
     ]
-    return [["setting", "seeds", "dev", *names], *body]
+    return [["setting", "seeds", "dev", *scores[0][0]], *body]
 
 
-def figures(record: Record) -> dict[str, float]:
+def _figures(record: Record) -> dict[str, float]:
     """Return the test scores of a record, main measures alone: similarity tasks, CxC, own tasks."""
     found, scores = {}, record.scores
     average = next((name for name in scores if name.startswith(("Avg.", "mean of "))), None)  # one, if any was scored
@@ -196,9 +167,5 @@ def figures(record: Record) -> dict[str, float]:
 
 
 def _with_interval(values: Sequence[float]) -> str:
-    """Return the mean and half the width of its 95 % confidence interval (Student's t), if there are several values."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return f"{mean:.2f}"
-    half = student.ppf((1 + _LEVEL) / 2, len(values) - 1) * statistics.stdev(values) / len(values) ** 0.5
-    return f"{mean:.2f} ± {half:.2f}"
+    """Return the mean and half the width of its 95 % confidence interval, if there are several values."""
+    return f"{statistics.fmean(values):.2f}" + (f" ± {half_width_of_mean(values):.2f}" if len(values) > 1 else "")

@@ -1,10 +1,11 @@
-"""Results of a sweep, read from its trials and written as JSON and CSV."""
+"""Results of a sweep: its trials, what they say together, and its files: JSON, CSV and Optuna's pictures."""
 
 from __future__ import annotations
 
 import json
 import math
 import statistics
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +14,17 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from cse.errors import CseError
-from cse.evaluation.dev_facts import SPEARMAN, dev_key
+from cse.evaluation.dev_facts import SPEARMAN, dev_key, standard_error
 from cse.files import write_csv, write_json
 from cse.outputs import publish_file
 from cse.settings.presets import MACHINE_KEYS
-from cse.tune.spaces import SEED, Dimension
+from cse.tune.spaces import SEED
 
 SWEEP, TRIALS = "sweep.json", "trials.csv"
 FINISHED, STOPPED, FAILED = "finished", "stopped", "failed"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TrialRecord:
     """One trial: a setting, trained with one seed.
 
@@ -31,6 +32,7 @@ class TrialRecord:
         number: position in start order, from 1.
         name: of the setting.
         state: ``finished``, ``stopped`` (fell behind) or ``failed``.
+        config: what the trial changes; a seed stands in it only if it is not that of the base settings.
         values: all values that differ from the base settings, such as the spacing of evaluations.
         score: best dev score times 100, or None.
     """
@@ -38,14 +40,14 @@ class TrialRecord:
     number: int
     name: str
     seed: int
-    state: str
     config: dict[str, Any]
     values: dict[str, Any]
-    score: float | None
-    percent: int = 100
+    folder: str
+    state: str = FAILED
+    score: float | None = None
+    percent: int = 0
     seconds: float = 0.0
     reason: str = ""
-    folder: str = ""
 
 
 @dataclass(frozen=True)
@@ -80,22 +82,17 @@ class Sweep:
     """A finished sweep.
 
     Attributes:
-        trials: trials in start order.
+        keys: that were searched.
+        trials: in start order.
         dev_pairs: number of dev pairs, or items of the dev task, behind each score.
     """
 
     folder: Path
     space: str
-    search: str
-    dimensions: tuple[Dimension, ...]
+    keys: tuple[str, ...]
     trials: tuple[TrialRecord, ...]
     dev_pairs: int
     measure: str = SPEARMAN
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """The searched keys."""
-        return tuple(part.key for part in self.dimensions)
 
     @property
     def ranked(self) -> list[Tried]:
@@ -142,24 +139,6 @@ class Sweep:
 _AS_JSON = TypeAdapter(Sweep)
 
 
-def standard_error(score: float, pairs: int, measure: str = SPEARMAN) -> float:
-    """Return the standard error of a Spearman correlation, both times 100; infinite for fewer than four pairs.
-
-    Of another measure, return that of a share, ``sqrt(p (1 - p) / n)``: the most that a mean over items can have.
-
-    Fisher's z of a Spearman correlation has the variance ``(1 + rho^2 / 2) / (n - 3)`` (Bonett and Wright 2000,
-    Psychometrika 65(1)); its root times ``1 - rho^2``, the slope of ``tanh``, is the error of the correlation.
-    Trials are scored on the same pairs, so their errors correlate and a difference is more certain than two separate
-    scores.
-    """
-    if pairs < 4:
-        return math.inf
-    rho = score / 100
-    if measure != SPEARMAN:
-        return 100 * math.sqrt(max(rho * (1 - rho), 0.0) / pairs)
-    return 100 * (1 - rho**2) * math.sqrt((1 + rho**2 / 2) / (pairs - 3))
-
-
 def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return the values of a trial to write into the settings file, and those to leave out.
 
@@ -168,12 +147,10 @@ def to_promote(values: Mapping[str, Any], searched: Iterable[str]) -> tuple[dict
     Args:
         values: values that differ from the settings file, by dotted key.
     """
-    wanted = {key: value for key, value in values.items() if key in searched or not _is_budget(key)}
-    return wanted, {key: value for key, value in values.items() if key not in wanted}
-
-
-def _is_budget(key: str) -> bool:
-    return key in (*MACHINE_KEYS, "train.eval_every", "data.max_rows") or key.startswith("tune.")
+    budget = (*MACHINE_KEYS, "train.eval_every", "data.max_rows")
+    left_out = {key: value for key, value in values.items() if key in budget or key.startswith("tune.")}
+    left_out = {key: value for key, value in left_out.items() if key not in searched}
+    return {key: value for key, value in values.items() if key not in left_out}, left_out
 
 
 def write_sweep(sweep: Sweep) -> None:
@@ -214,11 +191,12 @@ def describe(sweep: Sweep) -> str:
         reason = next((each.reason for each in setting.trials if each.reason), "")
         state = setting.state + (f": {reason}" if reason else "")
         state += ", within noise of the best" if setting in alike else ""
-        values = [_short(trial.config[key]) for key in keys] if listed else [trial.name]
+        shown = [trial.config[key] for key in keys] if listed else [trial.name]
+        values = [f"{value:.3g}" if isinstance(value, float) else str(value) for value in shown]
         done = f"{min(each.percent for each in setting.trials)} %"
         rows.append([str(trial.number), spread(setting.scores), str(len(setting.trials)), done, *values, state])
-    shown = ", ".join(f"{key} {value}" for key, value in best.values.items()) if listed else best.name
-    said = f"best: trial {best.number}, dev {sweep.ranked[0].mean:.2f} with {shown}"
+    what = ", ".join(f"{key} {value}" for key, value in best.values.items()) if listed else best.name
+    said = f"best: trial {best.number}, dev {sweep.ranked[0].mean:.2f} with {what}"
     return f"{format_rows(rows, 'text')}\n{said}\n{sweep.doubt}"
 
 
@@ -230,5 +208,46 @@ def spread(values: list[float]) -> str:
     return f"{statistics.fmean(values):.2f}{deviation}"
 
 
-def _short(value: Any) -> str:
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+# ---- pictures -------------------------------------------------------------------------------------------------------
+
+
+def draw(sweep: Sweep) -> list[Path]:
+    """Write ``slice.png``, and ``parallel.png`` if several keys were searched; none without two scores."""
+    import matplotlib as mpl
+    import optuna
+
+    mpl.use("Agg")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    scored = [trial for trial in sweep.trials if trial.score is not None]
+    if len(scored) < 2:
+        return []
+    by_key = {key: [trial.values.get(key) for trial in scored] for key in sweep.keys}
+    if not by_key or any(key not in trial.values for trial in scored for key in sweep.keys):
+        by_key = {"setting": [trial.name for trial in scored]}
+    axes = {key: _axis(values, optuna.distributions) for key, values in by_key.items()}
+    study, shown = optuna.create_study(direction="maximize"), optuna.visualization.matplotlib
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Optuna calls these pictures experimental
+        for number, trial in enumerate(scored):
+            params = {key: axes[key][1][number] for key in axes}
+            kinds = {key: kind for key, (kind, _) in axes.items()}
+            study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, value=trial.score))
+        drawn = {"slice": shown.plot_slice(study, target_name="dev score")}
+        if len(axes) > 1:
+            drawn["parallel"] = shown.plot_parallel_coordinate(study, target_name="dev score")
+    paths = [sweep.folder / f"{name}.png" for name in drawn]
+    for path, picture in zip(paths, drawn.values(), strict=True):
+        figure = (picture if hasattr(picture, "figure") else picture[0]).figure
+        with publish_file(path) as target:
+            figure.savefig(target, format="png", dpi=120, bbox_inches="tight")
+    return paths
+
+
+def _axis(values: list[Any], known: Any) -> tuple[Any, list[Any]]:
+    """Return Optuna's distribution of some values, of numbers or of words, and the values in it."""
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values) or len({*values}) == 1:
+        plain = [value if isinstance(value, int | float | str) else str(value) for value in values]
+        return known.CategoricalDistribution(list(dict.fromkeys(plain))), plain
+    low, high = min(values), max(values)
+    kind = known.IntDistribution if all(isinstance(value, int) for value in values) else known.FloatDistribution
+    return kind(low, high, log=low > 0 and high / low >= 30), values

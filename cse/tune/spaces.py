@@ -7,7 +7,7 @@ holds one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -26,6 +26,9 @@ _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "sa
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}(\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
+_CORRUPTED = (
+    "rows were already corrupted with one value of it; to vary it, set objective.replaced_tokens.corruption: on_the_fly"
+)
 BARE = "backbone"  # the bare backbone, which every setting is compared with
 PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 SEED = "train.seed"
@@ -63,20 +66,15 @@ class Dimension:
     log: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether the range is over integers."""
-        return isinstance(self.low, int)
-
-    @property
     def ends(self) -> tuple[Any, ...]:
         """Values to check: if these are allowed, all are."""
         return self.values or (self.low, self.high)
 
     def holds(self, value: Any) -> bool:
         """Return whether a value lies in the dimension."""
-        return (
-            value in self.values if self.values else isinstance(value, int | float) and self.low <= value <= self.high
-        )
+        if self.values:
+            return value in self.values
+        return isinstance(value, int | float) and self.low <= value <= self.high
 
     def __str__(self) -> str:
         if self.values:
@@ -125,33 +123,26 @@ class Space:
         cells = (dict(zip(self.keys, each, strict=True)) for each in product(*(one.values for one in self.dimensions)))
         return [*self.settings, *(Setting(named(values), values) for values in cells)]
 
-    def second_step(self, scores: Mapping[Any, float]) -> Space | None:
-        """Return the finer search between the two best values (D2CSE's appendix), or None if they leave no gap."""
+    def second_step(self, scores: Mapping[Any, float]) -> list[Setting]:
+        """Return the finer grid between the two best values (D2CSE's appendix), empty if they leave no gap."""
         low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
-        count = round((high - low) / _STEP)
-        values = tuple(round(low + step * _STEP, 6) for step in range(1, count))
-        return Space(self.name, "grid", (Dimension(self.keys[0], values),)) if values else None
+        values = (round(low + step * _STEP, 6) for step in range(1, round((high - low) / _STEP)))
+        return [Setting(named({self.keys[0]: value}), {self.keys[0]: value}) for value in values]
 
 
-def space_names() -> list[str]:
-    """Return the names of the spaces that ship."""
-    return list(packaged("spaces.yaml"))
-
-
-def about(name: str) -> str:
-    """Return a one-line description of a space that ships."""
-    return str(packaged("spaces.yaml")[name]["about"])
+def shipped() -> dict[str, SpaceFile]:
+    """Return the spaces that ship by name."""
+    return {name: SpaceFile.model_validate(tree) for name, tree in packaged("spaces.yaml").items()}
 
 
 def read_space(wanted: TuneSettings) -> SpaceFile:
     """Return the space that group ``tune`` asks for: one that ships, that of a file, or its own entries."""
     if wanted.over:
         return SpaceFile(over=wanted.over)
-    if wanted.space in space_names():
-        return SpaceFile.model_validate(packaged("spaces.yaml")[wanted.space])
-    path = Path(wanted.space)
+    known, path = shipped(), Path(wanted.space)
+    if wanted.space in known:
+        return known[wanted.space]
     if path.suffix not in (".yaml", ".yml"):
-        known = space_names()
         raise CseError(
             f"tune.space: no space {wanted.space!r}{nearest(wanted.space, known)}; name a YAML file, or one of "
             f"{', '.join(known)}"
@@ -207,22 +198,11 @@ def only(space: Space, names: Sequence[str]) -> Space:
     return replace(space, dimensions=(), settings=kept) if names else space
 
 
-def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool) -> None:
-    """Refuse to train settings with further seeds where that cannot be.
-
-    Args:
-        confirmed: whether only the best of the search are trained with them.
-    """
-    if seeds == 1:
-        return
-    if SEED in space.keys:
-        raise CseError(f"--seeds: {SEED} is searched already; give one of the two")
-    if space.search != "grid" and not confirmed:
-        raise CseError(
-            "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
-        )
-    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
-        raise CseError(f"--seeds: {_corrupted(SEED)}")
+def reached(space: Space, settings: Settings) -> list[Settings]:
+    """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
+    if space.search == "grid":
+        return [settings_with(settings, each.values, called=f"tune: {each.name}") for each in space.grid()]
+    return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
 
 
 def _setting(name: str, values: Mapping[str, Any], file: SpaceFile, settings: Settings) -> Setting:
@@ -250,7 +230,7 @@ def parse_dimension(entry: str) -> Dimension:
         _check_key(key)
         found = _RANGE.fullmatch(text)
         if found is None:
-            return _listed(key, text)
+            return Dimension(key, _listed(key, text))
         low, high = (int(end) if end.lstrip("+-").isdigit() else float(end) for end in found.group(1, 2))
         if not low < high:
             raise CseError(f"{key}: the range {text} is empty; give the lower end first")
@@ -264,7 +244,7 @@ def parse_dimension(entry: str) -> Dimension:
         return Dimension(key, (), low, high, bool(found[3]))
 
 
-def _listed(key: str, text: str) -> Dimension:
+def _listed(key: str, text: str) -> tuple[Any, ...]:
     try:
         values = parse_yaml(text, key)
     except CseError:
@@ -273,88 +253,94 @@ def _listed(key: str, text: str) -> Dimension:
         raise CseError(f"{key}: {text!r} is neither a list like [8, 12] nor a range like 8..16")
     if not values:
         raise CseError(f"{key}: the list is empty; give the values to try")
-    doubled = [value for place, value in enumerate(values) if value in values[:place]]
-    if doubled:
+    if doubled := _doubled(values):
         raise CseError(f"{key}: {doubled[0]} is listed twice; remove one")
-    return Dimension(key, tuple(values))
+    return tuple(values)
 
 
-def _check_key(key: str) -> None:
-    """Refuse a key in which trials cannot differ, whatever the system."""
-    known = [name for name, _ in walk_keys()]
-    if key not in known:
-        raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
-    group, why = key.partition(".")[0], ""
-    if group not in SYSTEM_GROUPS:  # the others change the data of stage `train`, or not the dev score
-        why = "changes the data, not the training" if group == "data" else "does not change what the dev pairs measure"
-    if why or key in _FIXED:
-        why = why and f", since it {why}"
+def _doubled(values: Sequence[Any]) -> list[Any]:
+    return [value for place, value in enumerate(values) if value in values[:place]]
+
+
+# ---- refusals -------------------------------------------------------------------------------------------------------
+
+
+def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool) -> None:
+    """Refuse to train settings with further seeds where that cannot be.
+
+    Args:
+        confirmed: whether only the best of the search are trained with them.
+    """
+    if seeds == 1:
+        return
+    if SEED in space.keys:
+        raise CseError(f"--seeds: {SEED} is searched already; give one of the two")
+    if space.search != "grid" and not confirmed:
         raise CseError(
-            f"{key}: must be the same in all trials{why}; remove it, or put it under `set` of a space's file"
+            "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
         )
+    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
+        raise CseError(f"--seeds: {SEED}: {_CORRUPTED}")
 
 
 def _check(space: Space, settings: Settings) -> None:
     """Refuse spaces that cannot be searched, before training starts."""
     if not space.dimensions and not space.settings:
         raise CseError("tune: the search space is empty; give tune.over or another tune.space")
-    doubled = [key for place, key in enumerate(space.keys) if key in space.keys[:place]]
-    if doubled:
+    if doubled := _doubled(space.keys):
         raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
-    for dimension in space.dimensions:
-        with in_terms_of("tune: "):
-            _check_use(dimension.key, space.keys, settings)
-            _check_rows(dimension.key, settings)
+    with in_terms_of("tune: "):
+        for key in space.keys:
+            _refuse(key, _unused(key, space, settings), _decides_rows(key, settings))
+    now, before = flatten(settings.model_dump(mode="json")), settings.objective.replaced_tokens.corrupts_beforehand
     for setting in space.settings:
         with in_terms_of(f"setting {setting.name}: "):
-            _check_setting(setting, settings)
+            for key in (key for key, value in setting.values.items() if key not in now or value != now[key]):
+                if key != "train.parameters":
+                    _check_key(key)
+                _refuse(key, _decides_rows(key, settings))
+            tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
+            if tried.objective.replaced_tokens.corrupts_beforehand > before:
+                raise CseError(f"objective.replaced_tokens.weight: {_CORRUPTED}")
     reached(space, settings)
 
 
-def _check_setting(setting: Setting, settings: Settings) -> None:
-    """Refuse a named setting that other trials' rows do not fit, or whose dev score compares with no other."""
-    now = flatten(settings.model_dump(mode="json"))
-    for key, value in setting.values.items():
-        if key in now and value == now[key]:
-            continue
-        if key != "train.parameters":
-            _check_key(key)
-        _check_rows(key, settings)
-    tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
-    if tried.objective.replaced_tokens.corrupts_beforehand > settings.objective.replaced_tokens.corrupts_beforehand:
-        raise CseError(_corrupted("objective.replaced_tokens.weight"))
-
-
-def _corrupted(key: str) -> str:
-    return (
-        f"{key}: rows were already corrupted with one value of it; to vary it, set "
-        "objective.replaced_tokens.corruption: on_the_fly"
+def _check_key(key: str) -> None:
+    """Refuse a key in which trials cannot differ, whatever the system."""
+    known, group = [name for name, _ in walk_keys()], key.partition(".")[0]
+    if key not in known:
+        raise CseError(f"{key}: no such setting{nearest(key, [*known, PRESET])}; `cse settings` lists all")
+    same = "must be the same in all trials{}; remove it, or put it under `set` of a space's file"
+    _refuse(
+        key,
+        group == "data" and same.format(", since it changes the data, not the training"),
+        group not in SYSTEM_GROUPS and same.format(", since it does not change what the dev pairs measure"),
+        key in _FIXED and same.format(""),
     )
 
 
-def reached(space: Space, settings: Settings) -> list[Settings]:
-    """Return the settings of every grid trial, or those with each listed value and both ends of each range."""
-    if space.search == "grid":
-        return [settings_with(settings, each.values, called=f"tune: {each.name}") for each in space.grid()]
-    return [settings_with(settings, {part.key: value}) for part in space.dimensions for value in part.ends]
+def _unused(key: str, space: Space, settings: Settings) -> str:
+    """Return why the system does not use a key, so that all trials would be the same; empty if it does."""
+    group, part = key.split(".")[:2]
+    if group == "prompt" and part not in ("kind", "cls") and settings.prompt.kind == "none":
+        return "the system has no prompt (prompt.kind none); remove it or choose another space"
+    weight, trained = f"objective.{part}.weight", settings.objective.over(settings.data.more_terms).terms()
+    unused = group == "objective" and key != weight and weight not in space.keys and part not in trained
+    return f"the term has weight 0 ({weight}); give it a weight, or search another key" if unused else ""
 
 
-def _check_use(key: str, keys: Iterable[str], settings: Settings) -> None:
-    """Refuse keys that the system does not use: all trials would be the same."""
-    parts, trained = key.split("."), settings.objective.over(settings.data.more_terms).terms()
-    if parts[0] == "prompt" and key not in ("prompt.kind", "prompt.cls") and settings.prompt.kind == "none":
-        raise CseError(f"{key}: the system has no prompt (prompt.kind none); remove it or choose another space")
-    weight = f"objective.{parts[1]}.weight" if parts[0] == "objective" else ""
-    if weight and key != weight and weight not in keys and parts[1] not in trained:
-        raise CseError(f"{key}: the term has weight 0 ({weight}); give it a weight, or search another key")
-
-
-def _check_rows(key: str, settings: Settings) -> None:
-    """Refuse keys that decide which rows there are: those were mined, or corrupted, before any trial."""
+def _decides_rows(key: str, settings: Settings) -> str:
+    """Return why a key decides which rows there are: those were mined, or corrupted, before any trial; else nothing."""
     if settings.mine.wanted and (key.startswith("backbone.") or key in ("pooler.kind", "train.roles")):
-        raise CseError(f"{key}: rows were mined with one value of it; remove it")
-    replaced = "objective.replaced_tokens."
-    kept = (f"{replaced}weight", f"{replaced}discriminator", f"{replaced}condition", f"{replaced}copy_learning_rate")
-    decides = key in ("train.max_length", "train.epochs", "train.seed") or key.startswith(replaced)
-    if settings.objective.replaced_tokens.corrupts_beforehand and decides and key not in kept:
-        raise CseError(_corrupted(key))
+        return "rows were mined with one value of it; remove it"
+    term, part = key.rpartition(".")[::2]
+    decides = key in ("train.max_length", "train.epochs", SEED) or (
+        term == "objective.replaced_tokens"
+        and part not in ("weight", "discriminator", "condition", "copy_learning_rate")
+    )
+    return _CORRUPTED if settings.objective.replaced_tokens.corrupts_beforehand and decides else ""
+
+
+def _refuse(key: str, *reasons: str | bool) -> None:
+    for reason in filter(None, reasons):
+        raise CseError(f"{key}: {reason}")

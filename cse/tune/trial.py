@@ -1,14 +1,13 @@
-"""One trial of a sweep: the regular stage ``train`` in its own folder, reporting to Ray Tune.
+"""A trial of a sweep: the regular stage ``train`` in its own folder, which reports to Ray Tune.
 
-A trial sees only training rows and dev pairs: the folder made by ``share_data`` contains no test sets.
+A trial sees training rows and dev pairs alone: the folder made by ``share_data`` holds no test set.
 """
 
 from __future__ import annotations
 
 import math
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,53 +16,131 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from cse.bench.ledger import RUN, Ledger
-from cse.bench.pacing import steps_of
-from cse.bench.place import Place
-from cse.bench.worker import Backbones
-from cse.errors import CseError, is_full_disk
+from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.tasks.store import open_dev
+from cse.errors import is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
+from cse.files import fingerprint
+from cse.ledger import RUN, Ledger, RunRecord
+from cse.settings import Settings
+from cse.settings.load import flatten, settings_with
+from cse.stages.place import Place, kept_backbone, link_files, link_rows, spacing, steps_of
+from cse.training import MINING_FILE, Folders
 from cse.training.observers import Observer, StepRecord
-from cse.tune.job import ATTEMPT, METRIC, WORST, Job, drawn_of, read_curve
+from cse.tune.outcome import TrialRecord
+from cse.tune.spaces import SEED, named
 
-LOSSES = 2  # unexplained worker losses before a trial fails
-_backbones = Backbones()  # of a worker, which runs one trial after the other
+METRIC = "dev_spearman"  # what Ray Tune calls the metric that ranks trials, whatever the dev task's measure
+WORST = -100.0  # score of settings that cannot be trained
+EVALUATIONS = 4  # of a trial that Optuna draws, evenly spaced; those that fall behind stop there
+LISTED, SETTING = "run", "setting"  # in what Ray Tune draws: an entry of a list of trials; in it, what it is called
+Report = Callable[[dict[str, Any]], object]  # such as ``ray.tune.report``
+
+
+@dataclass(frozen=True)
+class Job:
+    """A sweep as its trials see it.
+
+    Attributes:
+        settings: base settings that each trial modifies.
+        corrupted: folder of rows corrupted before training, absolute.
+        evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
+        ranges: keys searched over a range; their values are rounded to three digits.
+    """
+
+    settings: Settings
+    folder: Path
+    corrupted: Path
+    evaluations: int | None
+    ranges: tuple[str, ...] = ()
+
+    @property
+    def threads(self) -> int:
+        """CPU cores of a trial."""
+        return self.settings.tune.cpus_per_trial
+
+    @property
+    def data(self) -> Folders:
+        """Training rows and dev pairs, without any test set."""
+        shared = self.folder / "data"
+        return Folders(shared, shared / "mined", self.corrupted, self.folder / "tokens")
+
+    def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a trial's configuration: plain Python values, floats of ranges rounded, no seed but another one."""
+        config = {}
+        for key, value in drawn.get(LISTED, drawn).items():
+            plain = value.item() if hasattr(value, "item") else value
+            if key in self.ranges and isinstance(plain, float):
+                plain = float(f"{plain:.3g}")
+            if key != SETTING and (key, plain) != (SEED, self.settings.train.seed):
+                config[key] = plain
+        return config
+
+    def wanted(self, number: int, drawn: Mapping[str, Any]) -> TrialRecord:
+        """Return the record of a trial before it ends."""
+        config = self.config_of(drawn)
+        name = drawn.get(LISTED, drawn).get(SETTING) or named(config)
+        seed, folder = config.get(SEED, self.settings.train.seed), str(self.folder_of(config))
+        return TrialRecord(number=number, name=name, seed=seed, config=config, values=config, folder=folder)
+
+    def settings_of(self, config: Mapping[str, Any]) -> tuple[Settings, int]:
+        """Return the settings of a trial, and the updates of its training."""
+        settings = settings_with(self.settings, {"train.workers": 1, **config})
+        steps = steps_of(settings, self.data)
+        if self.evaluations is not None:
+            settings = settings_with(settings, {"train.eval_every": spacing(steps, self.evaluations)})
+        return settings, steps
+
+    def folder_of(self, config: Mapping[str, Any]) -> Path:
+        """Return the folder of a configuration; equal values share a folder."""
+        return self.folder / "trials" / fingerprint(config)[:12]
+
+    def record_of(self, config: Mapping[str, Any]) -> RunRecord | None:
+        """Return the record of a configuration, None if its training has not ended."""
+        return Ledger(self.folder_of(config)).read(RUN)
+
+
+def share_data(rows: Folders, shared: Folders, *, mined: bool) -> None:
+    """Hard-link training rows for the trials, mined ones if there are any, beside the dev task: no test set."""
+    shutil.rmtree(shared.prepared, ignore_errors=True)
+    shared.prepared.mkdir(parents=True)
+    link_rows(rows.prepared, shared.prepared, open_dev(PreparedData(rows.prepared)))
+    if mined:
+        shared.mined.mkdir()
+        link_files(rows.mined, shared.mined, (TRAIN_FILE, MINING_FILE))
 
 
 @dataclass
-class Reporter(Observer):
-    """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists.
+class _Reporter(Observer):
+    """Reports every evaluation to Ray Tune except the last, which is reported once the checkpoint exists."""
 
-    Attributes:
-        loss: loss of the last observed step.
-    """
-
-    report: Callable[[dict[str, Any]], None]
+    report: Report
     steps: int = 1
     best: float = -math.inf
     loss: float = math.nan
 
     def start(self, done: int, steps: int) -> None:
-        """Record the number of steps."""
         self.steps = steps
 
     def step(self, record: StepRecord) -> None:
-        """Record the loss."""
         self.loss = record.terms["loss"]
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
-        """Report the best score so far; the evaluation at step 0 counts towards it but is not reported."""
         self.best = max(self.best, score)
-        if 0 < step < self.steps:
+        if 0 < step < self.steps:  # the first one counts towards the best alone
             percent = math.ceil(100 * step / self.steps)
             self.report({METRIC: self.best, "percent": percent, "step": step, "loss": self.loss})
 
 
-def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], None]) -> None:
-    """Train one configuration and report its dev score; reuse the result if it was trained before.
+def run_on_ray(config: dict[str, Any], job: Job) -> None:
+    """Run a trial in a worker of Ray Tune."""
+    from ray import tune
 
-    Args:
-        report: function that takes metrics, like ``ray.tune.report``.
+    run_trial(config, job, tune.report)
+
+
+def run_trial(config: dict[str, Any], job: Job, report: Report) -> None:
+    """Train one configuration and report its dev score; reuse the result if it was trained before.
 
     A configuration that cannot be trained is reported with the worst possible score and its reason recorded; an error
     would kill the worker and lose its loaded backbone.
@@ -71,15 +148,12 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
     Raises:
         OSError: no space left on the disk; no failure is recorded.
     """
-    config = job.config_of(drawn_of(config))
-    folder = job.folder_of(config)
+    config = job.config_of(config)
+    folder, ledger = job.folder_of(config), Ledger(job.folder_of(config))
     folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(job.threads)
     with FileLock(folder / "lock"):  # a search may run the same configuration twice concurrently
-        for percent, score in read_curve(folder, steps_of(job.settings_of(config), job.data)):
-            if percent < 100:  # from an earlier attempt; the scheduler needs these scores too
-                report({METRIC: score, "percent": percent})
-        record = Ledger(folder).run(
+        record = ledger.run(
             RUN,
             partial(_train, config, job, report),
             of=config,
@@ -93,34 +167,21 @@ def run_trial(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]
         report({METRIC: record.result[METRIC], "percent": 100, **facts})
 
 
-def _train(config: dict[str, Any], job: Job, report: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    settings, folder = job.settings_of(config), job.folder_of(config)
-    with _attempt(folder):
-        metrics = Place(folder).train(
-            settings,
-            job.data,
-            scratch=folder / "scratch",
-            backbone=_backbones.of(settings),
-            watch=lambda training: [Reporter(report)],
-        )
-    facts = {
-        "step": metrics["steps"],
-        "steps": steps_of(settings, job.data),
-        "best_step": metrics.get("best_step", metrics["steps"]),
+def _train(config: dict[str, Any], job: Job, report: Report) -> dict[str, Any]:
+    folder, (settings, steps) = job.folder_of(config), job.settings_of(config)
+    metrics = Place(folder).train(
+        settings,
+        job.data,
+        scratch=folder / "scratch",
+        backbone=kept_backbone(settings),
+        watch=lambda training: [_Reporter(report)],
+    )
+    done, before, after = (
+        metrics["steps"],
+        *(flatten(each.model_dump(mode="json")) for each in (job.settings, settings)),
+    )
+    return {
+        METRIC: value_of(dev_of(metrics, SELECTION) or dev_of(metrics)),  # the same kind of score as during training
+        "facts": {"step": done, "steps": steps, "best_step": metrics.get("best_step", done)},
+        "values": {key: value for key, value in after.items() if key in config or before[key] != value},
     }
-    score = dev_of(metrics, SELECTION) or dev_of(metrics)  # the same kind of score as during training
-    return {METRIC: value_of(score), "facts": facts, "values": job.changes_of(config, settings)}
-
-
-@contextmanager
-def _attempt(folder: Path) -> Iterator[None]:
-    """Keep a file while a worker runs the trial; files left behind count lost workers."""
-    lost = sum(1 for _ in folder.glob(f"{ATTEMPT}*"))
-    if lost >= LOSSES:
-        raise CseError(f"its worker died {lost} times, killed externally or by its own error")
-    note = folder / f"{ATTEMPT}{lost + 1}"
-    note.touch()
-    try:
-        yield
-    finally:  # runs if Ray Tune stops the trial, but not if the worker dies
-        note.unlink(missing_ok=True)

@@ -16,9 +16,9 @@ import pytest
 from cse.adapt.ladder import IN_WORDS
 from cse.adapt.made import remove
 from cse.adapt.plan import EVALUATIONS
-from cse.bench.ledger import Ledger
 from cse.data.store import PreparedData
 from cse.evaluation.dev_facts import read_dev_curve
+from cse.ledger import Ledger
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture

@@ -15,13 +15,13 @@ from cse.adapt.look import STAND_INS, look
 from cse.adapt.made import remove
 from cse.adapt.models import Models
 from cse.adapt.run import Adaptation
-from cse.bench.ledger import Ledger
 from cse.data.documents import read_documents, whole_document
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import read_beir
 from cse.errors import CseError
 from cse.evaluation.comparison import Compared, Comparison
 from cse.evaluation.record import ITEMS_FILE, read_items
+from cse.ledger import Ledger
 from cse.model.checkpoint import identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_bare
 from cse.runtime.kept_vectors import keep_vectors

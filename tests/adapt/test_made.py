@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cse.adapt.made import open_ledger
-from cse.bench.ledger import Ledger
 from cse.errors import CseError
+from cse.ledger import Ledger
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.load import settings_with

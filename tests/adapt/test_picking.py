@@ -7,9 +7,9 @@ import csv
 import pytest
 
 from cse.adapt.models import Models
-from cse.bench.ledger import Ledger
 from cse.data.store import PreparedData
 from cse.data.tasks.store import OWN, open_dev, open_tasks
+from cse.ledger import Ledger
 from cse.settings import Settings
 from cse.settings.load import settings_with
 

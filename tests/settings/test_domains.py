@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 from cse.errors import CseError, error_line
 from cse.settings import Settings, load_settings
 from cse.settings.document import main as document
-from cse.settings.domains import load_domain_settings, settings_of_domain
+from cse.settings.domains import settings_of_domain
 from cse.settings.load import check_settings
 from cse.settings.presets import apply_preset
 
@@ -66,9 +66,10 @@ def test_an_own_view_makes_another_loss_possible(folder):
         "bank: {domains: {a1: {data: rows, set: {data.view: labelled, objective.nt_xent.weight: 0.0}}, "
         "a2: {data: rows}}}\n"
     )
-    assert load_domain_settings("a1").data.view == "labelled"
+    whole = load_settings(any_view=True)
+    assert settings_of_domain(whole, "a1").data.view == "labelled"
     with pytest.raises(CseError, match=r"bank\.domains\.a2\.set: objective\.nli_softmax\.weight: needs"):
-        load_domain_settings("a2")
+        settings_of_domain(whole, "a2")
 
 
 @pytest.mark.parametrize("there", [(), ("dev",), ("evaluation",), ("cxc",), ("dev", "evaluation", "cxc")])

@@ -10,8 +10,6 @@ import shutil
 import pyarrow as pa
 import pytest
 
-from cse.bench.data import DataFolders
-from cse.bench.domain import read_domain_scores
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
@@ -22,9 +20,11 @@ from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import load_checkpoint
 from cse.stages.bank import judge
+from cse.stages.domain import read_domain_scores
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
-from cse.tune.job import read_curve, share_data
+from cse.training import Folders
+from cse.tune.trial import share_data
 from tests.stages.training import train_in
 from tests.tiny import WORDS, write_dev
 
@@ -72,7 +72,6 @@ def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepare
         curve = list(csv.DictReader(stream))
     scores = [float(row["score"]) for row in curve]
     assert max(scores) == metrics["dev_score"]
-    assert read_curve(tmp_path / "run", int(curve[-1]["step"]))[-1] == (100, max(scores))
     said = capfd.readouterr()
     assert re.search(r"^before training: dev kNN \d+\.\d\d$", said.err, re.MULTILINE)
     assert re.search(r"^trained \d+ steps, dev kNN \d+\.\d\d", said.out, re.MULTILINE)
@@ -108,8 +107,8 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):
     write_table(prepared / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), [("one",), ("two",)])
-    share_data(prepared, DataFolders(tmp_path / "trials", tmp_path / "mined", tmp_path / "corrupted"))
-    assert list(PreparedData(tmp_path / "trials").documents) == ["one", "two"]
+    share_data(Folders(prepared, prepared, prepared), Folders.below(tmp_path / "trials"), mined=False)
+    assert list(PreparedData(tmp_path / "trials/prepared").documents) == ["one", "two"]
 
 
 @pytest.mark.slow

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from cse.settings import load_settings
-from cse.tune.job import Job, share_data
+from cse.training import Folders
+from cse.tune.trial import Job, share_data
 from tests.cli.workspace import write_params, write_prepared
 
 
@@ -17,18 +18,22 @@ def folder(tiny_folders, tmp_path):
 
 
 @pytest.fixture
-def make_job(folder):
+def rows(folder):
+    return Folders.below(folder / "data")
+
+
+@pytest.fixture
+def make_job(folder, rows):
     def make(*, evaluations=None, ranges=(), **values):
         settings = load_settings(folder / "params.yaml", {"train.eval_every": 4, **values})
         job = Job(
             settings=settings,
             folder=folder / "sweep",
-            corrupted=folder / "data/corrupted",
-            threads=1,
+            corrupted=rows.corrupted,
             evaluations=evaluations,
             ranges=ranges,
         )
-        share_data(folder / "data/prepared", job.data)
+        share_data(rows, job.data, mined=False)
         return job
 
     return make

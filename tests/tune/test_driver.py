@@ -16,10 +16,10 @@ OVER = {"tune.over": ["prompt.length=[2, 3]"]}
 
 
 @pytest.fixture
-def name_of(folder):
+def name_of(folder, rows):
     def name(**values):
         settings = load_settings(folder / "params.yaml", OVER | values)
-        return driver._name(build_space(settings), settings, folder / "data/prepared", folder / "data/corrupted")
+        return driver._name(build_space(settings), settings, rows)
 
     return name
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from cse.errors import CseError
@@ -9,13 +11,14 @@ from cse.settings import Settings
 from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
 from cse.settings.presets import load_preset, rows
 from cse.tune.spaces import (
+    Dimension,
     build_space,
     check_seeds,
     only,
     parse_dimension,
     reached,
     read_space,
-    space_names,
+    shipped,
 )
 from tests.pipeline.workspace import ROOT
 
@@ -38,41 +41,34 @@ def refusal(*over, **values) -> str:
 # ---- ready spaces -------------------------------------------------------------------------------------------------
 
 
+RATES, LENGTHS = (0.005, 0.01, 0.03), (10, 12, 14, 16)
+
+
 @pytest.mark.parametrize(
-    ("name", "count", "first", "last"),
+    ("name", "search", "values"),
     [
-        (
-            "promcse",
-            24,
-            {"train.batch_size": 256, "train.learning_rate": 0.005, "prompt.length": 10},
-            {"train.batch_size": 512, "train.learning_rate": 0.03, "prompt.length": 16},
-        ),
-        (
-            "dcpcse",
-            48,
-            {"train.batch_size": 64, "train.learning_rate": 0.005, "prompt.length": 10},
-            {"train.batch_size": 512, "train.learning_rate": 0.03, "prompt.length": 16},
-        ),
-        ("d2cse", 9, {"train.learning_rate": 0.01}, {"train.learning_rate": 0.09}),
+        ("promcse", "grid", [(256, 512), RATES, LENGTHS]),
+        ("dcpcse", "grid", [(64, 128, 256, 512), RATES, LENGTHS]),
+        ("d2cse", "two_step", [tuple(n / 100 for n in range(1, 10))]),
     ],
 )
-def test_the_grids_of_the_papers(name, count, first, last):
+def test_the_grids_of_the_papers(name, search, values):
     space = build_space(settings(tune__space=name))
+    keys = ("train.learning_rate",) if name == "d2cse" else ("train.batch_size", "train.learning_rate", "prompt.length")
+    assert (space.search, space.keys, [part.values for part in space.dimensions]) == (search, keys, values)
     grid = [setting.values for setting in space.grid()]
-    assert len(grid) == count == len({tuple(values.items()) for values in grid})
-    assert (grid[0], grid[-1]) == (first, last)
-    assert space.search == ("two_step" if name == "d2cse" else "grid")
+    assert len(grid) == math.prod(map(len, values)) == len({tuple(values.items()) for values in grid})
 
 
 def test_the_second_step_lies_between_the_two_best():
     space = build_space(settings(tune__space="d2cse"))
     fine = space.second_step({0.01: 70.0, 0.02: 79.0, 0.03: 80.0, 0.04: 78.0})
-    assert [setting.values["train.learning_rate"] for setting in fine.grid()] == [
+    assert [setting.values["train.learning_rate"] for setting in fine] == [
         0.021, 0.022, 0.023, 0.024, 0.025, 0.026, 0.027, 0.028, 0.029,
     ]  # fmt: skip
     apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
-    assert len(apart.grid()) == 19
-    assert space.second_step({0.01: 1.0, 0.0105: 2.0}) is None  # nothing lies between
+    assert len(apart) == 19
+    assert space.second_step({0.01: 1.0, 0.0105: 2.0}) == []  # nothing lies between
 
 
 def test_the_default_space_fits_the_system():
@@ -89,19 +85,9 @@ def test_the_default_space_fits_the_system():
     assert rate.high < 1e-3 and rate.log  # full fine-tuning wants a far smaller one than prompts
 
 
-@pytest.mark.parametrize("name", ["promcse", "dcpcse", "d2cse"])
-def test_a_paper_s_grid_is_refused_where_it_says_nothing(name):
-    nothing = settings_with(Settings(), load_preset("simcse-sup-minilm").settings | {"tune.space": name})
-    if name == "d2cse":
-        assert build_space(nothing).keys == ("train.learning_rate",)
-    else:
-        with pytest.raises(CseError, match=r"prompt.length: the system has no prompt"):
-            build_space(nothing)
-
-
 # ---- ablations ------------------------------------------------------------------------------------------------------
 
-ABLATIONS = [name for name in space_names() if name not in ("default", "promcse", "dcpcse", "d2cse")]
+ABLATIONS = [name for name in shipped() if name not in ("default", "promcse", "dcpcse", "d2cse")]
 
 
 def of_preset(preset, **values):
@@ -251,21 +237,22 @@ def test_the_spaces_behind_the_results(file, count):
 # ---- own spaces ---------------------------------------------------------------------------------------------------
 
 
-def test_ranges_and_lists():
-    rate = parse_dimension("train.learning_rate=1e-3..5e-2 log")
-    assert (rate.low, rate.high, rate.log, rate.whole) == (1e-3, 5e-2, True, False)
-    length = parse_dimension("prompt.length = 4..16")
-    assert (length.low, length.high, length.whole) == (4, 16, True)
-    assert length.holds(4) and length.holds(16) and not length.holds(17)
-    margin = parse_dimension("objective.energy_hinge.margin=0..1")
-    assert (margin.low, margin.high, margin.whole) == (0.0, 1.0, False)
-    pooler = parse_dimension("pooler.kind=[cls, mean, null]")
-    assert pooler.values == ("cls", "mean", None)
-
-
-def test_lists_alone_are_a_grid_and_a_range_is_searched():
-    assert build_space(settings(tune__over=["prompt.length=[4, 8]", "train.epochs=[1, 2]"])).search == "grid"
-    assert build_space(settings(tune__over=["prompt.length=4..8", "train.epochs=[1, 2]"])).search == "optuna"
+@pytest.mark.parametrize(
+    ("entry", "dimension"),
+    [
+        ("train.learning_rate=1e-3..5e-2 log", Dimension("train.learning_rate", (), 1e-3, 5e-2, log=True)),
+        ("prompt.length = 4..16", Dimension("prompt.length", (), 4, 16)),
+        ("objective.energy_hinge.margin=0..1", Dimension("objective.energy_hinge.margin", (), 0.0, 1.0)),
+        ("pooler.kind=[cls, mean, null]", Dimension("pooler.kind", ("cls", "mean", None))),
+    ],
+)
+def test_ranges_and_lists(entry, dimension):
+    """Lists alone are a grid, a range is searched; whole numbers stay whole."""
+    found = parse_dimension(entry)
+    assert found == dimension and [type(end) for end in found.ends] == [type(end) for end in dimension.ends]
+    assert all(found.holds(end) for end in found.ends) and not found.holds(17)
+    space = build_space(settings(tune__over=[entry, "train.epochs=[1, 2]"]))
+    assert space.search == ("grid" if dimension.values else "optuna")
 
 
 @pytest.mark.parametrize(

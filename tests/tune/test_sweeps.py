@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 
+import psutil
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -80,6 +81,17 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
 
     output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
     assert "best: trial" in output and "running" not in output
+
+
+def test_a_trial_whose_worker_is_lost_goes_on_in_another(folder):
+    process = start(folder, "-s", "tune.over=['prompt.length=[2]']", *LONG)
+    wait_for(lambda: process.poll() is not None or [*folder.glob(".cse/tune/*/trials/*/scratch/resume/*/state.pt")])
+    family = psutil.Process(process.pid).children(recursive=True)
+    (worker,) = (one for one in family if "ray::ImplicitFunc" in " ".join(one.cmdline()))
+    worker.kill()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0 and output.count("running, length 2") == 2, output
+    assert [row["state"] for row in trials_of(folder)] == ["finished"]
 
 
 @pytest.mark.usefixtures("forked")

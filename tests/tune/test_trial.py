@@ -8,25 +8,24 @@ from dataclasses import replace
 
 import pytest
 
-from cse.bench import worker as worker_module
-from cse.bench.pacing import mixed_steps, steps_of
 from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.load import settings_with
+from cse.stages import place as place_module
+from cse.stages.place import steps_of
 from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
-from cse.tune.driver import _check_disk, _check_objective, _name, runs_of
-from cse.tune.job import METRIC, WORST, drawn_of, read_curve, share_data
-from cse.tune.outcome import TrialRecord
+from cse.tune.driver import _check_objective, _name, _recorded, trials_of
 from cse.tune.spaces import Setting, Space, build_space
-from cse.tune.trial import run_trial
+from cse.tune.trial import METRIC, WORST, run_trial, share_data
 from tests.cli.workspace import contents
 from tests.stages.training import train_in
 
 OVER = "prompt.length=[2, 3]"
 CONFIG = {"train.learning_rate": 0.02, "prompt.length": 3}
+TRAIN = "cse.stages.place.train_stage"
 
 
 def test_a_trial_equals_the_stage_and_is_trained_once(make_job, folder, monkeypatch):
@@ -43,44 +42,31 @@ def test_a_trial_equals_the_stage_and_is_trained_once(make_job, folder, monkeypa
     result = job.record_of(CONFIG).result
     assert result[METRIC] == metrics["dev_spearman"] and result["values"] == CONFIG
     assert not (found / "scratch").exists()
-    monkeypatch.setattr("cse.bench.place.train_stage", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(TRAIN, lambda *_, **__: pytest.fail("trained again"))
     again = []
     run_trial(CONFIG, job, again.append)
-    assert [report["percent"] for report in again] == [50, 100]
-    assert [report[METRIC] for report in again] == pytest.approx([report[METRIC] for report in reports], abs=1e-4)
+    assert again == reports[-1:]
 
 
-def test_trials_count_the_steps_of_batches_without_false_negatives(make_job, folder):
+def test_trials_count_the_steps_of_batches_without_false_negatives(make_job):
     """Sixteen batches of 64 rows have four each; 24 rows with one text make it 24 batches."""
     job = make_job(**{"train.distinct_batches": True, "train.batch_size": 4, "train.epochs": 3})
     assert steps_of(job.settings, job.data) == 3 * 16
+    rows = [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)]
     (job.data.prepared / TRAIN_FILE).unlink()  # a link to the prepared rows
-    write_rows(
-        job.data.prepared / TRAIN_FILE,
-        "triplets",
-        [("same" if i < 24 else f"a{i}", f"b{i}", f"c{i}") for i in range(64)],
-    )
-    mixed_steps.cache_clear()
-    assert steps_of(job.settings, job.data) == 3 * 24
-    assert steps_of(settings_with(job.settings, {"train.max_steps": 50}), job.data) == 50
-    assert steps_of(settings_with(job.settings, {"train.max_steps": 100}), job.data) == 3 * 24
+    write_rows(job.data.prepared / TRAIN_FILE, "triplets", rows)
+    for most, steps in ((None, 3 * 24), (50, 50), (100, 3 * 24)):
+        assert steps_of(settings_with(job.settings, {"train.max_steps": most}), job.data) == steps
 
 
-def test_mined_triplets_go_with_the_rows(make_job, folder):
-    mined = folder / "data/mined"
-    mined.mkdir()
-    write_rows(mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
-    (mined / MINING_FILE).write_text("{}", encoding="utf-8")
-    job = make_job(**{"mine.negatives": 1, "data.view": "pairs"})
-    share_data(folder / "data/prepared", job.data, mined)
-    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1
-    assert (job.data.mined / MINING_FILE).is_file()
-    assert not open_tasks(PreparedData(job.data.prepared), TEST)
-
-
-def test_a_trial_cannot_see_a_test_set(make_job, folder):
+def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
+    rows.mined.mkdir()
+    write_rows(rows.mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
+    (rows.mined / MINING_FILE).write_text("{}", encoding="utf-8")
     job = make_job()
-    prepared, data = PreparedData(folder / "data/prepared"), PreparedData(job.data.prepared)
+    share_data(rows, job.data, mined=True)
+    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1 and (job.data.mined / MINING_FILE).is_file()
+    prepared, data = PreparedData(rows.prepared), PreparedData(job.data.prepared)
     dev, tested = open_dev(prepared), open_tasks(prepared, TEST)
     assert open_dev(data).sentence1 == dev.sentence1 and len(data.train) == 64
     assert tested and not open_tasks(data, TEST) and not open_tasks(data, OWN)
@@ -90,37 +76,32 @@ def test_a_trial_cannot_see_a_test_set(make_job, folder):
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
 
 
-def test_trials_read_further_sources(make_job, folder):
+def test_trials_read_further_sources(make_job, folder, rows):
     """64 rows in batches of 16, and half as many of 20 others; a weight of its own makes it another sweep."""
-    rows = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
-    write_rows(folder / "data/prepared" / source_file("nli"), "triplets", rows)
+    triplets = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
+    write_rows(rows.prepared / source_file("nli"), "triplets", triplets)
     path = folder / "data/prepared/report.json"
     report = json.loads(path.read_text())
     path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
     nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
     values = {"data.source": "files", "train.batch_size": 16, "train.epochs": 2}
-    job, reports = make_job(**values, **{"data.more": [nli]}), []
+    job = make_job(**values, **{"data.more": [nli]})
     assert steps_of(job.settings, job.data) == 2 * (4 + 2)
-    run_trial(CONFIG, job, reports.append)
+    run_trial(CONFIG, job, lambda report: None)
     result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
     assert (result["steps"], result["trained_on"]) == (12, "triplets.csv, 64 triplets + triplets.csv, 20 triplets")
     names = set()
     for weight in (0.5, 1.0):
         settings = make_job(**values, **{"data.more": [nli | {"weight": weight}], "tune.over": [OVER]}).settings
-        names.add(_name(build_space(settings), settings, folder / "data/prepared", folder / "data/corrupted"))
+        names.add(_name(build_space(settings), settings, rows))
     assert len(names) == 2
 
 
 def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
     job, reports = make_job(evaluations=4), []
     run_trial(CONFIG, job, reports.append)
-    assert steps_of(job.settings, job.data) == 8
     assert [report["percent"] for report in reports] == [25, 50, 75, 100]
-    result = job.record_of(CONFIG).result
-    assert result["values"] == CONFIG | {"train.eval_every": 2}
-    curve = read_curve(job.folder_of(CONFIG), 8)
-    assert [percent for percent, _ in curve] == [25, 50, 75, 100]
-    assert curve[-1][1] == pytest.approx(result[METRIC], abs=1e-4)
+    assert job.record_of(CONFIG).result["values"] == CONFIG | {"train.eval_every": 2}
 
 
 def test_values_of_ranges_are_rounded(make_job):
@@ -132,15 +113,15 @@ def test_values_of_ranges_are_rounded(make_job):
 
 def test_a_seed_makes_another_trial_but_for_that_of_the_settings(make_job):
     job = make_job(**{"train.seed": 7})
-    runs = runs_of([Setting("long", {"prompt.length": 3}), Setting("nine", {"train.seed": 9})], 2, job)
-    assert [(run.name, run.seed, run.config) for run in runs] == [
-        ("long", 7, {"prompt.length": 3}),
-        ("nine", 9, {"train.seed": 9}),
-        ("long", 8, {"prompt.length": 3, "train.seed": 8}),
-        ("nine", 9, {"train.seed": 9}),
+    wanted = trials_of(job, [Setting("long", {"prompt.length": 3}), Setting("nine", {"train.seed": 9})], 2)
+    assert [(run.number, run.name, run.seed, run.config) for run in wanted] == [
+        (1, "long", 7, {"prompt.length": 3}),
+        (2, "nine", 9, {"train.seed": 9}),
+        (3, "long", 8, {"prompt.length": 3, "train.seed": 8}),
+        (4, "nine", 9, {"train.seed": 9}),
     ]
     listed = {"run": {"setting": "long", "prompt.length": 3, "train.seed": 7}}
-    assert job.config_of(drawn_of(listed)) == {"prompt.length": 3}
+    assert job.config_of(listed) == {"prompt.length": 3}
 
 
 def test_a_sweep_needs_a_term_that_dev_pairs_can_judge(make_job, folder):
@@ -150,13 +131,28 @@ def test_a_sweep_needs_a_term_that_dev_pairs_can_judge(make_job, folder):
         _check_objective(make_job(**tokens_alone).settings, folder / "data/prepared", Space("own", "grid", ()))
 
 
-def test_a_loss_that_is_no_number_is_recorded_with_its_reason(make_job):
+def broken(settings, **options):
+    raise KeyError("no such\nrow")
+
+
+@pytest.mark.parametrize(
+    ("config", "train", "reason"),
+    [
+        ({"train.learning_rate": 1e30}, None, "train.learning_rate: the loss is"),
+        ({"train.max_steps": -1}, None, "train.max_steps: "),
+        (CONFIG, broken, "KeyError: 'no such\\nrow'"),
+    ],
+    ids=["no number", "invalid settings", "anything else"],
+)
+def test_a_trial_that_fails_is_on_record_with_its_reason(make_job, monkeypatch, config, train, reason):
     job, reports = make_job(), []
-    wild = {"train.learning_rate": 1e30}
-    run_trial(wild, job, reports.append)
+    with monkeypatch.context() as patch:
+        if train is not None:
+            patch.setattr(TRAIN, train)
+        run_trial(config, job, reports.append)
     assert reports == [{METRIC: WORST, "percent": 100}]
-    assert job.record_of(wild).reason.startswith("train.learning_rate: the loss is")
-    run_trial(CONFIG, job, reports.append)  # the worker goes on
+    assert reason in job.record_of(config).reason
+    run_trial({"prompt.length": 2}, job, reports.append)  # the worker goes on
     assert reports[-1][METRIC] > WORST
 
 
@@ -167,43 +163,38 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device", "state.pt")
 
     with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left") as failed:
-        patch.setattr("cse.bench.place.train_stage", full)
+        patch.setattr(TRAIN, full)
         run_trial(CONFIG, job, reports.append)
-    folder = job.folder_of(CONFIG)
-    assert (reports, [path.name for path in folder.iterdir() if path.name != "lock"]) == ([], [])
-    lost = TrialRecord(1, "a", 42, "failed", CONFIG, CONFIG, None, 0, 0.0, f"OSError: {failed.value}", str(folder))
+    assert (reports, [path.name for path in job.folder_of(CONFIG).iterdir() if path.name != "lock"]) == ([], [])
+    lost = replace(job.wanted(1, CONFIG), reason=f"OSError: {failed.value}")
     with pytest.raises(CseError, match=r"1 of 2 trials found no space left in .* to retry them"):
-        _check_disk([lost, replace(lost, state="finished", reason="")], job)
+        _recorded(job, [lost, replace(job.wanted(2, {"prompt.length": 2}), state="stopped")])
     run_trial(CONFIG, job, reports.append)
     assert reports[-1][METRIC] > WORST
-    _check_disk([lost], job)  # what is on record stands
+    (found,) = _recorded(job, [lost])  # what is on record stands
+    assert found.state == "finished"
 
 
-def test_a_trial_whose_workers_die_unexplained_is_given_up(make_job):
-    job, reports = make_job(), []
-    folder = job.folder_of(CONFIG)
-    folder.mkdir(parents=True)
-    (folder / "attempt-1").touch()
-    run_trial(CONFIG, job, reports.append)  # once may be an accident
-    assert reports[-1][METRIC] > WORST
-    other = {"prompt.length": 2}
-    folder = job.folder_of(other)
-    folder.mkdir(parents=True)
-    for number in (1, 2):
-        (folder / f"attempt-{number}").touch()
-    run_trial(other, job, reports.append)
-    assert reports[-1][METRIC] == WORST
-    assert job.record_of(other).reason.startswith("its worker died 2 times")
+def test_a_trial_that_is_stopped_is_not_on_record(make_job):
+    job, told = make_job(evaluations=4), []
+
+    def stop(report):
+        told.append(report)
+        raise SystemExit
+
+    with pytest.raises(SystemExit):
+        run_trial(CONFIG, job, stop)
+    assert [report["percent"] for report in told] == [25]
+    assert job.record_of(CONFIG) is None
 
 
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     job, opened = make_job(), []
-    real = worker_module.open_language_model
-    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
-    monkeypatch.setattr(worker_module, "open_language_model", lambda *args: opened.append(1) or real(*args))
-    for length in (2, 3, 4):
-        run_trial({"prompt.length": length}, job, lambda report: None)
-    run_trial({"augment.dropout": False}, job, lambda report: None)
+    real = place_module.open_language_model
+    place_module._kept.clear()
+    monkeypatch.setattr(place_module, "open_language_model", lambda *args: opened.append(1) or real(*args))
+    for config in ({"prompt.length": 2}, {"prompt.length": 3}, {"augment.dropout": False}):
+        run_trial(config, job, lambda report: None)
     assert len(opened) == 1
     loaded = []
     monkeypatch.setattr("cse.training.ready.open_backbone", lambda *args: loaded.append(1) or open_backbone(*args))
@@ -212,7 +203,7 @@ def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's
 
 
-def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monkeypatch):
+def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows, monkeypatch):
     """A trial is stopped where it stands: on a GPU, dropout off, gradients on.
 
     The meta device is as little the CPU as a GPU is. A trained ``[CLS]`` and a prompt that starts from words are made
@@ -227,46 +218,18 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, monk
         raise SystemExit
 
     job, reports = make_job(), []
-    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
+    place_module._kept.clear()
     with monkeypatch.context() as patched:
-        patched.setattr("cse.bench.place.train_stage", attempt)
+        patched.setattr(TRAIN, attempt)
         for _ in range(2):
             with pytest.raises(SystemExit):
                 run_trial(CONFIG, job, reports.append)
     assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
     fresh = replace(job, folder=folder / "fresh")
-    share_data(folder / "data/prepared", fresh.data)
+    share_data(rows, fresh.data, mined=False)
     run_trial(config, job, reports.append)
     assert not job.record_of(config).reason
-    monkeypatch.setattr("cse.tune.trial._backbones", worker_module.Backbones())
+    place_module._kept.clear()
     run_trial(config, fresh, reports.append)
     one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
     assert contents(one) == contents(other)
-
-
-def test_whatever_a_trial_raises_is_its_own_reason(make_job, monkeypatch):
-    job, reports = make_job(), []
-
-    def broken(settings, **options):
-        raise KeyError("no such\nrow")
-
-    monkeypatch.setattr("cse.bench.place.train_stage", broken)
-    run_trial(CONFIG, job, reports.append)
-    assert reports == [{METRIC: WORST, "percent": 100}]
-    assert job.record_of(CONFIG).reason == "KeyError: 'no such\\nrow'"
-    assert not list(job.folder_of(CONFIG).glob("attempt-*"))
-
-
-def test_a_trial_that_is_stopped_leaves_no_mark_of_a_lost_worker(make_job):
-    job, told = make_job(evaluations=4), []
-
-    def stop(report):
-        told.append(report)
-        raise SystemExit
-
-    for _ in range(3):  # the same setting may be asked for again
-        with pytest.raises(SystemExit):
-            run_trial(CONFIG, job, stop)
-    assert [report["percent"] for report in told] == [25, 25, 25]
-    assert not list(job.folder_of(CONFIG).glob("attempt-*"))
-    assert job.record_of(CONFIG) is None

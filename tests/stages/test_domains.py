@@ -1,4 +1,4 @@
-"""``cse.bench.domains``: domains side by side equal those trained alone; a lost worker or bad data cost no other."""
+"""``cse.stages.domain``: domains side by side equal those trained alone; a lost worker or bad data cost no other."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ import psutil
 import pytest
 import torch
 
-from cse.bench.domain import domain_stage
-from cse.bench.domains import main
 from cse.errors import CseError
-from cse.settings.domains import load_domain_settings
+from cse.settings.domains import settings_of_domain
+from cse.settings.load import PARAMS_FILE, load_settings
+from cse.stages.domain import domain_stage, main
 from tests.cli.workspace import contents, write_params
 from tests.pipeline.workspace import write_pairs, write_triplets
 from tests.waiting import wait_for
 
-WORKER = "ray::do_run"
+WORKER = "ray::_reason_of_run"
 DOMAINS = {
     "first": "{data: raw/first, set: {train.epochs: 20}}",
     "second": "{data: raw/second, set: {prompt.length: 2}}",
@@ -52,7 +52,7 @@ def start(folder: Path, *names: str) -> subprocess.Popen[str]:
     """Start trainings on two processors, so that each of two workers has one thread."""
     two = sorted(os.sched_getaffinity(0))[:2]
     return subprocess.Popen(
-        [sys.executable, "-m", "cse.bench.domains", *names],
+        [sys.executable, "-m", "cse.stages.domain", *names],
         cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         env=os.environ | {"OMP_NUM_THREADS": "1"}, preexec_fn=lambda: os.sched_setaffinity(0, two),
     )  # fmt: skip
@@ -81,8 +81,9 @@ def alone(tiny_folders, tmp_path_factory) -> Path:
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.chdir(folder)
+            settings = load_settings(PARAMS_FILE, any_view=True)
             for name in ("first", "second", "third"):
-                domain_stage(load_domain_settings(name), name)
+                domain_stage(settings_of_domain(settings, name), name)
     finally:
         torch.set_num_threads(threads)
     assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3

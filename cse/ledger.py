@@ -29,12 +29,10 @@ class OtherPlanError(CseError):
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run that ended.
+    """A run that ended, with its result, a JSON value, or the reason why it failed, in one line.
 
     Attributes:
         of: what it depends on: settings by dotted key, fingerprints by what they are of, in words.
-        result: what came of it, a JSON value; None if it failed.
-        reason: why it failed, in one line; empty if it did not.
     """
 
     of: Mapping[str, Any]

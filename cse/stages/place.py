@@ -1,0 +1,174 @@
+"""A training with a folder to itself (a trial, a domain, an adaptation): its rows, place, length and backbone."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, open_rows, source_file
+from cse.data.tasks.kinds import Task
+from cse.data.tasks.store import write_tasks
+from cse.evaluation.dev_facts import DevScore, dev_of
+from cse.files import fingerprint
+from cse.model.backbone import Backbone
+from cse.model.backbone_files import find_backbone
+from cse.model.declared import is_word_file
+from cse.model.static_words import StaticWords
+from cse.settings import Settings
+from cse.stages.common import SCRATCH
+from cse.stages.corrupt import corrupt_stage
+from cse.stages.mine import mine_stage
+from cse.stages.prepare import prepare_stage
+from cse.stages.train import launched, train_stage
+from cse.training import Folders
+from cse.training.batches import Mixture, RowOrder, row_keys
+from cse.training.encoder import open_language_model
+from cse.training.observers import CsvLog, Observer, Observers
+from cse.training.ready import Training
+from cse.training.state import RunState
+
+Watch = Callable[[Training], Sequence[Observer]]
+
+
+# ---- rows -----------------------------------------------------------------------------------------------------------
+
+
+def make_rows(settings: Settings, folders: Folders, *, backbone: Backbone | None = None) -> None:
+    """Prepare, mine and corrupt rows.
+
+    Args:
+        backbone: that mines, already open; None: open it.
+    """
+    report = folders.prepared.with_name("prepare.json")
+    prepare_stage(settings, prepared=folders.prepared, metrics=report, progress=sys.stderr.isatty())
+    mine_stage(settings, prepared=folders.prepared, mined=folders.mined, backbone=backbone)
+    corrupt_stage(settings, prepared=folders.prepared, corrupted=folders.corrupted)
+
+
+def link_rows(prepared: Path, folder: Path, dev: Task | None) -> None:
+    """Hard-link the training rows of prepared data into an empty folder, beside a task that chooses and no other."""
+    data = PreparedData(prepared)
+    documents = [] if data.documents is None else [DOCUMENTS_FILE]
+    link_files(prepared, folder, (TRAIN_FILE, *map(source_file, data.sources), *documents, REPORT_FILE))
+    write_tasks(folder, dev=dev)
+
+
+def link_files(source: Path, folder: Path, names: Iterable[str]) -> None:
+    """Hard-link files into a folder; on another disk, copy them."""
+    for name in names:
+        try:
+            os.link((source / name).resolve(), folder / name)
+        except OSError:
+            shutil.copyfile(source / name, folder / name)
+
+
+def steps_of(settings: Settings, folders: Folders) -> int:
+    """Return the updates of a whole training; where batches depend on the rows, that reads them."""
+    train = settings.train
+    main = (folders.mined if settings.mine.wanted else folders.prepared) / TRAIN_FILE
+    further = [(folders.prepared / source_file(source.name), source.weight) for source in settings.data.more]
+    opened = [(open_rows(file), weight) for file, weight in ((main, 1.0), *further)]
+    orders = [RowOrder(len(rows), row_keys(rows) if train.distinct_batches else None, w) for rows, w in opened]
+    steps = Mixture(orders, batch_size=train.batch_size, epochs=train.epochs, seed=train.seed).steps
+    return min(steps, train.max_steps or steps)
+
+
+def spacing(steps: int, times: int) -> int:
+    """Return the updates from one evaluation to the next, for so many of them in all."""
+    return max(math.ceil(steps / times), 1)
+
+
+# ---- the training ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a training keeps what it makes."""
+
+    folder: Path
+
+    @property
+    def checkpoint(self) -> Path:
+        """The folder of the model."""
+        return self.folder / "checkpoint"
+
+    @property
+    def metrics(self) -> Path:
+        """The file of its dev scores and facts."""
+        return self.folder / "train.json"
+
+    @property
+    def plots(self) -> Path:
+        """The folder of its curves."""
+        return self.folder / "plots"
+
+    def train(
+        self,
+        settings: Settings,
+        folders: Folders,
+        *,
+        scratch: Path = SCRATCH,
+        plots: Path | None = None,
+        backbone: Backbone | StaticWords | None = None,
+        watch: Watch | None = None,
+    ) -> dict[str, Any]:
+        """Train here, or resume a killed training of the same settings, rows and code.
+
+        Args:
+            plots: folder of its curves, if not the usual one.
+            backbone: already open; None: open it.
+            watch: returns who observes the training in place of the terminal and TensorBoard.
+
+        Returns:
+            Facts of the run, as stored in the checkpoint.
+        """
+        return train_stage(
+            settings,
+            prepared=folders.prepared,
+            mined=folders.mined,
+            corrupted=folders.corrupted,
+            checkpoint=self.checkpoint,
+            metrics=self.metrics,
+            plots=plots or self.plots,
+            scratch=scratch,
+            launch=partial(_watched, watch) if watch else launched,
+            backbone=backbone,
+            tokens=folders.tokens,
+        )
+
+    def dev(self) -> DevScore | None:
+        """Return the dev score of the trained model; None if nothing selected it."""
+        return dev_of(json.loads(self.metrics.read_text(encoding="utf-8")))
+
+
+def _watched(watch: Watch, training: Training) -> RunState:
+    """Run a training with its curves and further observers."""
+    return training.run(Observers([CsvLog(training.folder.path / "plots", training.measure), *watch(training)]))
+
+
+_kept: dict[str, Backbone] = {}  # one at most
+
+
+def kept_backbone(settings: Settings) -> Backbone | None:
+    """Return an instance of the frozen backbone for one training; its weights are loaded once in a process.
+
+    Each training gets its own, because one that is stopped or runs out of memory leaves its backbone in an arbitrary
+    state, perhaps on a GPU. None: the training must load its own.
+    """
+    backbone, pooler = settings.backbone, settings.pooler
+    if settings.train.parameters != "prompts" or is_word_file(Path(backbone.name)):
+        return None
+    key = fingerprint({"backbone": backbone.model_dump(), "pooler": pooler.kind})
+    if key not in _kept:
+        _kept.clear()
+        files = find_backbone(backbone.name, backbone.revision)
+        _kept[key] = open_language_model(files, backbone, pooler)
+    return _kept[key].sibling()
