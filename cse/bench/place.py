@@ -9,10 +9,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cse.bench.data import DataFolders
 from cse.evaluation.dev_facts import DevScore, dev_of
 from cse.model.backbone import Backbone
 from cse.model.static_words import StaticWords
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
 from cse.stages.train import launched, train_stage
@@ -53,6 +56,8 @@ class Place:
         plots: Path | None = None,
         backbone: Backbone | StaticWords | None = None,
         watch: Watch | None = None,
+        kept: KeptVectors | None = None,
+        say: Callable[..., object] = click.echo,
     ) -> dict[str, Any]:
         """Train here, or resume a killed training of the same settings, rows and code.
 
@@ -60,6 +65,8 @@ class Place:
             plots: folder of its curves, if not the usual one.
             backbone: already open; None: open it.
             watch: returns who observes the training in place of the terminal and TensorBoard.
+            kept: has the vectors of the bare backbone.
+            say: prints what stage ``train`` says.
 
         Returns:
             Facts of the run, as stored in the checkpoint.
@@ -76,6 +83,8 @@ class Place:
             launch=partial(_watched, watch) if watch else launched,
             backbone=backbone,
             tokens=data.tokens,
+            kept=kept,
+            say=say,
         )
 
     def dev(self) -> DevScore | None:

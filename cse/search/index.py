@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from cse.errors import CseError, Interrupted, full_disk_in, one_line
 from cse.process import handling, only_one
 from cse.runtime.bundle import MODEL
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.providers import no_cuda_reason, open_graph
 from cse.search.corpus import Columns, Corpus, Document, hashed, says_something
 from cse.search.model import CorpusModel, difference, find_model, model_facts
@@ -70,6 +71,7 @@ class Choices:
         kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
             vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
             best; ``auto`` does so above 20,000 rows.
+        kept: vectors of a bare backbone that are there already; for this process.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -81,6 +83,7 @@ class Choices:
     changes: bool = False
     again: bool = False
     kind: Kind = "auto"
+    kept: KeptVectors | None = None
 
 
 @dataclass(frozen=True)
@@ -162,6 +165,7 @@ def _recipe(chosen: CorpusModel, choices: Choices) -> Recipe:
         batch_size=choices.batch_size,
         provider=provider,
         threads=choices.threads,
+        kept=choices.kept,
     )
 
 

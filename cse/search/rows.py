@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from cse.runtime.encode import Prepared
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search.model import hold_domains
 from cse.search.passages import LONG, passages
@@ -40,6 +41,7 @@ class Recipe:
     batch_size: int | None
     provider: str
     threads: int | None
+    kept: KeptVectors | None = None
 
 
 class Ready(NamedTuple):
@@ -54,7 +56,7 @@ class Maker:
 
     def __init__(self, recipe: Recipe) -> None:
         self.recipe = recipe
-        self.encoder = OnnxEncoder(recipe.bundle, provider=recipe.provider, threads=recipe.threads)
+        self.encoder = OnnxEncoder(recipe.bundle, provider=recipe.provider, threads=recipe.threads, kept=recipe.kept)
         hold_domains(self.encoder.bank, recipe.domains)
 
     def __call__(self, documents: pa.Table) -> pa.Table:

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from cse.adapt.base import base_settings
-from cse.adapt.look import look, view_of_source
+from cse.adapt.look import Reading, base_settings, look, view_of_source
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import check_settings, set_key
@@ -130,17 +129,17 @@ def test_columns_of_any_name(tmp_path):
     text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
     write(tmp_path / "intents/train.csv", text)
     write(tmp_path / "intents/test.csv", text)
-    found = look([], labels=tmp_path / "intents", columns=("utterance", "scenario"))
+    found = look([], labels=tmp_path / "intents", reading=Reading(("utterance", "scenario")))
     assert found.settings["data.columns"] == ["utterance", "scenario"]
     assert found.told.startswith(f"{tmp_path}/intents/train.csv (columns utterance, scenario): labelled texts")
     usual = write(tmp_path / "a.csv", "sentence,intent,group\na,x,1\nb,x,1\nc,y,2\n")
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
-    assert look([], labels=usual, columns=(None, "group")).settings["data.columns"] == ["sentence", "group"]
+    assert look([], labels=usual, reading=Reading((None, "group"))).settings["data.columns"] == ["sentence", "group"]
     third = write(tmp_path / "three.csv", "q,a,same,other\nx,y,1,z\nz,w,0,z\n")
-    views = [look([third], columns=["q", "a", name]).view for name in ("same", "other")]
+    views = [look([third], reading=Reading(["q", "a", name])).view for name in ("same", "other")]
     assert views == ["pairs", "triplets"]
-    pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], columns=["q", "a"])
+    pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], reading=Reading(["q", "a"]))
     assert (pairs.view, pairs.settings["data.columns"]) == ("pairs", ["q", "a"])
 
 
@@ -148,7 +147,7 @@ def test_text_in_another_encoding(tmp_path):
     (tmp_path / "labels.csv").write_bytes("text;label\né;x\nü;x\nß;y\n".encode("cp1252"))
     with pytest.raises(CseError, match=r"labels.csv:2: byte 0xe9 is not utf-8; set data.encoding"):
         look([], labels=tmp_path / "labels.csv")
-    assert look([], labels=tmp_path / "labels.csv", encoding="cp1252").view == "categories"
+    assert look([], labels=tmp_path / "labels.csv", reading=Reading(encoding="cp1252")).view == "categories"
 
 
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
@@ -167,13 +166,13 @@ def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made
     scored = write(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,90\n")
     with pytest.raises(CseError, match=r"s\.csv:2: score '90' is not a number from 0 to 5; .* data.score_range"):
         look([scored])
-    assert look([scored], score_range=(0.0, 100.0)).view == "pairs"
+    assert look([scored], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
 
 
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        (None, r"no column 'text'.*name yours in --text-column or --label-column"),
+        (None, "no column text or sentence; the columns are utterance, scenario; give --text-column"),
         ((None, "scenario"), "no column text or sentence; the columns are utterance, scenario; give --text-column"),
         (("utterence", "scenario"), r"no column 'utterence' \(--text-column\); did you mean 'utterance'"),
         (["utterance"], "data.columns: labelled texts have two columns, text and label, not 1"),
@@ -182,7 +181,7 @@ def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made
 def test_columns_that_are_not_there(tmp_path, columns, says):
     file = write(tmp_path / "labels.csv", "utterance,scenario\na,x\nb,x\nc,y\n")
     with pytest.raises(CseError, match=says):
-        look([], labels=file, columns=columns)
+        look([], labels=file, reading=Reading(columns))
 
 
 def test_the_language_of_documents_is_found(tmp_path):
@@ -262,7 +261,7 @@ def place(tmp_path, monkeypatch):
 
 
 def test_what_another_run_left_is_told_and_not_taken(place):
-    settings, told = base_settings(PARAMS_FILE, {"data.view": "categories", "objective.energy_hinge.weight": 0.0})
+    settings, told = base_settings(PARAMS_FILE, {"data.view": "categories", "objective.energy_hinge.weight": 0.0}, {})
     usual = Settings()
     assert (settings.prompt, settings.train.epochs, settings.train.dev_measure) == (
         usual.prompt, usual.train.epochs, usual.train.dev_measure,
@@ -277,7 +276,7 @@ def test_what_another_run_left_is_told_and_not_taken(place):
 
 
 def test_a_file_that_was_named_is_taken_but_for_its_data(place):
-    settings, told = base_settings(PARAMS_FILE, {"train.epochs": 2, "data.view": "pairs"}, named=True)
+    settings, told = base_settings(PARAMS_FILE, {"data.view": "pairs"}, {"train.epochs": 2}, named=True)
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
@@ -285,14 +284,14 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
 
 def test_null_is_a_value_too(place):
     PARAMS_FILE.write_text("backbone: {max_length: 40}\ntrain: {max_steps: 7, row_groups: null}\n")
-    settings, told = base_settings(PARAMS_FILE, {"backbone.max_length": None, "train.max_steps": None})
+    settings, told = base_settings(PARAMS_FILE, {}, {"backbone.max_length": None, "train.max_steps": None})
     assert (settings.backbone.max_length, settings.train.max_steps, told) == (None, None, None)
 
 
 def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
-    settings, told = base_settings(PARAMS_FILE, {})
+    settings, told = base_settings(PARAMS_FILE, {}, {})
     assert (settings, told) == (Settings(), None)
     monkeypatch.chdir(tmp_path)
-    assert base_settings(PARAMS_FILE, {}) == (Settings(), None), "no file is needed"
+    assert base_settings(PARAMS_FILE, {}, {}) == (Settings(), None), "no file is needed"
     with pytest.raises(CseError, match="no such file"):
-        base_settings(PARAMS_FILE, {}, named=True)
+        base_settings(PARAMS_FILE, {}, {}, named=True)

@@ -6,6 +6,7 @@ import csv
 
 import pytest
 
+from cse.adapt.ladder import FEW_ROWS, LABELS
 from cse.adapt.models import Models
 from cse.bench.ledger import Ledger
 from cse.data.store import PreparedData
@@ -28,7 +29,7 @@ def made(tmp_path, tiny_folders):
 
     def make(keeps_last: bool) -> Models:
         settings, out = settings_with(Settings(), values), tmp_path / f"out-{keeps_last}"
-        models = Models(settings, out, Ledger(out / "ledger"), out, keeps_last=keeps_last)
+        models = Models(settings, out, Ledger(out / "ledger"), FEW_ROWS if keeps_last else LABELS)
         models.prepare()
         return models
 
@@ -46,7 +47,7 @@ def test_what_picks_does_not_compare(made, monkeypatch):
     assert sorted(seen.test + task.test) == sorted(held_out.test) and min(len(seen.test), len(task.test)) >= 8
     assert seen.reference == task.reference == held_out.reference
     assert models.selects and not open_tasks(PreparedData(models.trained_on.prepared), OWN)
-    assert models.ladder.rungs["backbone"].devs == [1.0]
+    assert models.ladder.tried["backbone"].devs == [1.0]
 
 
 def test_where_last_weights_are_kept_nothing_picks_and_all_compare(made, monkeypatch):
