@@ -129,6 +129,10 @@ class Ladder:
 
     tried: dict[str, Tried] = field(default_factory=dict)
 
+    def __iter__(self) -> Iterator[Tried]:
+        """From the cheapest to the dearest."""
+        return (self.tried[system] for system in RUNGS if system in self.tried)
+
     def add(self, system: str, model: str, dev: float | None, seconds: float) -> None:
         """Add a model to its rung."""
         found = self.tried.setdefault(system, Tried(system))
@@ -140,25 +144,21 @@ class Ladder:
         """Return the dev score of a model; None where nothing can be scored."""
         return next(dict(zip(one.models, one.devs, strict=True))[model] for one in self if model in one.models)
 
-    def __iter__(self) -> Iterator[Tried]:
-        """From the cheapest to the dearest."""
-        return (self.tried[system] for system in RUNGS if system in self.tried)
-
     def choice(self) -> list[str]:
         """Return the rung with the best dev score, and the best of the other kind if there is one.
 
-        Of the other kind are those with the backbone's weights if the best one has its own, or the other way round.
+        Of equal ones the cheaper; where no score is known, the dearest without a head. Of the other kind are those with
+        the backbone's weights if the best one has its own, or the other way round.
         """
-        chosen = _best([*self])
-        other = _best([one for one in self if one.rung.own_backbone != RUNGS[chosen[0]].own_backbone])
-        return chosen + other
 
+        def best(tried: Sequence[Tried]) -> Tried:
+            if all(one.dev is None for one in tried):
+                return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0])
+            return max(tried, key=lambda one: _or_lowest(one.dev))
 
-def _best(tried: Sequence[Tried]) -> list[str]:
-    """Return the one with the best dev score, the cheaper of equal ones; where none is known, the dearest headless."""
-    if tried and all(one.dev is None for one in tried):
-        return [next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0]).system]
-    return [max(tried, key=lambda one: _or_lowest(one.dev)).system] if tried else []
+        chosen = best([*self])
+        others = [one for one in self if one.rung.own_backbone != chosen.rung.own_backbone]
+        return [one.system for one in (chosen, *([best(others)] if others else []))]
 
 
 def _or_lowest(score: float | None) -> float:

@@ -178,9 +178,12 @@ class Models:
 
     def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
         """Train a model, or take a trial of the same settings; its result is the dev score."""
-        place = self._trial(system, settings) if tried else self._place(system, settings)
+        place, trial = self._place(system, settings), self._trial(system, settings).folder
 
         def work() -> None:
+            if tried and trial.is_dir() and not place.folder.exists():
+                place.folder.parent.mkdir(exist_ok=True)
+                trial.rename(place.folder)
             if not (tried and is_whole(place.checkpoint) and is_whole(place.metrics)):
                 self._train(system, settings, place)
 

@@ -143,7 +143,8 @@ def adapt(
     if models.measures:
         for name in dict.fromkeys([BARE, *chosen.models]):
             final.measure(name)
-        if rest and ended == WHOLE and seconds_on_record(out) > budget:
+        begun_on = any(final.record_of(name).is_dir() for one in rest for name in one.models)
+        if rest and not begun_on and seconds_on_record(out) > budget:
             notes.append(f"the budget is gone: {rest.pop().rung.words} was not measured")
         for name in (name for one in rest for name in one.models):
             final.measure(name)

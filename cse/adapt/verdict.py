@@ -47,7 +47,7 @@ def summary(adapted: Adapted) -> str:
         lines = [f"Nothing that was tried {more} the bare backbone {by}: keep it."]
     else:
         lines = [_verdict(won, adapted.main)]
-    lines += _words(adapted) if searched else []
+    lines += [*_words(adapted)] if searched else []
     lines += [f"  {one.sentence()}" for one in own]
     if searched:
         lines.append("general similarity: unchanged; texts in any other role than query keep their vectors")
@@ -83,37 +83,26 @@ def summary(adapted: Adapted) -> str:
     return "\n".join(lines)
 
 
-def _words(adapted: Adapted) -> list[str]:
-    """Return a line for each search task: nDCG@10 of words, of vectors and of both, before and after."""
-    values = {
-        system.first.name.partition("-")[0]: {
-            task: found["values"] for task, found in system.first.scores.get("tasks", {}).items()
-        }
-        for system in adapted.systems
-    }
-    lines = []
-    for task, before in values.get(BARE, {}).items():
-        after = values.get(adapted.chosen.system, {}).get(task, before)
+def _words(adapted: Adapted) -> Iterator[str]:
+    """Yield a line for each search task: nDCG@10 of words, of vectors and of both, before and after."""
+    scores = {one.first.name.partition("-")[0]: one.first.scores.get("tasks", {}) for one in adapted.systems}
+    for task, found in scores.get(BARE, {}).items():
+        before, after = found["values"], scores.get(adapted.chosen.system, {}).get(task, found)["values"]
         if OF_WORDS in before:
             alone, both = (f"{before[name]:.2f} -> {after[name]:.2f}" for name in (NDCG, WITH_WORDS))
-            lines.append(
-                f"{task} {NDCG}: words alone {before[OF_WORDS]:.2f}; vectors {alone}; words and vectors {both}"
-            )
-    return lines
+            yield f"{task} {NDCG}: words alone {before[OF_WORDS]:.2f}; vectors {alone}; words and vectors {both}"
 
 
-def _enough(own: Sequence[Compared]) -> list[str]:
-    """Return a line for each task whose labels a regression on the bare vectors tells as well as anything after."""
-    lines = []
+def _enough(own: Sequence[Compared]) -> Iterator[str]:
+    """Yield a line for each task whose labels a regression on the bare vectors tells as well as anything after."""
     for task in dict.fromkeys(one.task for one in own):
         found = {one.measure: one.comparison for one in own if one.task == task and one.measure in _ACCURACIES}
         best = max((each.after for each in found.values()), default=0.0)
         if PROBE in found and found[PROBE].before >= best:
-            lines.append(
+            yield (
                 f"note: a logistic regression on the bare vectors labels {found[PROBE].before:.2f} % of {task} "
                 f"right, the adapted vectors at best {best:.2f} %: to classify, the bare backbone is enough"
             )
-    return lines
 
 
 def _shipped(adapted: Adapted) -> str:
@@ -206,62 +195,57 @@ def change_tables(adapted: Adapted) -> list[Table]:
     items = [read_items(folders[one] / ITEMS_FILE).get(name, {}) for one in (BARE, adapted.model)]
     if isinstance(task, LabelledTexts) and all(f"{measure}{TOLD}" in one for one in items):
         labels = known_labels(task.test_label, task.reference_label)
-        told = ([labels[int(number)] for number in one[f"{measure}{TOLD}"]] for one in items)
-        return [*_of_labels(name, measure, task, *told)]
-    own = task.queries if isinstance(task, Retrieval) else task.test if isinstance(task, LabelledTexts) else []
-    before, after = (one.get(measure, np.empty(0)) for one in items)
-    if not len(before) == len(after) == len(own) > 0:
-        return []
-    tables = []
-    for kind, gained in (("helped", after - before), ("harmed", before - after)):
-        count = int((gained > 0).sum())
-        shown = np.argsort(-gained, kind="stable")[: min(MOST, count)]
-        lines = [
-            Line((Cell(own[n]), *(Cell(f"{side[n]:.0f}", float(side[n])) for side in (before, after)))) for n in shown
+        before, after = ([labels[int(number)] for number in one[f"{measure}{TOLD}"]] for one in items)
+        taken = f"{name}: what {measure} takes each text for with"
+        return [
+            *_relabelled("helped", task, before, after, f"{taken} the bare backbone"),
+            *_relabelled("harmed", task, after, before, f"{taken} the model in the bundle"),
+            *_confusions(f"{name}: texts of a label that {measure} takes for another", task, before, after),
         ]
+    own = task.queries if isinstance(task, Retrieval) else task.test if isinstance(task, LabelledTexts) else []
+    values = [one.get(measure, np.empty(0)) for one in items]
+    if not len(values[0]) == len(values[1]) == len(own) > 0:
+        return []
+    tables, gain = [], values[1] - values[0]
+    for kind, gained in (("helped", gain), ("harmed", -gain)):
+        changed = [n for n in np.argsort(-gained, kind="stable") if gained[n] > 0]
+        lines = [Line((Cell(own[n]), *(Cell(f"{of[n]:.0f}", float(of[n])) for of in values))) for n in changed[:MOST]]
         caption = (
             f"{name}: {measure} times 100 of each text with the bare backbone and with the model in the bundle; the "
             f"{len(lines)} that changed most."
         )
-        if lines:
-            title = f"Texts that it {kind}: {count:,} of {len(own):,}"
-            tables.append(Table(kind, title, caption, ("text", "before", "after"), lines, 1))
-    return tables
+        title = f"Texts that it {kind}: {len(changed):,} of {len(own):,}"
+        tables.append(Table(kind, title, caption, ("text", "before", "after"), lines, 1))
+    return [table for table in tables if table.lines]
 
 
-def _of_labels(
-    name: str, measure: str, task: LabelledTexts, before: Sequence[str], after: Sequence[str]
+def _relabelled(
+    kind: str, task: LabelledTexts, wrong: Sequence[str], right: Sequence[str], what: str
 ) -> Iterator[Table]:
-    """Yield what became right, what became wrong, and confusions; the most frequent confusions first."""
-    label, count = task.test_label, f"of {len(task.test):,}"
-    for kind, wrong, right, whose in (
-        ("helped", before, after, "the bare backbone"),
-        ("harmed", after, before, "the model in the bundle"),
-    ):
-        changed = [n for n, own in enumerate(label) if wrong[n] != own == right[n]]
-        frequent = Counter((label[n], wrong[n]) for n in changed)
-        shown = sorted(changed, key=lambda n: (-frequent[label[n], wrong[n]], label[n], wrong[n]))[:MOST]
-        caption = (
-            f"{name}: what {measure} takes each text for with {whose}; with the other it is right. Of the most "
-            f"frequent confusions, {len(shown)} texts."
-        )
-        if shown:
-            lines = [Line(texts(task.test[n], label[n], wrong[n])) for n in shown]
-            title = f"Texts that it {kind}: {len(changed):,} {count}"
-            yield Table(kind, title, caption, ("text", "label", "taken for"), lines, 3)
+    """Yield the texts that one model labels wrong and the other right; the most frequent confusions first."""
+    label = task.test_label
+    changed = [n for n, own in enumerate(label) if wrong[n] != own == right[n]]
+    frequent = Counter((label[n], wrong[n]) for n in changed)
+    shown = sorted(changed, key=lambda n: (-frequent[label[n], wrong[n]], label[n], wrong[n]))[:MOST]
+    caption = f"{what}; with the other it is right. Of the most frequent confusions, {len(shown)} texts."
+    if shown:
+        title = f"Texts that it {kind}: {len(changed):,} of {len(label):,}"
+        lines = [Line(texts(task.test[n], label[n], wrong[n])) for n in shown]
+        yield Table(kind, title, caption, ("text", "label", "taken for"), lines, 3)
+
+
+def _confusions(what: str, task: LabelledTexts, before: Sequence[str], after: Sequence[str]) -> Iterator[Table]:
+    """Yield which label is taken for which, the most frequent first."""
+    label = task.test_label
     old, new = (
-        Counter((own, one) for own, one in zip(label, told, strict=True) if own != one) for told in (before, after)
+        Counter(pair for pair in zip(label, told, strict=True) if pair[0] != pair[1]) for told in (before, after)
     )
     common = sorted(old.keys() | new.keys(), key=lambda pair: (-new[pair], -old[pair], pair))
-    if not common:
-        return
-    lines = [
-        Line((*texts(*pair), Cell(f"{old[pair]:,}", old[pair]), Cell(f"{new[pair]:,}", new[pair])))
-        for pair in common[:MOST]
-    ]
-    caption = (
-        f"{name}: texts of a label that {measure} takes for another, with the bare backbone ({old.total():,} {count}) "
-        f"and with the model in the bundle ({new.total():,}); the {len(lines)} most frequent of {len(common):,} "
-        "confusions."
-    )
-    yield Table("confusions", "Labels taken for others", caption, ("label", "taken for", "before", "after"), lines, 2)
+    lines = [Line((*texts(*pair), *(Cell(f"{of[pair]:,}", of[pair]) for of in (old, new)))) for pair in common[:MOST]]
+    if lines:
+        caption = (
+            f"{what}, with the bare backbone ({old.total():,} of {len(label):,}) and with the model in the bundle "
+            f"({new.total():,}); the {len(lines)} most frequent of {len(common):,} confusions."
+        )
+        head = ("label", "taken for", "before", "after")
+        yield Table("confusions", "Labels taken for others", caption, head, lines, 2)

@@ -169,16 +169,6 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     assert "labels held out kNN:" in done.out, "labelled texts are held out to be measured"
 
 
-def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: F811
-    (place / "out").mkdir()
-    (place / "out/notes.txt").write_text("mine")
-    done = cse(*LABELS, "--out", "out")
-    assert (done.code, done.err.splitlines()[-1]) == (
-        2, "error: out: holds something else; name another folder with --out",
-    )  # fmt: skip
-    assert (place / "out/notes.txt").read_text() == "mine"
-
-
 @pytest.fixture
 def pairs(place):
     """The command that adapts to seventy pairs, for which there is no head."""

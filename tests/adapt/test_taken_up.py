@@ -174,14 +174,15 @@ def test_what_makes_it_another_adaptation_is_said(tmp_path):
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_is_no_adaptation_is_refused_and_stays(tmp_path, again):
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"[]", b"{}", b"[" * 100_000, b'{"of": {}}'])
+def test_what_is_no_adaptation_is_refused_and_stays(tmp_path, again, damaged):
     out = tmp_path / "out"
-    out.mkdir()
+    (out / "ledger").mkdir(parents=True)
     (out / "notes.txt").write_text("mine")
     with pytest.raises(CseError, match=r"out: holds something else; name another folder with --out$"):
         opened(out, again=again)
-    (out / "ledger").mkdir()
-    (out / "ledger/adaptation.json").write_text('{"of": {"text": "other"}, "result": null}')  # bench tests the others
+    (out / "ledger/adaptation.json").write_bytes(damaged)
     with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
         opened(out, again=again)
+    assert contents(out) == {"notes.txt": b"mine", "ledger/adaptation.json": damaged}
     assert {path.name for path in tmp_path.iterdir()} == {"out", "text.txt"}
