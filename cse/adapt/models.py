@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import click
 from cse.adapt.clock import Pace, time_training
 from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
 from cse.bench.data import DataFolders, link_rows
-from cse.bench.ledger import Ledger, RunRecord, is_whole
+from cse.bench.ledger import Ledger, is_whole
 from cse.bench.place import Place
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
@@ -84,9 +85,14 @@ class Models:
         return self.kind in (FEW_ROWS, DOCUMENTS)
 
     @property
+    def rows(self) -> PreparedData:
+        """The rows, open."""
+        return PreparedData(self.data.prepared)
+
+    @property
     def dev(self) -> Task | None:
         """What is held out to choose."""
-        return open_dev(PreparedData(self.data.prepared))
+        return open_dev(self.rows)
 
     @property
     def picks(self) -> bool:
@@ -109,7 +115,7 @@ class Models:
 
     def main_measure(self) -> tuple[str, str] | None:
         """Return the user's first task and its main measure; None without a task."""
-        tasks = open_tasks(PreparedData(self.data.prepared), OWN)
+        tasks = open_tasks(self.rows, OWN)
         return (tasks[0].name, MEASURES[kind_of(tasks[0])][0]) if tasks else None
 
     def record_of(self, name: str) -> Path:
@@ -163,18 +169,32 @@ class Models:
 
         return Pace(**self.ledger.run(f"time {system}", work).result)
 
-    def try_rate(self, system: str, settings: Settings) -> RunRecord:
-        """Train with a learning rate; the result is the dev score, none if the rate is too high to train with."""
+    def best_rate(self, system: str, rates: Sequence[float], length: Mapping[str, Any]) -> float:
+        """Train with each learning rate, and return the one with the best dev score, the only one without a trial."""
+        if len(rates) == 1:
+            return rates[0]
+        scores: dict[float, float] = {}
+        for rate in rates:
+            settings = self.settings_of(system, {RATE: rate, **length})
+            tried = self.ledger.run(
+                f"try {system}-{rate:g}",
+                partial(self._try, system, settings),
+                fails=lambda error: isinstance(error, CseError) and str(error).startswith(RATE),  # too high to train
+            )
+            if tried.reason:
+                say(tried.reason)
+            else:
+                scores[rate] = tried.result
+        if not scores:
+            raise CseError(tried.reason)
+        best = max(scores, key=scores.__getitem__)
+        say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
+        return best
+
+    def _try(self, system: str, settings: Settings) -> float | None:
         place = self._trial(system, settings)
-
-        def work() -> float | None:
-            self._train(system, settings, place)
-            return value_of(place.dev())
-
-        def too_high(error: Exception) -> bool:
-            return isinstance(error, CseError) and str(error).startswith(RATE)
-
-        return self.ledger.run(f"try {place.folder.name}", work, fails=too_high)
+        self._train(system, settings, place)
+        return value_of(place.dev())
 
     def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
         """Train a model, or take a trial of the same settings; its result is the dev score."""
@@ -229,46 +249,33 @@ class Models:
     @property
     def measures(self) -> bool:
         """Whether there is anything to measure a model on."""
-        data = open_suite(PreparedData(self.data.prepared))
+        data = open_suite(self.rows)
         if not data.own and not data.sts and self.kind != DOCUMENTS:
             raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
         return bool(data.own or data.sts)
 
     def measure(self, name: str) -> float:
         """Measure a model on the user's task and on whatever STS was prepared; return the seconds that it takes."""
-        out, device = self.record_of(name), self.settings.evaluation.device
-        model = self._model(name)
+        out, model, device = self.record_of(name), self._model(name), self.settings.evaluation.device
 
         def work() -> None:
-            data = open_suite(PreparedData(self.data.prepared))
-            results = evaluate_models(
-                {name: model},
-                data,
-                measures=("sts", "tasks") if data.sts else ("tasks",),
-                device=device,
-                progress=sys.stderr.isatty(),
-                kept=self.kept,
-            )
+            data, bar = open_suite(self.rows), sys.stderr.isatty()
+            measures = ("sts", "tasks") if data.sts else ("tasks",)
+            found = evaluate_models({name: model}, data, measures=measures, device=device, progress=bar, kept=self.kept)
             with publish_folder(out, Kind.RECORD) as folder:
-                save_record(folder, name, model, results[name], device)
+                save_record(folder, name, model, found[name], device)
 
         return self.ledger.run(f"measure {name}", work, makes=[out]).seconds
 
     def export(self, name: str, out: Path) -> None:
         """Make the bundle of a model, and write down its settings."""
-        (settings, place), bundle = self.made[name], out / "bundle"
+        (settings, place), bundle, data = self.made[name], out / "bundle", self.data.prepared
         # one bundle, whatever an earlier stop chose
         self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
 
         def work() -> None:
             say(f"exporting {name}")
-            export_stage(
-                self.settings,
-                model=place.checkpoint,
-                prepared=self.data.prepared,
-                metrics=(place.metrics,),
-                bundle=bundle,
-            )
+            export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=(place.metrics,), bundle=bundle)
 
         self.ledger.run(f"export {name}", work, makes=[bundle])
         write_values(out / PARAMS_FILE, flatten(settings.model_dump(mode="json")))

@@ -19,18 +19,7 @@ from pydantic import TypeAdapter
 
 from cse.adapt.clock import TooShortError, TrainingPlan, Workload, make_plan
 from cse.adapt.documents import JUDGED, Judged, index_documents
-from cse.adapt.ladder import (
-    BARE,
-    DOCUMENTS,
-    FEW_ROWS,
-    HEAD,
-    LABELS,
-    QUERY_MAP,
-    RUNGS,
-    Ladder,
-    Tried,
-    rungs_of,
-)
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, HEAD, LABELS, QUERY_MAP, RUNGS, Ladder, Tried, rungs_of
 from cse.adapt.look import Found
 from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, RATE, Models, say
 from cse.bench.ledger import Ledger, OtherPlanError
@@ -57,36 +46,23 @@ _ELSEWHERE = "name another folder with --out"
 
 @dataclass(frozen=True)
 class Adapted:
-    """The result of an adaptation.
-
-    Attributes:
-        kind: the kind of text.
-        systems: those that were measured: the bare backbone, the chosen one, and the best of the other kind.
-        main: task and measure that say whether it helped, named before training; None: no task to measure.
-        ladder: all that was tried, with the scores on held-out rows.
-        won: comparisons of what was chosen with the bare backbone; empty if that was chosen.
-        other: what of the other kind was measured, see ``Ladder.choice``; None: nothing.
-        model: the one in the bundle.
-        stopped: whether the user stopped it before the ladder's end.
-        dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
-        indexed: what came of the documents' index, in words.
-    """
+    """The result of an adaptation."""
 
     folder: Path
-    kind: str
-    systems: list[System]
-    main: tuple[str, str] | None
+    kind: str  # of text
+    systems: list[System]  # that were measured
+    main: tuple[str, str] | None  # task and measure that say whether it helped, named before training
     ladder: Ladder
     chosen: Tried
-    won: list[Compared]
-    other: Tried | None
-    others: list[Compared]
-    model: str
+    won: list[Compared]  # what was chosen with the bare backbone; empty if that was chosen
+    other: Tried | None  # what of the other kind was measured, see ``Ladder.choice``
+    others: list[Compared]  # that with what was chosen
+    model: str  # in the bundle
     seconds: float
     notes: list[str]
-    stopped: bool = False
-    dev: float | None = None
-    indexed: str = ""
+    stopped: bool = False  # by the user, before the ladder's end
+    dev: float | None = None  # of the model in the bundle; None: nothing was held out, or it was trained on that too
+    indexed: str = ""  # what came of the documents' index, in words
 
 
 def adapt(
@@ -274,7 +250,7 @@ def _climb(
     plan = _plan(models, trained, asked, measuring)
     say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
     for name in plan.rates:
-        rate = _best_rate(models, plan, name)
+        rate = models.best_rate(name, plan.rates[name], plan.trial.settings)
         settings = models.settings_of(name, {RATE: rate, **plan.training.settings})
         for number in range(plan.seeds):
             own = settings_with(settings, {"train.seed": settings.train.seed + number})
@@ -322,25 +298,6 @@ def _plan(models: Models, systems: Sequence[str], asked: Mapping[str, Any], meas
     except CseError:  # another attempt may find a machine that is less busy
         models.ledger.forget(*(f"time {system}" for system in systems))
         raise
-
-
-def _best_rate(models: Models, plan: TrainingPlan, system: str) -> float:
-    """Return the rate with the best dev score, the only one without a trial."""
-    rates = plan.rates[system]
-    if len(rates) == 1:
-        return rates[0]
-    scores: dict[float, float] = {}
-    for rate in rates:
-        tried = models.try_rate(system, models.settings_of(system, {RATE: rate, **plan.trial.settings}))
-        if tried.reason:
-            say(tried.reason)
-        else:
-            scores[rate] = tried.result
-    if not scores:
-        raise CseError(tried.reason)
-    best = max(scores, key=scores.__getitem__)
-    say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
-    return best
 
 
 def _compared(systems: Sequence[System], before: str, after: str) -> list[Compared]:

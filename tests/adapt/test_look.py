@@ -86,6 +86,8 @@ def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, l
     many = chooses == "MAP"
     assert found.settings["train.learning_rate"] == (0.1 if many else 0.03)
     assert found.settings["data.hold_out"] == (0.1 if many else 0.2)
+    assert found.settings["train.distinct_batches"] is (labels >= 32), "fewer would not fill a batch"
+    assert ("objective.supervised_contrastive.weight" in found.settings) is (labels < 32)
 
 
 @pytest.mark.parametrize("texts", [5, 20])
@@ -99,14 +101,6 @@ def test_texts_with_two_labels_are_counted_however_many_rows_there_are(tmp_path,
         f"{tmp_path}/twice.csv (columns text, category): labelled texts: pairs within a label; "
         f"texts with two labels or more: 2 of {4 * texts}"
     )
-
-
-def test_many_labels_fill_batches_without_two_of_one(tmp_path):
-    rows = "".join(f"text {number},{number % 40}\n" for number in range(80))
-    found = look([], labels=write(tmp_path / "many.csv", f"text,category\n{rows}"))
-    assert found.settings["train.distinct_batches"] is True
-    assert "objective.nt_xent.weight" not in found.settings
-    assert "objective.supervised_contrastive.weight" not in found.settings
 
 
 @pytest.mark.parametrize(
@@ -143,30 +137,20 @@ def test_columns_of_any_name(tmp_path):
     assert (pairs.view, pairs.settings["data.columns"]) == ("pairs", ["q", "a"])
 
 
-def test_text_in_another_encoding(tmp_path):
-    (tmp_path / "labels.csv").write_bytes("text;label\né;x\nü;x\nß;y\n".encode("cp1252"))
-    with pytest.raises(CseError, match=r"labels.csv:2: byte 0xe9 is not utf-8; set data.encoding"):
-        look([], labels=tmp_path / "labels.csv")
-    assert look([], labels=tmp_path / "labels.csv", reading=Reading(encoding="cp1252")).view == "categories"
-
-
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     head, rows = "sentence1,sentence2,label\n", "a,b,1\nc,d,0\ne,f,0\n"
     found = look([write(tmp_path / "p.csv", head + rows)])
     assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
     with pytest.raises(CseError, match=r"n\.csv: no pair belongs together by its label \(1 labelled_negative\)"):
         look([write(tmp_path / "n.csv", head + "a,b,0\n")])
+    with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
+        look([write(tmp_path / "p.csv", head + "a,b,maybe\n")])
+    (tmp_path / "old.csv").write_bytes("sent0;sent1\né;x\n".encode("cp1252"))
+    assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).view == "pairs"
+    percent = write(tmp_path / "percent.csv", head.replace("label", "score") + "a,b,90\n")
+    assert look([percent], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
     scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
-
-
-def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made(tmp_path):
-    with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
-        look([write(tmp_path / "p.csv", "sentence1,sentence2,label\na,b,maybe\n")])
-    scored = write(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,90\n")
-    with pytest.raises(CseError, match=r"s\.csv:2: score '90' is not a number from 0 to 5; .* data.score_range"):
-        look([scored])
-    assert look([scored], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
 
 
 @pytest.mark.parametrize(
@@ -210,16 +194,11 @@ def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
     ],
 )
 def test_what_is_not_known_is_one_line(tmp_path, name, text, message):
+    with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
+        look([])
     path = write(tmp_path / name, text)
     with pytest.raises(CseError, match=message):
         look([path.parent if "/" in name else path])
-
-
-def test_nothing_to_adapt_to(tmp_path):
-    with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
-        look([])
-    with pytest.raises(CseError, match="no such file or folder"):
-        look([tmp_path / "nowhere.txt"])
 
 
 def test_further_sources_are_trained_on_beside_the_first(tmp_path):
