@@ -44,6 +44,11 @@ RATE = "train.learning_rate"
 ALL_ROWS = "all_rows"  # folder of models trained on the rows too that chose them
 ON_ALL_ROWS = {"data.dev": "none", "train.dev_measure": None}
 _PICKING = "picking"  # folder of the rows beside what picks weights and rates
+_SAYS_NOTHING = (
+    "dev         0 pairs",
+    "evaluation  0 pairs",
+    "note  ",
+)  # of stage prepare, to a user with a file
 
 
 def say(line: str) -> None:
@@ -317,9 +322,6 @@ class Models:
 
         record = self.ledger.run(f"train {name}", scored, makes=[place.checkpoint, place.metrics])
         self.ladder.add(system, name, record.result, record.seconds)
-
-
-_SAYS_NOTHING = ("dev         0 pairs", "evaluation  0 pairs", "note  ")  # to a user with a file
 
 
 def _name(system: str, settings: Settings) -> str:

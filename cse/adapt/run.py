@@ -238,7 +238,7 @@ def _climb(
     """Add one rung after the other; return what the user should know of it."""
     measuring = models.measure(BARE) if models.measures else 0.0
     trained = [name for name in rungs if RUNGS[name].rates is not None]
-    heads = {RUNGS[name].head_of: name for name in rungs}
+    heads = {RUNGS[name].head_of: name for name in rungs if RUNGS[name].head_of}
     for name in rungs:
         if RUNGS[name].rates is None and not RUNGS[name].head_of:
             models.train(name, models.settings_of(name))
