@@ -1,36 +1,94 @@
-"""The ladder of an adaptation: models from the cheapest to the dearest, and the choice among them on held-out rows."""
+"""The ladder of an adaptation: rungs from the cheapest to the dearest as data, what came of each, and the choice."""
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
+
+# the kinds of text, which have their own rungs, learning rates and ways to spend the time
+TEXT, LABELS, FEW_ROWS, DOCUMENTS = "text", "labels", "few rows", "documents"
 
 BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD = "backbone", "head", "prompts", "prompts_head", "full", "full_head"
 QUERY_MAP, QUERY_PROMPTS = "query_map", "query_prompts"
-ORDER = (BARE, QUERY_MAP, QUERY_PROMPTS, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD)  # a tie goes to the cheaper
-HEADED = {BARE: HEAD, PROMPTS: PROMPTS_HEAD, FULL: FULL_HEAD}  # what a head makes of a model
-IN_WORDS = {
-    BARE: "the bare backbone",
-    QUERY_MAP: "adapted queries",
-    QUERY_PROMPTS: "adapted queries with prompts",
-    HEAD: "a head on the bare backbone",
-    PROMPTS: "prompts",
-    PROMPTS_HEAD: "prompts with a head",
-    FULL: "full fine-tuning",
-    FULL_HEAD: "full fine-tuning with a head",
+WITH_HEAD = {"post.kind": "linear"}
+_NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
+_UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kind of model.
+
+    Attributes:
+        words: what it is called on the screen.
+        of: the kinds of text that it is for.
+        trains: settings on top of the adaptation's.
+        rates: learning rates to try by kind of text, the likely ones first, since a short budget tries fewer; None: no
+            steps are trained, and seeds do not matter.
+        own_rate: whether the settings' own learning rate is for it, and is tried first.
+        head_of: the rung behind whose models it is fitted as a head; empty: it stands alone.
+        own_backbone: whether the backbone's weights change, so that no bank can serve it beside others.
+        judged: whether only judged queries can choose it.
+    """
+
+    words: str
+    of: Sequence[str]
+    trains: Mapping[str, Any] = field(default_factory=dict)
+    rates: Mapping[str, Sequence[float]] | None = None
+    own_rate: bool = True
+    head_of: str = ""
+    own_backbone: bool = False
+    judged: bool = False
+
+    def rates_for(self, kind: str, own: float) -> tuple[float, ...]:
+        """Return the learning rates to try; ``own`` is that of the settings."""
+        return tuple(dict.fromkeys([*([own] if self.own_rate else []), *(self.rates or {}).get(kind, ())]))
+
+
+# A tie goes to the cheaper, which stands above. Labels bear higher rates. Of few rows a head costs accuracy, what
+# chooses among them cannot compare it, and more steps or a higher rate cost accuracy too: see docs/results.md.
+RUNGS = {
+    BARE: Rung(
+        "the bare backbone",
+        (TEXT, LABELS, FEW_ROWS, DOCUMENTS),
+        _UNTRAINED | {"prompt.side": "both", "post.kind": "none"},
+    ),
+    QUERY_MAP: Rung("adapted queries", (DOCUMENTS,), _UNTRAINED),
+    QUERY_PROMPTS: Rung("adapted queries with prompts", (DOCUMENTS,), rates={}, judged=True),
+    HEAD: Rung("a head on the bare backbone", (LABELS,), _UNTRAINED | WITH_HEAD),
+    PROMPTS: Rung(
+        "prompts",
+        (TEXT, LABELS, FEW_ROWS),
+        rates={TEXT: (0.01, 0.03, 0.003, 0.1), LABELS: (0.1, 0.2, 0.05), FEW_ROWS: (0.1, 0.2, 0.05)},
+    ),
+    PROMPTS_HEAD: Rung("prompts with a head", (LABELS,), WITH_HEAD, head_of=PROMPTS),
+    FULL: Rung(
+        "full fine-tuning",
+        (TEXT, LABELS, FEW_ROWS),
+        {**_NO_PROMPT, "train.parameters": "full"},
+        rates={TEXT: (5e-5, 1.5e-4, 1.5e-5), LABELS: (2e-4, 5e-4, 5e-5), FEW_ROWS: (5e-5, 1e-4)},
+        own_rate=False,
+        own_backbone=True,
+    ),
+    FULL_HEAD: Rung("full fine-tuning with a head", (LABELS,), WITH_HEAD, head_of=FULL, own_backbone=True),
 }
 
 
-def shares_backbone(system: str) -> bool:
-    """Return whether a system leaves the weights of the backbone as they are, so that others can use them too."""
-    return system not in (FULL, FULL_HEAD)
+def rungs_of(kind: str, *, own_backbone: bool, judged: bool) -> dict[str, Rung]:
+    """Return the rungs for a kind of text; the whole model and what needs judged queries only if asked for."""
+    return {
+        name: rung
+        for name, rung in RUNGS.items()
+        if kind in rung.of and own_backbone >= rung.own_backbone and judged >= rung.judged
+    }
 
 
 @dataclass
-class Rung:
-    """One kind of model.
+class Tried:
+    """What came of one rung.
 
     Attributes:
         models: their names, one per seed.
@@ -41,6 +99,11 @@ class Rung:
     models: list[str] = field(default_factory=list)
     devs: list[float | None] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def rung(self) -> Rung:
+        """The kind of model."""
+        return RUNGS[self.system]
 
     @property
     def dev(self) -> float | None:
@@ -57,47 +120,45 @@ class Rung:
         took = f"{self.seconds:.0f} s" if self.seconds < 100 else f"{self.seconds / 60:.0f} min"
         seeds = f", mean of {len(self.models)} seeds" if len(self.models) > 1 else ""
         score = "no dev score" if self.dev is None else f"dev {self.dev:.2f}{seeds}"
-        return f"{IN_WORDS[self.system]}: {score}, {took}"
+        return f"{self.rung.words}: {score}, {took}"
 
 
 @dataclass
 class Ladder:
-    """The rungs so far, the cheapest first."""
+    """What was tried so far, by the name of its rung."""
 
-    rungs: dict[str, Rung] = field(default_factory=dict)
+    tried: dict[str, Tried] = field(default_factory=dict)
+
+    def __iter__(self) -> Iterator[Tried]:
+        """From the cheapest to the dearest."""
+        return (self.tried[system] for system in RUNGS if system in self.tried)
 
     def add(self, system: str, model: str, dev: float | None, seconds: float) -> None:
-        """Add a model to the rung of its kind."""
-        rung = self.rungs.setdefault(system, Rung(system))
-        rung.models.append(model)
-        rung.devs.append(dev)
-        rung.seconds += seconds
+        """Add a model to its rung."""
+        found = self.tried.setdefault(system, Tried(system))
+        found.models.append(model)
+        found.devs.append(dev)
+        found.seconds += seconds
 
     def dev_of(self, model: str) -> float | None:
         """Return the dev score of a model; None where nothing can be scored."""
-        known = {name: dev for rung in self.rungs.values() for name, dev in zip(rung.models, rung.devs, strict=True)}
-        return known[model]
-
-    def chosen(self, systems: Sequence[str] = ORDER) -> Rung | None:
-        """Return the rung with the best dev score among some systems, the cheaper of equal ones.
-
-        Where nothing can be scored, that is the dearest trained without a head; None if there is no rung at all.
-        """
-        there = [self.rungs[system] for system in ORDER if system in systems and system in self.rungs]
-        if there and all(rung.dev is None for rung in there):
-            return next((rung for rung in reversed(there) if rung.system not in HEADED.values()), there[0])
-        return max(there, key=lambda rung: _or_lowest(rung.dev), default=None)
+        return next(dict(zip(one.models, one.devs, strict=True))[model] for one in self if model in one.models)
 
     def choice(self) -> list[str]:
-        """Return the system of ``chosen`` and that of ``other_kind``, as far as there are any."""
-        chosen = self.chosen()
-        other = self.other_kind(chosen) if chosen else None
-        return [rung.system for rung in (chosen, other) if rung]
+        """Return the rung with the best dev score, and the best of the other kind if there is one.
 
-    def other_kind(self, chosen: Rung) -> Rung | None:
-        """Return the best of the other kind: one with the backbone's weights if those chosen are its own, or not."""
-        shared = shares_backbone(chosen.system)
-        return self.chosen([system for system in ORDER if shares_backbone(system) != shared])
+        Of equal ones the cheaper; where no score is known, the dearest without a head. Of the other kind are those with
+        the backbone's weights if the best one has its own, or the other way round.
+        """
+
+        def best(tried: Sequence[Tried]) -> Tried:
+            if all(one.dev is None for one in tried):
+                return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0])
+            return max(tried, key=lambda one: _or_lowest(one.dev))
+
+        chosen = best([*self])
+        others = [one for one in self if one.rung.own_backbone != chosen.rung.own_backbone]
+        return [one.system for one in (chosen, *([best(others)] if others else []))]
 
 
 def _or_lowest(score: float | None) -> float:

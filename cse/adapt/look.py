@@ -1,23 +1,25 @@
-"""Look at what the user has, and choose views, loss and held-out rows for it."""
+"""Look at what the user has, and choose views, loss and held-out rows for it; what else an adaptation starts from."""
 
 from __future__ import annotations
 
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from cse.adapt.ladder import DOCUMENTS, LABELS, TEXT
 from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
+from cse.data.prepare import given_path
 from cse.data.read import TABLES, as_stored, check_exists, contents, data_files, ending, find_data_file, open_table
 from cse.data.shape import (
     CATEGORIES,
     TEXTS,
-    choose_columns,
+    Row,
     holds_labels,
     pair_columns,
     read_rows,
@@ -28,6 +30,8 @@ from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
 from cse.evaluation.retrieval import NDCG
 from cse.evaluation.score import CLASS_PROBABILITY
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.load import check_known, check_settings, flatten, set_key, settings_with
 
 HELD_OUT = 0.1  # share of the rows that select the settings; as many are measured where there is no task
 DOCUMENT_TOKENS = 128  # a passage of 60 words has about 90
@@ -53,7 +57,7 @@ _OF_FEW_LABELS = {
 }
 # texts of a label, and in all; of fewer, more are held out to choose and are trained on in the end, and MAP does not
 # choose: by it a head and long training would win, which cost accuracy
-_FEW_ROWS, _FEW_TEXTS = 12, 400
+_ENOUGH_OF_LABEL, _ENOUGH = 12, 400
 _OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03, "data.hold_out": 0.2}
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
@@ -71,6 +75,16 @@ _OF_SEARCH: dict[str, Any] = {
     "train.learning_rate": 0.03,
     "train.epochs": 2,
 }
+# of params.yaml: the backbone, the machine and the form of the bundle; all else is how some run trained, or on what
+_TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision")
+
+_TOLD = {
+    "categories": "labelled texts: pairs within a label",
+    "sentences": "plain sentences: pairs of those that are among each other's five nearest",
+    "documents": "documents: their titles and sentences stand in for queries",
+    "pairs": "pairs",
+    "triplets": "triplets with hard negatives",
+}
 
 
 @dataclass(frozen=True)
@@ -78,18 +92,40 @@ class Found:
     """What was found, and the settings that follow from it.
 
     Attributes:
+        kind: the kind of text, see ``cse.adapt.ladder``: it has its own rungs.
+        told: in words.
         language: ISO 639-1 code of the text's language; None if it has none that can be told.
     """
 
+    kind: str
     view: str
     told: str
     settings: dict[str, Any]
     language: str | None
 
-    @property
-    def searched(self) -> bool:
-        """Whether documents were found, which are to be searched."""
-        return self.settings.get("data.pairs") == _OF_SEARCH["data.pairs"]
+
+@dataclass(frozen=True)
+class Reading:
+    """How files are read.
+
+    Attributes:
+        columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
+        encoding: ``data.encoding``.
+        score_range: ``data.score_range``.
+    """
+
+    columns: Sequence[str | None] | None = None
+    encoding: str = "utf-8"
+    score_range: tuple[float, float] = (0.0, 5.0)
+
+    def rows(self, file: Path, view: str, tell: Callable[[str], object] = lambda note: None) -> Iterator[Row]:
+        """Read the rows of a file."""
+        names = [name for name in self.columns or () if name] or None
+        return read_rows(file, view, names, self.encoding, self.score_range, tell)
+
+    def answers(self, path: Path) -> bool:
+        """Whether a file is a table of questions and answers."""
+        return ending(path) in TABLES and {QUESTION, ANSWER} <= set(open_table(path, self.encoding).columns)
 
 
 def look(
@@ -98,9 +134,7 @@ def look(
     task: Path | None = None,
     labels: Path | None = None,
     judged: Path | None = None,
-    columns: Sequence[str | None] | None = None,
-    encoding: str = "utf-8",
-    score_range: tuple[float, float] = (0.0, 5.0),
+    reading: Reading = Reading(),
 ) -> Found:
     """Choose settings for one or more sources, or for labelled texts.
 
@@ -109,82 +143,86 @@ def look(
         task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
         judged: folder of judged queries that choose and are trained on, for documents alone.
-        columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
-        encoding: ``data.encoding``.
-        score_range: ``data.score_range``.
     """
-    settings: dict[str, Any] = {"data.source": "files"}
-    asked, few, several = columns, False, ""
     if task is not None:
         check_exists(task, "the task")
-        settings["data.task_path"] = str(task)
+    asked, several, few = reading.columns, "", False
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
-        columns = _labelled_columns(source, columns or (None, None), encoding)
-        counts, several = _count_labels(source, columns, encoding)
+        reading = replace(reading, columns=_labelled_columns(source, reading))
+        counts, several = _count_labels(source, reading)
         few = len(counts) < _FEW_LABELS
-        if labels.is_dir():  # its other part is the task
-            settings["data.task_path"] = str(labels)
-        settings |= _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {})
-        if statistics.median(counts.values()) < _FEW_ROWS or counts.total() < _FEW_TEXTS:
-            settings |= _OF_FEW_ROWS
+        few_rows = statistics.median(counts.values()) < _ENOUGH_OF_LABEL or counts.total() < _ENOUGH
+        kind = LABELS
+        settings = _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {}) | (_OF_FEW_ROWS if few_rows else {})
+        task = labels if labels.is_dir() else task  # its other part
     elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
         source, *more = sources
         check_exists(source, "the source")
-        view = _view_of_columns(source, columns, encoding) if columns else view_of_source(source, encoding)
-        settings |= _for_view(view, source, encoding)
-    searched = "objective.collection.weight" in settings
+        view = _view_of_columns(source, reading) if asked else view_of_source(source, reading)
+        kind = DOCUMENTS if view == "documents" and not reading.answers(source) else TEXT
+        settings = _for_search(source, reading.encoding) if kind == DOCUMENTS else _for_rows(view, source, reading)
     if judged is not None:
-        settings |= _for_judged(judged, searched)
-    language = language_of(_texts(source, view, columns, encoding, score_range))
+        settings |= _for_judged(judged, kind)
+    language = language_of(_texts(source, view, reading))
     if view == "documents" and language is not None:
         settings["data.language"] = language
-    settings |= {"data.view": view, "data.train_path": str(source)}
-    if asked and columns:
-        settings["data.columns"] = list(columns)
+    settings |= {"data.source": "files", "data.view": view, "data.train_path": str(source)}
+    if task is not None:
+        settings["data.task_path"] = str(task)
+    if asked and reading.columns:
+        settings["data.columns"] = list(reading.columns)
     if more:
-        settings["data.more"] = _further(more, encoding, hinge=view == "triplets", labels_alone=few, searched=searched)
-    beside = "".join(f"; beside them {path}" for path in more)
-    read = f" (columns {', '.join(map(str, columns))})" if columns else ""
+        # the hinge is for triplets alone; further sources have none of the labels that a loss may need
+        terms = {"energy_hinge": 0.0} if view == "triplets" else {"nt_xent": 1.0} if few else {}
+        settings["data.more"] = _further(more, reading, kind, terms)
+    read = f" (columns {', '.join(map(str, reading.columns))})" if reading.columns else ""
     if view == "pairs":
-        several = _left_out(find_data_file(source), columns, encoding, score_range)
+        several = _left_out(find_data_file(source), reading)
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
-    return Found(view, f"{source}{read}: {told}{several}{beside}", settings, language)
+    beside = "".join(f"; beside them {path}" for path in more)
+    return Found(kind, view, f"{source}{read}: {told}{several}{beside}", settings, language)
 
 
-def _further(
-    paths: Sequence[Path], encoding: str, *, hinge: bool, labels_alone: bool, searched: bool
-) -> list[dict[str, Any]]:
-    """Return sources beside the main one.
+def base_settings(
+    params: Path, found: Mapping[str, Any], own: Mapping[str, Any], *, named: bool = False
+) -> tuple[Settings, str | None]:
+    """Return the settings of an adaptation, and in words what the file would have changed in them.
 
     Args:
-        hinge: whether the hinge is on, which is for triplets alone.
-        labels_alone: whether the main source has no loss but those of its labels, which others lack.
-        searched: whether the main source is documents to search: others are more of them, or queries with theirs.
+        params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
+            that was named is taken whole, but for its data and dev measure.
+        found: what follows from the text.
+        own: what the user set.
     """
-    found: list[dict[str, Any]] = []
-    for number, path in enumerate(paths, start=1):
-        view = view_of_source(path, encoding)
-        name = "-".join(re.findall("[a-z0-9]+", path.stem.lower()))[:30].strip("-") or "source"
-        taken = {one["name"] for one in found}
-        entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
-        if view == "documents" and (searched or _answers(path, encoding)):
-            entry["pairs"] = ["question_answer"] if _answers(path, encoding) else ["stand_ins"]
-        if searched and view not in ("documents", "pairs"):
-            raise CseError(
-                f"{path}: {view} beside documents; give more documents, or pairs of a query and its document"
-            )
-        if hinge and view != "triplets":
-            entry["terms"] = {"energy_hinge": 0.0}
-        if labels_alone:
-            entry["terms"] = {"nt_xent": 1.0}
-        found.append(entry)
-    return found
+    there = params.exists() or named or params != PARAMS_FILE
+    file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}
+    usual, values = flatten(Settings().model_dump(mode="json")), {**found, **own}
+
+    def takes(key: str) -> bool:
+        return not key.startswith("data.") and key != "train.dev_measure" if named else key.startswith(_TAKEN)
+
+    changed = {key: value for key, value in file.items() if usual.get(key) != value}
+    tree: dict[str, Any] = {}
+    for key, value in ({key: value for key, value in changed.items() if takes(key)} | values).items():
+        check_known(key)
+        set_key(tree, key, value)
+    settings = check_settings(tree, where="the settings of an adaptation")
+    if "data.dev_path" not in found and given_path(settings.data, "dev_path") is not None:
+        settings = settings_with(settings, {"train.dev_measure": own.get("train.dev_measure")})  # its own, or as asked
+    left = ", ".join(f"{key} {value}" for key, value in changed.items() if not takes(key) and key not in values)
+    if not left:
+        return settings, None
+    shown = left if len(left) <= 200 else f"{left[:200]}..."
+    return settings, f"an adaptation starts from the defaults; not taken from {params}: {shown} (-s sets a value)"
 
 
-def view_of_source(path: Path, encoding: str = "utf-8") -> str:
+# ---- kinds of text --------------------------------------------------------------------------------------------------
+
+
+def view_of_source(path: Path, reading: Reading = Reading()) -> str:
     """Return the view of a file or folder, by its layout and columns.
 
     A table of texts with labels counts as sentences: labels are read where they are asked for.
@@ -202,7 +240,7 @@ def view_of_source(path: Path, encoding: str = "utf-8") -> str:
         path = tables[0]
     if ending(path) not in TABLES:
         return "documents" if ending(path) in FILES and ending(path) != ".txt" else "sentences"
-    there = open_table(path, encoding).columns
+    there = open_table(path, reading.encoding).columns
     if triplet_columns(there):
         return "triplets"
     if pair_columns(there, str(path)):
@@ -217,8 +255,9 @@ def view_of_source(path: Path, encoding: str = "utf-8") -> str:
     )
 
 
-def _view_of_columns(source: Path, columns: Sequence[str | None], encoding: str) -> str:
+def _view_of_columns(source: Path, reading: Reading) -> str:
     """Return the view of columns that were asked for; the third of three is a label if its values are."""
+    columns = reading.columns or ()
     if not 1 <= len(columns) <= 3:
         raise CseError(
             f"data.columns: one for sentences, two for pairs, three for triplets or labelled pairs, not {len(columns)}"
@@ -226,23 +265,21 @@ def _view_of_columns(source: Path, columns: Sequence[str | None], encoding: str)
     if len(columns) < 3:
         return ("sentences", "pairs")[len(columns) - 1]
     file, label = find_data_file(source), str(columns[2])
-    table = open_table(file, encoding)
+    table = open_table(file, reading.encoding)
     check_column(label, table.columns, str(file), "data.columns")
     return "pairs" if holds_labels(table, label) else "triplets"
 
 
-def _for_view(view: str, source: Path, encoding: str) -> dict[str, Any]:
+def _for_rows(view: str, source: Path, reading: Reading) -> dict[str, Any]:
     if view == "sentences":  # nothing of the same making can be held out
         return {"objective.energy_hinge.weight": 0.0, "mine.neighbours": 5, "data.dev": "own"}
-    if view == "documents" and not _answers(source, encoding):
-        return _for_search(source, encoding)
     if view == "documents":
         asked = {"data.pairs": ["question_answer"], "train.distinct_batches": True}
         return _PAIRS_ONLY | asked | {"train.max_length": DOCUMENT_TOKENS}
     if view == "pairs":
         return _PAIRS_ONLY | {"train.distinct_batches": True}
     file = find_data_file(source)
-    texts = triplet_columns(open_table(file, encoding).columns) if ending(file) in TABLES else None
+    texts = triplet_columns(open_table(file, reading.encoding).columns) if ending(file) in TABLES else None
     repeats = texts and (len(texts.texts) > 3 or {"pos", "neg", "negatives"} & {*texts.texts})  # a text in many rows
     return {"data.hold_out": HELD_OUT} | ({"train.distinct_batches": True} if repeats else {})
 
@@ -271,9 +308,9 @@ def _for_search(source: Path, encoding: str) -> dict[str, Any]:
     return settings | ({"data.max_rows": _MOST_ROWS} if short + longer > _MOST_ROWS else {})
 
 
-def _for_judged(judged: Path, searched: bool) -> dict[str, Any]:
+def _for_judged(judged: Path, kind: str) -> dict[str, Any]:
     """Return the settings for judged queries that choose."""
-    if not searched:
+    if kind != DOCUMENTS:
         raise CseError("--dev-queries: judged queries are for documents, which SOURCE has to name")
     check_exists(judged, "--dev-queries")
     if not judged.is_dir() or not is_beir(judged):
@@ -281,36 +318,48 @@ def _for_judged(judged: Path, searched: bool) -> dict[str, Any]:
     return {"data.dev_path": str(judged), "train.dev_measure": NDCG}
 
 
-def _texts(
-    source: Path, view: str, columns: Sequence[str | None] | None, encoding: str, score_range: tuple[float, float]
-) -> Iterator[str]:
+def _further(paths: Sequence[Path], reading: Reading, kind: str, terms: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return sources beside the main one, with the terms of their loss that differ from its."""
+    found: list[dict[str, Any]] = []
+    for number, path in enumerate(paths, start=1):
+        view, answers = view_of_source(path, reading), reading.answers(path)
+        if kind == DOCUMENTS and view not in ("documents", "pairs"):
+            raise CseError(
+                f"{path}: {view} beside documents; give more documents, or pairs of a query and its document"
+            )
+        name = "-".join(re.findall("[a-z0-9]+", path.stem.lower()))[:30].strip("-") or "source"
+        taken = {one["name"] for one in found}
+        entry: dict[str, Any] = {"name": f"{name}-{number}" if name in taken else name, "path": str(path), "view": view}
+        if view == "documents" and (kind == DOCUMENTS or answers):
+            entry["pairs"] = ["question_answer"] if answers else ["stand_ins"]
+        if terms and not (view == "triplets" and "energy_hinge" in terms):
+            entry["terms"] = dict(terms)
+        found.append(entry)
+    return found
+
+
+def _texts(source: Path, view: str, reading: Reading) -> Iterator[str]:
     """Yield the texts of a source as they stand there."""
     if view == "documents":
-        for document in read_documents(source, questions=_answers(source, encoding), encoding=encoding):
+        for document in read_documents(source, questions=reading.answers(source), encoding=reading.encoding):
             yield document.title
             yield from (paragraph for section in document.sections for paragraph in section.paragraphs)
     else:
-        names = [name for name in columns or () if name] or None
-        for row in read_rows(find_data_file(source), view, names, encoding, score_range):
-            yield from (text for text in row.texts if text)
+        yield from (text for row in reading.rows(find_data_file(source), view) for text in row.texts if text)
 
 
-def _left_out(file: Path, columns: Sequence[str | None] | None, encoding: str, score_range: tuple[float, float]) -> str:
+def _left_out(file: Path, reading: Reading) -> str:
     """Return in words how many pairs their labels leave out; refuse pairs of which none is left."""
-    names = [name for name in columns or () if name] or None
     notes: list[str] = []
-    counts = Counter(row.fault for row in read_rows(file, "pairs", names, encoding, score_range, notes.append))
+    counts = Counter(row.fault for row in reading.rows(file, "pairs", notes.append))
     left = ", ".join(f"{count:,} {fault}" for fault, count in counts.items() if fault)
     if left and not counts[""]:
         raise CseError(f"{file}: no pair belongs together by its label ({left}); give some that do")
-    return "".join(f"; {note}" for note in notes if note) + (
-        f"; left out of {counts.total():,}: {left}" if left else ""
-    )
+    told = [note for note in notes if note] + ([f"left out of {counts.total():,}: {left}"] if left else [])
+    return "".join(f"; {note}" for note in told)
 
 
-def _answers(source: Path, encoding: str) -> bool:
-    """Whether a source is a table of questions and answers."""
-    return ending(source) in TABLES and {QUESTION, ANSWER} <= set(open_table(source, encoding).columns)
+# ---- labels ---------------------------------------------------------------------------------------------------------
 
 
 def _reference(labels: Path) -> Path:
@@ -325,45 +374,35 @@ def _reference(labels: Path) -> Path:
     raise CseError(f"{labels}: labelled texts are a file, or a folder with train.* and test.*; it holds {there}")
 
 
-def _labelled_columns(file: Path, asked: Sequence[str | None], encoding: str) -> tuple[str, ...]:
+def _labelled_columns(file: Path, reading: Reading) -> tuple[str, ...]:
     """Return the columns of text and label: those that were asked for, and the usual ones for the rest."""
     if ending(file) not in TABLES:
         return ()
-    table = open_table(file, encoding)
-    there = table.columns
+    asked, there = reading.columns or (None, None), open_table(file, reading.encoding).columns
     if len(asked) != 2:
         raise CseError(f"data.columns: labelled texts have two columns, text and label, not {len(asked)}")
-    if not any(asked):
-        return tuple(
-            choose_columns(open_table(file, encoding), "categories", None, "--text-column or --label-column").names
-        )
     found = []
     for name, usual, option in zip(asked, (TEXTS, CATEGORIES), ("--text-column", "--label-column"), strict=True):
-        if name:
-            check_column(name, there, str(file), option)
-        else:
-            name = next((one for one in usual if one in there and one not in asked), None)
-            if name is None:
-                raise CseError(
-                    f"{file}: no column {' or '.join(usual)}; the columns are {listed(there)}; give {option}"
-                )
+        name = name or next((one for one in usual if one in there and one not in asked), None)
+        if name is None:
+            raise CseError(f"{file}: no column {' or '.join(usual)}; the columns are {listed(there)}; give {option}")
+        check_column(name, there, str(file), option)
         found.append(name)
     return tuple(found)
 
 
-def _count_labels(file: Path, columns: Sequence[str | None], encoding: str) -> tuple[Counter[str], str]:
+def _count_labels(file: Path, reading: Reading) -> tuple[Counter[str], str]:
     """Return the texts of each label, and in words how many have several, if any.
 
     Labels that make no pairs, or nothing to tell apart, are refused.
     """
-    rows = read_rows(file, "categories", [name for name in columns if name] or None, encoding)
-    known = [(row.label, row.texts[0]) for row in rows if row.label and row.texts[0]]
+    known = [(row.label, row.texts[0]) for row in reading.rows(file, "categories") if row.label and row.texts[0]]
     counts = Counter(label for label, _ in known)
     if len(counts) < 2:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
         raise CseError(f"{file}: {found}; give texts of two labels or more")
     if max(counts.values()) < 2:
-        asked = f" in column {columns[1]}" if columns else ""
+        asked = f" in column {reading.columns[1]}" if reading.columns else ""
         raise CseError(
             f"{file}: none of the {len(counts):,} labels{asked} has two texts, and pairs are made within a label; name "
             "the right column with --label-column, or give texts without labels as SOURCE"
@@ -374,14 +413,4 @@ def _count_labels(file: Path, columns: Sequence[str | None], encoding: str) -> t
     several = sum(len(labels) > 1 for labels in labels_of.values())
     if several == len(labels_of):
         raise CseError(f"{file}: each of the {several:,} texts has two labels or more; give each text one label")
-    some = f"; texts with two labels or more: {several:,} of {len(labels_of):,}" if several else ""
-    return counts, some
-
-
-_TOLD = {
-    "categories": "labelled texts: pairs within a label",
-    "sentences": "plain sentences: pairs of those that are among each other's five nearest",
-    "documents": "documents: their titles and sentences stand in for queries",
-    "pairs": "pairs",
-    "triplets": "triplets with hard negatives",
-}
+    return counts, f"; texts with two labels or more: {several:,} of {len(labels_of):,}" if several else ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -12,45 +12,49 @@ from typing import Any
 
 import click
 
-from cse.adapt.ladder import BARE, FULL, HEAD, HEADED, QUERY_MAP, Ladder
-from cse.adapt.made import ALL_ROWS, LEDGER, PICKING
-from cse.adapt.pace import time_training
-from cse.adapt.plan import Pace
+from cse.adapt.clock import Pace, time_training
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
 from cse.artifact import is_whole
+from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, kind_of
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Task, kind_of
 from cse.data.tasks.parts import dev_part, part_for_test
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, value_of
 from cse.evaluation.score import MEASURES, score_dev
 from cse.files import write_json
-from cse.ledger import Ledger, RunRecord
+from cse.ledger import Ledger
 from cse.outputs import Kind, publish_file, publish_folder
-from cse.runtime.uses import QUERY
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.document import write_values
 from cse.settings.load import flatten, settings_with
+from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import export_stage
+from cse.stages.mine import mine_stage
 from cse.stages.open_model import BackboneOf, open_model
-from cse.stages.place import Place, link_rows, make_rows
+from cse.stages.place import Place, link_rows
+from cse.stages.prepare import summary
 from cse.training import Folders
 from cse.training.fit_post import FIT_BATCH, put_behind
 
 RATE = "train.learning_rate"
-_NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
-_UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
-WITH_HEAD = {"post.kind": "linear"}
+ALL_ROWS = "all_rows"  # folder of models trained on the rows too that chose them
 ON_ALL_ROWS = {"data.dev": "none", "train.dev_measure": None}
-_BOTH_SIDES = {"prompt.side": "both", "post.kind": "none"}  # the bare backbone beside adapted queries
-_OF = {
-    BARE: _UNTRAINED,
-    HEAD: _UNTRAINED | WITH_HEAD,
-    QUERY_MAP: _UNTRAINED,
-    FULL: {**_NO_PROMPT, "train.parameters": "full"},
-}
+_PICKING = "picking"  # folder of the rows beside what picks weights and rates
+_SAYS_NOTHING = (
+    "dev         0 pairs",
+    "evaluation  0 pairs",
+    "note  ",
+)  # of stage prepare, to a user with a file
+
+
+def say(line: str) -> None:
+    """Say what is done, on standard error."""
+    click.echo(line, err=True)
 
 
 @dataclass(frozen=True)
@@ -58,17 +62,18 @@ class Models:
     """What makes the models of an adaptation; what is on record is not made again.
 
     Attributes:
-        keeps_last: whether trainings keep their last weights; else a part of what chooses picks weights and rates, and
-            the rest compares the models.
+        kind: of the text.
+        kept: has the vectors of the bare backbone, where nothing changes those of documents.
+        made: settings and place of each model.
     """
 
     settings: Settings
     folder: Path
     ledger: Ledger
-    out: Path
-    keeps_last: bool = False
+    kind: str
+    kept: KeptVectors | None = None
     ladder: Ladder = field(default_factory=Ladder)
-    made: dict[str, Settings] = field(default_factory=dict)
+    made: dict[str, tuple[Settings, Place]] = field(default_factory=dict)
 
     @property
     def data(self) -> Folders:
@@ -78,143 +83,145 @@ class Models:
     @property
     def trained_on(self) -> Folders:
         """The rows as trainings see them: beside what picks weights and rates, and nothing that is measured."""
-        return replace(self.data, prepared=self.folder / PICKING)
+        return replace(self.data, prepared=self.folder / _PICKING)
+
+    @property
+    def keeps_last(self) -> bool:
+        """Whether trainings keep their last weights; else a part of what chooses picks weights and rates."""
+        return self.kind in (FEW_ROWS, DOCUMENTS)
+
+    @property
+    def rows(self) -> PreparedData:
+        """The rows, open."""
+        return PreparedData(self.data.prepared)
+
+    @property
+    def dev(self) -> Task | None:
+        """What is held out to choose."""
+        return open_dev(self.rows)
+
+    @property
+    def picks(self) -> bool:
+        """Whether a part of it picks weights and rates."""
+        return open_dev(PreparedData(self.trained_on.prepared)) is not None
 
     @property
     def selects(self) -> bool:
         """Whether a dev score tells good weights from bad ones."""
         comparing = bool(self.settings.objective.over(self.settings.data.more_terms).comparing)
-        data = self.data if self.keeps_last else self.trained_on
-        return comparing and open_dev(PreparedData(data.prepared)) is not None
-
-    @property
-    def seconds(self) -> float:
-        """Time that all runs took."""
-        return sum(record.seconds for record in map(self.ledger.read, self.ledger.names()) if record is not None)
+        return comparing and (self.dev is not None if self.keeps_last else self.picks)
 
     @property
     def held_out(self) -> float:
         """Share of the labelled rows that are held out to choose; 0 without such rows."""
-        dev = open_dev(PreparedData(self.data.prepared))
+        dev = self.dev
         if not isinstance(dev, LabelledTexts) or dev.split != HELD_OUT:
             return 0.0
         return len(dev) / (len(dev) + len(dev.reference))
 
-    def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
-        """Make the models of some systems again, with other rows: those too that chose them; return these."""
-        folder = self.folder / ALL_ROWS
-        again = Models(settings_with(self.settings, values), folder, Ledger(folder / LEDGER), self.out)
-        again.prepare()
-        for system in systems:
-            for name in self.ladder.rungs[system].models:
-                own = settings_with(self.made[name], values)
-                below = next((one for one, headed in HEADED.items() if headed == system and one != BARE), None)
-                if below is None:
-                    again.train(system, own)
-                else:
-                    again.train(below, settings_with(own, {"post.kind": "none"}))
-                    again.fit_head(below, own)
-        return again
+    def main_measure(self) -> tuple[str, str] | None:
+        """Return the user's first task and its main measure; None without a task."""
+        tasks = open_tasks(self.rows, OWN)
+        return (tasks[0].name, MEASURES[kind_of(tasks[0])][0]) if tasks else None
 
     def record_of(self, name: str) -> Path:
         """Return the folder of a model's measures."""
         return self.folder / "records" / record_folder(name)
 
     def settings_of(self, system: str, values: Mapping[str, Any] | None = None) -> Settings:
-        """Return the settings of a system, with some values."""
-        beside = _BOTH_SIDES if system == BARE and self.settings.prompt.side == QUERY else {}
-        return settings_with(self.settings, {**_OF.get(system, {}), **beside, **(values or {})})
+        """Return the settings of a rung, with some values."""
+        return settings_with(self.settings, {**RUNGS[system].trains, **(values or {})})
+
+    # ---- rows -------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
         """Prepare the rows."""
-        data = self.data
-        self.ledger.run(
-            "prepare", partial(make_rows, self.settings, data), makes=[data.prepared, data.mined, data.corrupted]
-        )
-        self.ledger.run(PICKING, self._set_apart, makes=[self.trained_on.prepared])
+        data, settings = self.data, self.settings
+        mines, corrupts = settings.mine.wanted, settings.objective.replaced_tokens.corrupts_beforehand
+
+        def work() -> None:
+            said = summary(prepare(settings.data, data.prepared, sys.stderr.isatty()))
+            say("\n".join(line for line in said.splitlines() if not line.startswith(_SAYS_NOTHING)))
+            if mines:
+                mine_stage(settings, prepared=data.prepared, mined=data.mined)
+            if corrupts:
+                corrupt_stage(settings, prepared=data.prepared, corrupted=data.corrupted)
+
+        makes = [data.prepared, *([data.mined] if mines else []), *([data.corrupted] if corrupts else [])]
+        self.ledger.run("prepare", work, makes=makes)
+        self.ledger.run(_PICKING, self._set_apart, makes=[self.trained_on.prepared])
 
     def _set_apart(self) -> None:
         """Make the folder that trainings see."""
-        task, picks = open_dev(PreparedData(self.data.prepared)), None
+        task, picks = self.dev, None
         if task is not None and not self.keeps_last:
             try:
-                picks = dev_part(task)
                 part_for_test(task)
+                picks = dev_part(task)
             except CseError as few:
-                click.echo(f"{few}: the last weights are kept, and the first learning rate", err=True)
-                picks = None
+                say(f"{few}: the last weights are kept, and the first learning rate")
         with publish_folder(self.trained_on.prepared, Kind.PREPARED_DATA) as folder:
             link_rows(self.data.prepared, folder, picks)
 
-    def _score(self, place: Place) -> float | None:
-        """Return the dev score of a model on what picked neither its weights nor its rate; None without a dev task."""
-        task = open_dev(PreparedData(self.data.prepared))
-        if task is None:
-            return None
-        if open_dev(PreparedData(self.trained_on.prepared)) is not None:
-            task = part_for_test(task)
-        encoder = open_model(self._model(place.folder.name), device=self.settings.evaluation.device, banks={})
-        return score_dev(encoder, task, FIT_BATCH, self.settings.train.dev_measure).value
-
-    def _model(self, name: str) -> str | BackboneOf:
-        return BackboneOf(self.settings.backbone) if name == BARE else str(self._place(name).checkpoint)
-
-    @property
-    def measures(self) -> bool:
-        """Whether there is anything to measure a model on."""
-        data = open_suite(PreparedData(self.data.prepared))
-        return bool(data.own or data.sts)
-
-    def main_measure(self) -> tuple[str, str] | None:
-        """Return the user's first task and its main measure, named before training; None without a task."""
-
-        def named() -> list[str]:
-            tasks = open_tasks(PreparedData(self.data.prepared), OWN)
-            return [tasks[0].name, MEASURES[kind_of(tasks[0])][0]] if tasks else []
-
-        return tuple(self.ledger.run("main measure", named).result) or None
+    # ---- trainings --------------------------------------------------------------------------------------------------
 
     def pace(self, system: str) -> Pace:
-        """Return how fast a system trains here."""
-        settings = self.settings_of(system, {RATE: 1e-6})  # nothing that a high rate could spoil
-        settings = self._for_training(settings)
-        timed = self.ledger.run(f"time {system}", lambda: asdict(time_training(settings, self.trained_on)))
-        return Pace(**timed.result)
+        """Return how fast a rung trains here."""
+        settings = self._for_training(self.settings_of(system, {RATE: 1e-6}))  # nothing that a high rate could spoil
 
-    def try_rate(self, system: str, settings: Settings) -> RunRecord:
-        """Train with a learning rate; the result is the dev score, none if the rate is too high to train with."""
+        def work() -> dict[str, float]:
+            say(f"timing {RUNGS[system].words}: a few steps")
+            return asdict(time_training(settings, self.trained_on, self.kept))
+
+        return Pace(**self.ledger.run(f"time {system}", work).result)
+
+    def best_rate(self, system: str, rates: Sequence[float], length: Mapping[str, Any]) -> float:
+        """Train with each learning rate, and return the one with the best dev score, the only one without a trial."""
+        if len(rates) == 1:
+            return rates[0]
+        scores: dict[float, float] = {}
+        for rate in rates:
+            settings = self.settings_of(system, {RATE: rate, **length})
+            tried = self.ledger.run(
+                f"try {system}-{rate:g}",
+                partial(self._try, system, settings),
+                fails=lambda error: isinstance(error, CseError) and str(error).startswith(RATE),  # too high to train
+            )
+            if tried.reason:
+                say(tried.reason)
+            else:
+                scores[rate] = tried.result
+        if not scores:
+            raise CseError(tried.reason)
+        best = max(scores, key=scores.__getitem__)
+        say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
+        return best
+
+    def _try(self, system: str, settings: Settings) -> float | None:
         place = self._trial(system, settings)
-
-        def too_high(error: Exception) -> bool:
-            return isinstance(error, CseError) and str(error).startswith(RATE)
-
-        def work() -> float | None:
-            self._train(settings, place)
-            return value_of(place.dev())
-
-        return self.ledger.run(f"try {place.folder.name}", work, fails=too_high)
+        self._train(system, settings, place)
+        return value_of(place.dev())
 
     def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
         """Train a model, or take a trial of the same settings; its result is the dev score."""
-        place = self._place(_name(system, settings))
+        place, trial = self._place(system, settings), self._trial(system, settings).folder
 
-        def work() -> float | None:
-            trial = self._trial(system, settings).folder
+        def work() -> None:
             if tried and trial.is_dir() and not place.folder.exists():
                 place.folder.parent.mkdir(exist_ok=True)
                 trial.rename(place.folder)
             if not (tried and is_whole(place.checkpoint) and is_whole(place.metrics)):
-                self._train(settings, place)
-            return self._score(place)
+                self._train(system, settings, place)
 
-        self._make(system, settings, work)
+        self._make(system, settings, place, work)
 
     def fit_head(self, system: str, settings: Settings) -> None:
         """Fit a head behind a trained model; the result is the dev score of both together."""
-        behind, headed, own = self._place(_name(system, settings)), HEADED[system], settings_with(settings, WITH_HEAD)
-        place = self._place(_name(headed, own))
+        (headed,) = (name for name, rung in RUNGS.items() if rung.head_of == system)
+        own, (_, behind) = settings_with(settings, WITH_HEAD), self.made[_name(system, settings)]
+        place = self._place(headed, own)
 
-        def work() -> float | None:
+        def work() -> None:
             facts = put_behind(
                 str(behind.checkpoint),
                 own.post,
@@ -223,69 +230,102 @@ class Models:
                 measure=self._for_training(own).train.dev_measure,
             )
             trained = json.loads(behind.metrics.read_text(encoding="utf-8"))
-            kept = {key: value for key, value in trained.items() if key not in dev_keys()}
             with publish_file(place.metrics) as target:
-                write_json(target, kept | facts)
-            return self._score(place)
+                write_json(target, {key: value for key, value in trained.items() if key not in dev_keys()} | facts)
 
-        self._make(headed, own, work)
+        self._make(headed, own, place, work)
 
-    def measure(self, name: str) -> RunRecord:
-        """Measure a model on the user's task and on whatever STS was prepared."""
-        out, options = self.record_of(name), self.settings.evaluation
-        model = self._model(name)
+    def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
+        """Make the models of some rungs again, with other rows: those too that chose them; return these."""
+        folder = self.folder / ALL_ROWS
+        again = Models(settings_with(self.settings, values), folder, Ledger(folder / "ledger"), self.kind, self.kept)
+        again.prepare()
+        for system in systems:
+            for name in self.ladder.tried[system].models:
+                own = settings_with(self.made[name][0], values)
+                if below := RUNGS[system].head_of:
+                    again.train(below, settings_with(own, {"post.kind": "none"}))
+                    again.fit_head(below, own)
+                else:
+                    again.train(system, own)
+        return again
+
+    # ---- measures and bundle ----------------------------------------------------------------------------------------
+
+    @property
+    def measures(self) -> bool:
+        """Whether there is anything to measure a model on."""
+        data = open_suite(self.rows)
+        if not data.own and not data.sts and self.kind != DOCUMENTS:
+            raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
+        return bool(data.own or data.sts)
+
+    def measure(self, name: str) -> float:
+        """Measure a model on the user's task and on whatever STS was prepared; return the seconds that it takes."""
+        out, model, device = self.record_of(name), self._model(name), self.settings.evaluation.device
 
         def work() -> None:
-            data = open_suite(PreparedData(self.data.prepared))
-            if not data.own and not data.sts:
-                raise CseError("nothing to measure: name a task with --task, or prepare rows that can be held out")
-            results = evaluate_models(
-                {name: model},
-                data,
-                measures=("sts", "tasks") if data.sts else ("tasks",),
-                device=options.device,
-                progress=sys.stderr.isatty(),
-            )
+            data, bar = open_suite(self.rows), sys.stderr.isatty()
+            measures = ("sts", "tasks") if data.sts else ("tasks",)
+            found = evaluate_models({name: model}, data, measures=measures, device=device, progress=bar, kept=self.kept)
             with publish_folder(out, Kind.RECORD) as folder:
-                save_record(folder, name, model, results[name], options.device)
+                save_record(folder, name, model, found[name], device)
 
-        return self.ledger.run(f"measure {name}", work, makes=[out])
+        return self.ledger.run(f"measure {name}", work, makes=[out]).seconds
 
-    def export(self, name: str) -> None:
+    def export(self, name: str, out: Path) -> None:
         """Make the bundle of a model, and write down its settings."""
-        place, bundle = self._place(name), self.out / "bundle"
+        (settings, place), bundle, data = self.made[name], out / "bundle", self.data.prepared
         # one bundle, whatever an earlier stop chose
         self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
-        data, metrics = self.data.prepared, (place.metrics,)
-        self.ledger.run(
-            f"export {name}",
-            lambda: export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=metrics, bundle=bundle),
-            makes=[bundle],
-        )
-        write_values(self.out / PARAMS_FILE, flatten(self.made[name].model_dump(mode="json")))
 
-    def _place(self, name: str) -> Place:
-        return Place(self.folder / "runs" / name)
+        def work() -> None:
+            say(f"exporting {name}")
+            export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=(place.metrics,), bundle=bundle)
+
+        self.ledger.run(f"export {name}", work, makes=[bundle])
+        write_values(out / PARAMS_FILE, flatten(settings.model_dump(mode="json")))
+
+    # ---- helpers ----------------------------------------------------------------------------------------------------
+
+    def _place(self, system: str, settings: Settings) -> Place:
+        return Place(self.folder / "runs" / _name(system, settings))
 
     def _trial(self, system: str, settings: Settings) -> Place:
         return Place(self.folder / "trials" / f"{system}-{settings.train.learning_rate:g}")
 
-    def _train(self, settings: Settings, place: Place) -> None:
-        place.train(self._for_training(settings), self.trained_on)
+    def _model(self, name: str) -> str | BackboneOf:
+        return BackboneOf(self.settings.backbone) if name == BARE else str(self.made[name][1].checkpoint)
 
     def _for_training(self, settings: Settings) -> Settings:
-        picks = open_dev(PreparedData(self.trained_on.prepared)) is not None
-        return settings if picks else settings_with(settings, {"train.dev_measure": None})
+        return settings if self.picks else settings_with(settings, {"train.dev_measure": None})
 
-    def _make(self, system: str, settings: Settings, work: Callable[[], float | None]) -> None:
-        """Make a model unless it is there, and add it to its rung."""
+    def _train(self, system: str, settings: Settings, place: Place) -> None:
+        train = settings.train
+        rate = "" if train.parameters == "none" else f": learning rate {train.learning_rate:g}, seed {train.seed}"
+        say(f"{'training' if rate else 'making'} {RUNGS[system].words}{rate}")
+        place.train(self._for_training(settings), self.trained_on, kept=self.kept, say=lambda *_, **__: None)
+
+    def _make(self, system: str, settings: Settings, place: Place, work: Callable[[], None]) -> None:
+        """Make a model unless it is there, score it, and add it to its rung."""
         name = _name(system, settings)
-        place = self._place(name)
-        record = self.ledger.run(f"train {name}", work, makes=[place.checkpoint, place.metrics])
-        self.made[name] = settings
+        self.made[name] = settings, place
+
+        def scored() -> float | None:
+            work()
+            task = self.dev
+            if task is None:
+                return None
+            if self.picks:  # what picked neither its weights nor its rate
+                task = part_for_test(task)
+            encoder = open_model(self._model(name), device=self.settings.evaluation.device, kept=self.kept)
+            return score_dev(encoder, task, FIT_BATCH, self.settings.train.dev_measure).value
+
+        record = self.ledger.run(f"train {name}", scored, makes=[place.checkpoint, place.metrics])
         self.ladder.add(system, name, record.result, record.seconds)
 
 
 def _name(system: str, settings: Settings) -> str:
-    """Return the name of a model: its kind, and the seed if it has one."""
-    return system if system in (BARE, HEAD, QUERY_MAP) else f"{system}-{settings.train.seed}"
+    """Return the name of a model: its rung, and the seed if it has one."""
+    rung = RUNGS[system]
+    return system if rung.rates is None and not rung.head_of else f"{system}-{settings.train.seed}"

@@ -1,305 +1,303 @@
 """Adapt a backbone to a user's own text: rows, a ladder of models from cheap to dear, a choice, measures, bundle.
 
-Every step is a stage of the pipeline, run in the adaptation's own folder. A killed adaptation goes on: finished steps
-are not repeated, the training that was running resumes, and what the clock decided is on record before it is acted on,
-so the models are those of an undisturbed one. What held-out rows chose is there before a test set is opened.
+``adapt`` reads from top to bottom. A killed adaptation goes on: finished steps are not repeated, the training that was
+running resumes, and what the clock decided is on record before it is acted on, so the models are those of an
+undisturbed one. What held-out rows chose is there before a test set is opened.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
-from contextlib import nullcontext
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
-import click
 from pydantic import TypeAdapter
 
-from cse.adapt.judged import JUDGED, Judged
-from cse.adapt.ladder import (
-    BARE,
-    FULL,
-    HEAD,
-    HEADED,
-    IN_WORDS,
-    PROMPTS,
-    QUERY_MAP,
-    QUERY_PROMPTS,
-    Ladder,
-    Rung,
-)
+from cse.adapt.clock import TooShortError, TrainingPlan, Workload, make_plan
+from cse.adapt.documents import JUDGED, Judged, index_documents
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, HEAD, LABELS, QUERY_MAP, RUNGS, Ladder, Tried, rungs_of
 from cse.adapt.look import Found
-from cse.adapt.made import PLAN, VECTORS, open_ledger
-from cse.adapt.models import ON_ALL_ROWS, RATE, Models
-from cse.adapt.plan import SEEDS, TooShortError, TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, RATE, Models, say
 from cse.errors import CseError, Interrupted
 from cse.evaluation.comparison import Compared
 from cse.evaluation.score import CLASS_PROBABILITY
+from cse.files import fingerprint
+from cse.ledger import Ledger, OtherPlanError
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import languages_of
+from cse.outputs import Kind, check_folder, check_place
 from cse.report.comparisons import comparisons
 from cse.report.systems import System, find_records, group
-from cse.runtime.kept_vectors import keep_vectors
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
-from cse.settings.load import settings_with
+from cse.settings.load import flatten, settings_with
 from cse.stages.place import steps_of
+from cse.stages.prepare import files_of
+from cse.training.ready import depends_on
+
+BEGUN, PLAN = "adaptation", "plan"  # names of records
+WHOLE, SHORT, STOPPED = "whole", "short", "stopped"  # how a ladder ends
+_ELSEWHERE = "name another folder with --out"
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """The result of an adaptation.
-
-    Attributes:
-        systems: those that were measured: the bare backbone, the chosen one, and the best of the other kind.
-        main: task and measure that say whether it helped, named before training; None: no task to measure.
-        ladder: all that was tried, with the scores on held-out rows.
-        won: comparisons of what was chosen with the bare backbone; empty if that was chosen.
-        other: what of the other kind was measured, see ``Ladder.other_kind``; None: nothing.
-        searched: whether documents were adapted to: queries change, and documents keep their vectors.
-        stopped: whether the user stopped it before the ladder's end.
-        dev: score of the model in the bundle on held-out rows; None: there are none, or it was trained on them too.
-    """
+    """The result of an adaptation."""
 
     folder: Path
-    systems: list[System]
-    main: tuple[str, str] | None
+    kind: str  # of text
+    systems: list[System]  # that were measured
+    main: tuple[str, str] | None  # task and measure that say whether it helped, named before training
     ladder: Ladder
-    chosen: Rung
-    won: list[Compared]
-    other: Rung | None
-    others: list[Compared]
-    model: str
+    chosen: Tried
+    won: list[Compared]  # what was chosen with the bare backbone; empty if that was chosen
+    other: Tried | None  # what of the other kind was measured, see ``Ladder.choice``
+    others: list[Compared]  # that with what was chosen
+    model: str  # in the bundle
     seconds: float
     notes: list[str]
-    searched: bool = False
-    stopped: bool = False
-    dev: float | None = None
+    stopped: bool = False  # by the user, before the ladder's end
+    dev: float | None = None  # of the model in the bundle; None: nothing was held out, or it was trained on that too
+    indexed: str = ""  # what came of the documents' index, in words
 
 
-@dataclass(frozen=True)
-class Adaptation:
-    """An adaptation that is ready to run.
+def adapt(
+    settings: Settings,
+    found: Found,
+    out: Path,
+    *,
+    budget: float,
+    own_backbone: bool = False,
+    judged: bool = False,
+    again: bool = False,
+) -> Adapted:
+    """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
-    Attributes:
-        settings: of the project, with those that follow from the source.
+    Args:
+        settings: of the project, with those that follow from the text.
         budget: seconds.
         own_backbone: whether to train the whole model too, if the budget allows.
-        judged: judged queries that choose, for documents; None: nothing chooses there.
-        again: whether to delete another adaptation in the folder.
+        judged: whether judged queries choose among adaptations to documents.
+        again: whether to set another adaptation in the folder aside in place of refusing it.
     """
+    if settings.train.parameters == "none":
+        raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
+    begun, asked = time.monotonic(), {"budget": budget, "own_backbone": own_backbone}
+    ledger = open_ledger(out, settings, asked, again=again)
+    before = seconds_on_record(out)
+    say(found.told)
+    notes = _other_language(settings, found)
 
-    settings: Settings
-    found: Found
-    folder: Path
-    budget: float
-    own_backbone: bool = False
-    judged: Judged | None = None
-    again: bool = False
+    # the rows, and the measure that says whether it helped, before anything is trained
+    queries = Judged(settings.data, out) if judged else None
+    if queries is not None:
+        say(ledger.run(JUDGED, queries.write, makes=[queries.folder]).result)
+        settings = settings_with(settings, queries.choosing)
+    few = found.kind == LABELS and settings.train.dev_measure == CLASS_PROBABILITY
+    kept = KeptVectors(out / "vectors") if found.kind == DOCUMENTS else None
+    models = Models(settings, out, ledger, FEW_ROWS if few else found.kind, kept)
+    models.prepare()
+    main = models.main_measure()
 
-    def run(self) -> Adapted:
-        """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken."""
-        if self.settings.train.parameters == "none":
-            raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
-        ledger = open_ledger(self.folder, self.settings, self._asked, again=self.again)
-        _say(self.found.told)
-        settings = self.settings
-        if self.judged is not None:
-            _say(ledger.run(JUDGED, self.judged.write, makes=[self.judged.folder]).result)
-            settings = settings_with(settings, self.judged.choosing)
-        models = Models(settings, self.folder, ledger, self.folder, keeps_last=self._few or self.found.searched)
-        with keep_vectors(self.folder / VECTORS) if self.found.searched else nullcontext():
-            return self._run(models)
+    # the ladder, and what held-out rows or judged queries choose, on record before a test set is opened
+    rungs = [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
+    ended = _climb_in_time(models, rungs, asked, main, notes)
 
-    def _run(self, models: Models) -> Adapted:
-        """Climb the ladder, choose, measure and export."""
-        ladder, ledger, stopped, whole = models.ladder, models.ledger, False, True
-        strange = self._other_language()
-        notes = [strange] if strange else []
-        for note in notes:
-            _say(f"note: {note}")
-        models.prepare()
-        measures = models.measures or not self.found.searched
-        measuring = models.measure(BARE).seconds if measures else 0.0
-        main = models.main_measure()
-        try:
-            notes += self._climb(models, measuring, main)
-        except TooShortError as short:
-            known = (HEAD, QUERY_MAP, *([BARE] if self._labelled else []))
-            cheap = next((system for system in known if system in ladder.rungs), None)
-            if cheap is None:
-                raise
-            whole = False
-            _say(f"{short}; {IN_WORDS[cheap]}: that is what there is time for")
-            dear = QUERY_PROMPTS if cheap == QUERY_MAP else PROMPTS
-            notes.append(f"the budget allowed no {IN_WORDS[dear]}: {short}")
-        except (KeyboardInterrupt, Interrupted) as stop:
-            by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
-            if not by_hand or len(ladder.rungs) < 2:
-                raise
-            stopped, whole = True, False
-            _say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
-        # on record before a test set is opened, unless the ladder was cut short
-        systems = ledger.run("choice", lambda: self._choice(ladder)).result if whole else self._choice(ladder)
-        chosen, other = ladder.rungs[systems[0]], ladder.rungs[systems[1]] if systems[1:] else None
-        final = models
-        if (rows := self._rows_that_chose(models, chosen)) is not None and not stopped:
-            said, values = rows
-            _say(f"{said}: what they chose is trained again, on them too")
-            final = models.again(systems, values)
-            notes.append(f"{said}; what is measured and in the bundle was trained again, on them too")
-        names = list(dict.fromkeys([BARE, *chosen.models, *(other.models if other else ())])) if measures else []
-        for name in names:
+    def choose() -> list[str]:  # nothing that stands for a search chooses without judged queries
+        return [QUERY_MAP] if models.kind == DOCUMENTS and queries is None else models.ladder.choice()
+
+    systems = ledger.run("choice", choose).result if ended == WHOLE else choose()
+    chosen, *rest = (models.ladder.tried[system] for system in systems)
+    final = models if ended == STOPPED else _train_again(models, queries, systems, notes)
+
+    # the measures; those of the other kind of model only while there is time
+    measured, won, others = list[System](), list[Compared](), list[Compared]()
+    if models.measures:
+        for name in dict.fromkeys([BARE, *chosen.models]):
             final.measure(name)
-        found = group(find_records([final.record_of(name) for name in names])) if names else []
-        won = [] if chosen.system == BARE or not names else _compared(found, BARE, chosen.system)
-        others = [] if other is None else _compared(found, chosen.system, other.system)
-        model = BARE if any((one.task, one.measure) == main and self._fell(one) for one in won) else chosen.best
-        if model not in final.made:  # the bare backbone, which has no rows
-            final = models
-        final.export(model)
-        seconds = models.seconds + (final.seconds if final is not models else 0.0)
-        return Adapted(
-            self.folder,
-            found,
-            main,
-            ladder,
-            chosen,
-            won,
-            other,
-            others,
-            model,
-            seconds,
-            notes,
-            self.found.searched,
-            stopped,
-            final.ladder.dev_of(model),
-        )
+        begun_on = any(final.record_of(name).is_dir() for one in rest for name in one.models)
+        if rest and not begun_on and seconds_on_record(out) > budget:
+            notes.append(f"the budget is gone: {rest.pop().rung.words} was not measured")
+        for name in (name for one in rest for name in one.models):
+            final.measure(name)
+        names = dict.fromkeys([BARE, *chosen.models, *(name for one in rest for name in one.models)])
+        measured = group(find_records([final.record_of(name) for name in names]))
+        won = [] if chosen.system == BARE else _compared(measured, BARE, chosen.system)
+        others = [one for other in rest for one in _compared(measured, chosen.system, other.system)]
 
-    def _choice(self, ladder: Ladder) -> list[str]:
-        """Return the system that is chosen, and that of the other kind; of searched documents judged queries choose."""
-        return [QUERY_MAP] if self.found.searched and self.judged is None else ladder.choice()
+    # the bundle: what was chosen, or the bare backbone if that did better
+    fell = any((one.task, one.measure) == main and did_worse(one, models.kind) for one in won)
+    model = BARE if fell else chosen.best
+    final = final if model in final.made else models  # the bare backbone has no rows
+    final.export(model, out)
+    indexed = index_documents(settings.data, out, models.kept) if models.kind == DOCUMENTS else ""
+    total = round(before + time.monotonic() - begun, 3)
+    return Adapted(
+        folder=out,
+        kind=models.kind,
+        systems=measured,
+        main=main,
+        ladder=models.ladder,
+        chosen=chosen,
+        won=won,
+        other=rest[0] if rest else None,
+        others=others,
+        model=model,
+        seconds=ledger.run("total", lambda: total).result if ended == WHOLE else total,
+        notes=notes,
+        stopped=ended == STOPPED,
+        dev=final.ladder.dev_of(model),
+        indexed=indexed,
+    )
 
-    def _fell(self, one: Compared) -> bool:
-        """Return whether a comparison keeps the bare backbone; a search without any gain does."""
-        return one.comparison.verdict == "worse" or (self.found.searched and one.comparison.difference <= 0)
 
-    def _rows_that_chose(self, models: Models, chosen: Rung) -> tuple[str, dict[str, Any]] | None:
-        """Return what chose and is to be trained on too, in words and as settings; None if it stays apart."""
-        if self.judged is not None:
-            return None if chosen.system == BARE else ("judged queries chose", self.judged.training)
-        share = models.held_out if self._few else 0.0
-        return (f"{share:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS) if share else None
+def seconds_on_record(out: Path) -> float:
+    """Return the time that all runs of an adaptation took."""
+    ledgers = (Ledger(out / "ledger"), Ledger(out / ALL_ROWS / "ledger"))
+    return sum(record.seconds for one in ledgers for name in one.names() if (record := one.read(name)) is not None)
 
-    def _other_language(self) -> str:
-        """Return a note if the text is in a language that the backbone's card does not name; else nothing."""
-        backbone, language = self.settings.backbone, self.found.language
-        known = languages_of(find_backbone(backbone.name, backbone.revision).folder)
-        if language is None or not known or any(code.split("-")[0] == language for code in known):
-            return ""
-        return (
-            f"the text is in another language ({language}) than {backbone.name} was trained on ({', '.join(known)}); "
-            "prompts cannot teach it one: choose a backbone that reads it (-s backbone.name=...)"
-        )
 
-    @property
-    def _labelled(self) -> bool:
-        return self.found.view == "categories"
+def open_ledger(folder: Path, settings: Settings, asked: Mapping[str, Any], *, again: bool) -> Ledger:
+    """Return the ledger of an adaptation, a new one in an empty folder.
 
-    @property
-    def _few(self) -> bool:
-        """Whether labelled rows are few: by what chooses among the models, see ``look``."""
-        return self._labelled and self.settings.train.dev_measure == CLASS_PROBABILITY
-
-    @property
-    def _asked(self) -> dict[str, Any]:
-        """What the plan follows from."""
-        return {"budget": self.budget, "own_backbone": self.own_backbone}
-
-    def _climb(self, models: Models, measuring: float, main: tuple[str, str] | None) -> list[str]:
-        """Add one rung after the other; return what the user should know of it.
-
-        Args:
-            measuring: seconds that measuring the bare backbone took.
-        """
-        ladder, searched = models.ladder, self.found.searched
-        # of few rows a head costs accuracy, and what chooses among them cannot compare it: see docs/results.md
-        headed = self._labelled and not self._few
-        for system in (BARE, *([HEAD] if headed else []), *([QUERY_MAP] if searched else [])):
-            models.train(system, models.settings_of(system))
-            _say(f"{ladder.rungs[system]}")
-        if searched and self.judged is None:
-            return []
-        if headed:
-            measuring += ladder.rungs[HEAD].seconds  # a head is fitted behind each model
-        trained = (QUERY_PROMPTS,) if searched else (PROMPTS, *([FULL] if self.own_backbone else []))
-        plan = self._plan(models, measuring, trained)
-        _say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
-        for system in plan.rates:
-            self._seeds(models, plan, system)
-            for each in (system, HEADED.get(system)):
-                if each in ladder.rungs:
-                    _say(f"{ladder.rungs[each]}")
-        if searched:
-            return []
-        too_dear = [FULL] if self.own_backbone and FULL not in plan.rates else []
-        return plan.notes + [f"the budget allowed no {IN_WORDS[system]}" for system in too_dear]
-
-    def _plan(self, models: Models, measuring: float, systems: Sequence[str]) -> TrainingPlan:
-        """Return the plan; what it asks of this machine is forgotten if the budget is too short for any."""
-        train, searched = self.settings.train, self.found.searched
-        paces = {system: models.pace(system) for system in systems}
-
-        def plan() -> dict[str, Any]:
-            few = searched or self._few  # what is chosen is trained again
-            work = Workload(
-                {system: rates_of(self.found.view, system, train.learning_rate, few) for system in paces},
-                paces,
-                measuring=measuring,
-                epochs=train.epochs,
-                steps=lambda epochs: steps_of(settings_with(models.settings, {"train.epochs": epochs}), models.data),
-                max_steps=train.max_steps,
-                selects=models.selects and not searched,  # one rate and two epochs are known to do there
-                labelled=self._labelled,
-                few=few,
-                seeds=1 if searched else SEEDS,
-            )
-            return asdict(make_plan(work, budget=self.budget, spent=models.seconds))
-
-        try:
-            return TypeAdapter(TrainingPlan).validate_python(models.ledger.run(PLAN, plan, of=self._asked).result)
-        except CseError:  # another attempt may find a machine that is less busy
-            models.ledger.forget(*(f"time {system}" for system in paces))
+    Args:
+        settings: of the adaptation, with those that follow from the text.
+        asked: what the plan follows from; once there is one, a folder planned for something else is refused.
+        again: whether to set another adaptation aside, whatever else is in its folder, in place of refusing it.
+    """
+    text = {"the text": fingerprint({}, files_of(settings.data))}
+    of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings)
+    ledger = Ledger(folder / "ledger", _ELSEWHERE)
+    otherwise = f"{_ELSEWHERE}, or set this adaptation aside with --again"
+    try:
+        begun = ledger.check(BEGUN, of, str(folder), otherwise)
+        ledger.check(PLAN, asked, str(folder), otherwise)
+    except OtherPlanError:
+        if not again:
             raise
+        place, begun = check_place(folder), None
+        aside = next(one for n in count(1) if not (one := place.with_name(f"{place.name}-{n}")).exists())
+        place.rename(aside)
+        say(f"the earlier adaptation is in {aside} now; delete it when you no longer need it")
+    if begun is None and folder.is_dir() and any(folder.iterdir()):
+        raise CseError(f"{folder}: holds something else; {_ELSEWHERE}")
+    check_folder(folder / "report", Kind.REPORT)
+    ledger.run(BEGUN, lambda: None, of=of)
+    return ledger
 
-    def _seeds(self, models: Models, plan: TrainingPlan, system: str) -> None:
-        """Train a system with every seed and, where there are labels, fit a head behind each model."""
-        rate = self._best_rate(models, plan, system)
-        settings = models.settings_of(system, {RATE: rate, **plan.training.settings})
+
+def did_worse(one: Compared, kind: str) -> bool:
+    """Return whether a comparison keeps the bare backbone; a search without any gain does."""
+    return one.comparison.verdict == "worse" or (kind == DOCUMENTS and one.comparison.difference <= 0)
+
+
+def _other_language(settings: Settings, found: Found) -> list[str]:
+    """Return a note, and say it, if the text is in a language that the backbone's card does not name."""
+    backbone, language = settings.backbone, found.language
+    known = languages_of(find_backbone(backbone.name, backbone.revision).folder)
+    if language is None or not known or any(code.split("-")[0] == language for code in known):
+        return []
+    note = (
+        f"the text is in another language ({language}) than {backbone.name} was trained on ({', '.join(known)}); "
+        "prompts cannot teach it one: choose a backbone that reads it (-s backbone.name=...)"
+    )
+    say(f"note: {note}")
+    return [note]
+
+
+def _climb_in_time(
+    models: Models, rungs: Sequence[str], asked: Mapping[str, Any], main: tuple[str, str] | None, notes: list[str]
+) -> str:
+    """Climb as far as the budget and the user let it, and return how it ended."""
+    try:
+        notes += _climb(models, rungs, asked, main)
+    except TooShortError as short:
+        cheap = {LABELS: HEAD, FEW_ROWS: BARE, DOCUMENTS: QUERY_MAP}.get(models.kind)
+        if cheap is None:
+            raise
+        say(f"{short}; {RUNGS[cheap].words}: that is what there is time for")
+        dear = next(RUNGS[name].words for name in rungs if RUNGS[name].rates is not None)
+        notes.append(f"the budget allowed no {dear}: {short}")
+        return SHORT
+    except (KeyboardInterrupt, Interrupted) as stop:
+        by_hand = not isinstance(stop, Interrupted) or stop.number == signal.SIGINT
+        if not by_hand or len(models.ladder.tried) < 2:
+            raise
+        say("stopped: the best so far is measured and exported; Ctrl-C again ends without it")
+        return STOPPED
+    return WHOLE
+
+
+def _climb(
+    models: Models, rungs: Sequence[str], asked: Mapping[str, Any], main: tuple[str, str] | None
+) -> Sequence[str]:
+    """Add one rung after the other; return what the user should know of it."""
+    measuring = models.measure(BARE) if models.measures else 0.0
+    trained = [name for name in rungs if RUNGS[name].rates is not None]
+    heads = {RUNGS[name].head_of: name for name in rungs if RUNGS[name].head_of}
+    for name in rungs:
+        if RUNGS[name].rates is None and not RUNGS[name].head_of:
+            models.train(name, models.settings_of(name))
+            say(f"{models.ladder.tried[name]}")
+    if not trained:
+        return ()
+    if HEAD in models.ladder.tried:
+        measuring += models.ladder.tried[HEAD].seconds  # a head is fitted behind each model
+    plan = _plan(models, trained, asked, measuring)
+    say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
+    for name in plan.rates:
+        rate = models.best_rate(name, plan.rates[name], plan.trial.settings)
+        settings = models.settings_of(name, {RATE: rate, **plan.training.settings})
         for number in range(plan.seeds):
             own = settings_with(settings, {"train.seed": settings.train.seed + number})
-            models.train(system, own, tried=number == 0 and plan.training == plan.trial)
-            if HEAD in models.ladder.rungs:
-                models.fit_head(system, own)
+            models.train(name, own, tried=number == 0 and plan.training == plan.trial)
+            if name in heads:
+                models.fit_head(name, own)
+        for each in (name, heads.get(name)):
+            if each is not None:
+                say(f"{models.ladder.tried[each]}")
+    return [*plan.notes, *(f"the budget allowed no {RUNGS[name].words}" for name in trained if name not in plan.rates)]
 
-    def _best_rate(self, models: Models, plan: TrainingPlan, system: str) -> float:
-        """Return the rate with the best dev score, the only one without a trial."""
-        rates = plan.rates[system]
-        if len(rates) == 1:
-            return rates[0]
-        scores: dict[float, float] = {}
-        for rate in rates:
-            tried = models.try_rate(system, models.settings_of(system, {RATE: rate, **plan.trial.settings}))
-            if tried.reason:
-                _say(tried.reason)
-            else:
-                scores[rate] = tried.result
-        if not scores:
-            raise CseError(tried.reason)
-        best = max(scores, key=scores.__getitem__)
-        _say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
-        return best
+
+def _train_again(models: Models, queries: Judged | None, systems: Sequence[str], notes: list[str]) -> Models:
+    """Train what was chosen on what chose too: judged queries, or held-out rows where rows are few."""
+    if queries is not None and systems[0] != BARE:
+        said, values = "judged queries chose", queries.training
+    elif models.kind == FEW_ROWS and models.held_out:
+        said, values = f"{models.held_out:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS
+    else:
+        return models
+    say(f"{said}: what they chose is trained again, on them too")
+    notes.append(f"{said}; what is measured and in the bundle was trained again, on them too")
+    return models.again(systems, values)
+
+
+def _plan(models: Models, systems: Sequence[str], asked: Mapping[str, Any], measuring: float) -> TrainingPlan:
+    """Return the plan; what it asks of this machine is forgotten if the budget is too short for any."""
+    train, paces = models.settings.train, {system: models.pace(system) for system in systems}
+
+    def plan() -> dict[str, Any]:
+        work = Workload(
+            models.kind,
+            {system: RUNGS[system].rates_for(models.kind, train.learning_rate) for system in systems},
+            paces,
+            measuring=measuring,
+            epochs=train.epochs,
+            steps=lambda epochs: steps_of(settings_with(models.settings, {"train.epochs": epochs}), models.data),
+            max_steps=train.max_steps,
+            selects=models.selects and models.kind != DOCUMENTS,
+        )
+        return asdict(make_plan(work, budget=asked["budget"], spent=seconds_on_record(models.folder)))
+
+    try:
+        return TypeAdapter(TrainingPlan).validate_python(models.ledger.run(PLAN, plan, of=asked).result)
+    except CseError:  # another attempt may find a machine that is less busy
+        models.ledger.forget(*(f"time {system}" for system in systems))
+        raise
 
 
 def _compared(systems: Sequence[System], before: str, after: str) -> list[Compared]:
@@ -309,7 +307,3 @@ def _compared(systems: Sequence[System], before: str, after: str) -> list[Compar
         for name in (before, after)
     ]
     return [one for _, _, found in comparisons(pair, before) for one in found]
-
-
-def _say(line: str) -> None:
-    click.echo(line, err=True)

@@ -15,8 +15,6 @@ from cse.errors import CseError
 from cse.settings.load import check_settings, set_key
 
 DEFAULT = Path("data/adapt")
-_UNITS = {"s": 1, "m": 60, "h": 3600}
-_MOST = 365 * 24 * 3600.0
 _EXAMPLES = """\b
 Examples:
   cse adapt manual/                                      a folder of Markdown, HTML or text files
@@ -32,34 +30,11 @@ If killed, run the same command again: it goes on where it was.
 """
 
 
-class Duration(click.ParamType):
-    """A time such as 90s, 45m or 2h, in seconds."""
-
-    name = "duration"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """Return seconds."""
-        if isinstance(value, int | float):
-            return float(value)
-        found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", value.strip())
-        if found is None:
-            self.fail(f"{value!r} is no time; write 90s, 45m or 2h", param, ctx)
-        seconds = float(found[1]) * _UNITS[found[2]]
-        if seconds > _MOST:
-            self.fail(f"{value[:30]!r} is more than a year; write 90s, 45m or 2h", param, ctx)
-        return seconds
-
-
-def _reading(own: dict[str, Any]) -> dict[str, Any]:
-    """Return how files are read, as far as it was given."""
-    keys = own.keys() & {"data.encoding", "data.score_range"}
-    tree: dict[str, Any] = {}
-    if not keys:
-        return {}
-    for key in keys:
-        set_key(tree, key, own[key])
-    data = check_settings(tree, where="--set").data
-    return {"encoding": data.encoding, "score_range": tuple(data.score_range)}
+def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> float:
+    found = re.fullmatch(r"(\d{1,6}(?:\.\d{1,6})?)([smh])", value.strip())
+    if found is None:
+        raise click.BadParameter(f"{value[:30]!r} is no time; write 90s, 45m or 2h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
 @click.command(epilog=_EXAMPLES)
@@ -74,14 +49,17 @@ def _reading(own: dict[str, Any]) -> dict[str, Any]:
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
-@click.option("--budget", type=Duration(), default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
+@click.option("--budget", callback=_seconds, default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option(
     "--shared-backbone/--own-backbone", default=None,
     help="Leave the backbone's weights alone, so that a bank serves many domains from one copy, or train the whole "
     "model too. Default: own with --labels, else shared.",
 )  # fmt: skip
 @click.option("--out", type=click.Path(path_type=Path), default=DEFAULT, show_default=True, help="Folder to work in.")
-@click.option("--again", is_flag=True, help="Start over if the folder has an adaptation to other text or settings.")
+@click.option(
+    "--again", is_flag=True,
+    help="If the folder has an adaptation to other text or settings, rename it (NAME-1, NAME-2, ...) and start over.",
+)  # fmt: skip
 @settings_options
 def adapt(
     sources: Sequence[Path],
@@ -114,56 +92,40 @@ def adapt(
 
     Ctrl-C ends the ladder: the best so far is measured and exported. The same command goes on from there.
     """
-    from cse.adapt.base import base_settings
-    from cse.adapt.look import look
-    from cse.data.prepare import given_path
-    from cse.outputs import Kind, check_folder, publish_folder
+    from cse.adapt.look import Reading, base_settings, look
 
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
-    own = parse_overrides(overrides)
-    columns = own.get("data.columns")
+    own, tree = parse_overrides(overrides), dict[str, Any]()
+    for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
+        set_key(tree, key, own[key])
+    data, columns = check_settings(tree, where="--set").data, own.get("data.columns")
     if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
         raise CseError(f"data.columns: a list of names such as [utterance,scenario], found {columns!r}")
     if text_column or label_column:
         if labels is None or columns is not None:
             raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
         columns = (text_column, label_column)
-    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, columns=columns, **_reading(own))
+    lowest, highest = data.score_range
+    reading = Reading(columns, data.encoding, (lowest, highest))
+    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, reading=reading)
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
-    settings, left = base_settings(params, found.settings | own, named=named)
-    if dev_queries is None and given_path(settings.data, "dev_path") is not None:  # it selects, by its own measure
-        settings, left = base_settings(params, found.settings | {"train.dev_measure": None} | own, named=named)
+    settings, left = base_settings(params, found.settings, own, named=named)
     if left:
         click.echo(left, err=True)
-    check_folder(out / "report", Kind.REPORT)
-    own_backbone = labels is not None if shared_backbone is None else not shared_backbone
 
     # mistakes so far are told in a second; torch alone takes longer
-    from cse.adapt.documents_index import index_documents
-    from cse.adapt.judged import Judged
-    from cse.adapt.report import change_tables, draw_ladder
-    from cse.adapt.run import Adaptation
-    from cse.adapt.summary import summary
-    from cse.report.page import make_report, write_report
+    from cse.adapt.run import adapt as run
+    from cse.adapt.verdict import summary, write_page
 
-    judged = None if dev_queries is None else Judged(settings.data, out)
-    adapted = Adaptation(settings, found, out, budget, own_backbone=own_backbone, judged=judged, again=again).run()
-    text = summary(adapted)
-    ladder = draw_ladder(adapted.ladder, settings.train.dev_measure or "Spearman")
-    report = make_report(
-        adapted.systems,
-        papers=False,
-        verdict=text,
-        proof=[ladder] if ladder else [],
-        further=change_tables(adapted),
+    own_backbone = labels is not None if shared_backbone is None else not shared_backbone
+    adapted = run(
+        settings, found, out, budget=budget, own_backbone=own_backbone, judged=dev_queries is not None, again=again
     )
-    with publish_folder(out / "report", Kind.REPORT) as folder:
-        write_report(report, folder)
+    text = summary(adapted)
+    write_page(adapted, text, settings.train.dev_measure or "Spearman")
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
-    if adapted.searched:
-        click.echo(index_documents(settings.data, out))
     if adapted.stopped:
         raise SystemExit(130)  # as at any Ctrl-C: the work is not done

@@ -14,7 +14,6 @@ from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.kept_vectors import keep_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 
@@ -34,7 +33,6 @@ class _OnnxEncoder(_Encoder, Protocol):
     def provider(self) -> str: ...
 
 
-@keep_vectors(None)  # each computes its own
 def check_parity(
     encoder: _Encoder,
     onnx: _OnnxEncoder,

@@ -35,6 +35,7 @@ from cse.model.post import QUERY_MAP, LinearMap
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords
 from cse.model.template import Template
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import NO_TEXTS, QUERY, check_room, role_for
 
@@ -55,7 +56,7 @@ class Encoder(nn.Module):
 
     Attributes:
         documents: the bare backbone, which embeds all but queries; None if its side is ``both``.
-        bare: whether it is a backbone that nothing trains, whose vectors may be kept (``cse.runtime.kept_vectors``).
+        kept: has the vectors of a backbone that nothing trains, alone or as ``documents``; None: each is computed.
     """
 
     tails: torch.Tensor
@@ -95,12 +96,10 @@ class Encoder(nn.Module):
         self.post: LinearMap | Flow | None = None
         self._decide_use(use or backbone.declared)
         self.check_side()
-        self.bare = False
+        self.kept: KeptVectors | None = None
         self.documents: Self | None = None
         if side == QUERY and isinstance(backbone, Backbone):
-            bare = type(self)(backbone, use=_use_of_documents(backbone, self.texts))
-            bare.bare = True
-            self.documents = bare  # type: ignore[assignment]
+            self.documents = type(self)(backbone, use=_use_of_documents(backbone, self.texts))  # type: ignore[assignment]
         self.eval()
 
     def _check_parts(self, cls: bool) -> None:

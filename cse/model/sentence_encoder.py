@@ -32,7 +32,6 @@ from cse.model.template import make_template
 from cse.runtime.bundle import is_bundle
 from cse.runtime.compatible import Compatible
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_prepared, prepare_sentences
-from cse.runtime.kept_vectors import kept
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 
@@ -111,7 +110,7 @@ class SentenceEncoder(Compatible, Encoder):
             side.train(was_training)
 
     def _embed_arrays(self, device: torch.device) -> Callable[[np.ndarray, np.ndarray, object], np.ndarray]:
-        """Return what embeds a batch ``(B, L)``; vectors of a backbone that nothing trains are kept."""
+        """Return what embeds a batch ``(B, L)``; of a backbone that nothing trains ``kept`` has its vectors."""
         with torch.no_grad(), self._products(device):
             constants = self.constants()
 
@@ -121,13 +120,13 @@ class SentenceEncoder(Compatible, Encoder):
             with torch.no_grad(), self._products(device), exact:
                 return self.embed(ids, mask, constants).float().cpu().numpy()
 
-        keeping = kept() if self.bare else None
+        kept = self.kept if self.adds_nothing else None
         of = f"{self.backbone.files.sha256} {self.pooler} {self.precision}"
 
         def embed_rows(ids_BL: np.ndarray, mask_BL: np.ndarray, _: object) -> np.ndarray:
-            if keeping is None:
+            if kept is None:
                 return compute(ids_BL, mask_BL)
-            return keeping.embed(of, self.dimension, ids_BL, mask_BL, compute)
+            return kept.embed(of, self.dimension, ids_BL, mask_BL, compute)
 
         return embed_rows
 
@@ -135,7 +134,7 @@ class SentenceEncoder(Compatible, Encoder):
         """Return what encodes texts in a role: this encoder, or the bare backbone if its query side is not for them."""
         if self.documents is None or role == QUERY:
             return self
-        self.documents.precision = self.precision
+        self.documents.precision, self.documents.kept = self.precision, self.kept
         documents: SentenceEncoder = self.documents
         return documents
 
@@ -224,13 +223,11 @@ def _exact_convolutions() -> AbstractContextManager[None]:
 def load_bare(
     name: str, revision: str = "main", max_length: int | None = None, texts: dict[str, str] | None = None
 ) -> SentenceEncoder:
-    """Load a backbone as group ``backbone`` of the settings says; its vectors are kept, see ``Encoder.bare``."""
+    """Load a backbone as group ``backbone`` of the settings says."""
     if is_word_file(Path(name)):
         return SentenceEncoder(load_words(find_words(name), None))
     backbone = load_backbone(find_backbone(name, revision))
-    encoder = SentenceEncoder(backbone.use_as(max_length=max_length, texts=texts))
-    encoder.bare = True
-    return encoder
+    return SentenceEncoder(backbone.use_as(max_length=max_length, texts=texts))
 
 
 def load_bare_backbone(folder: Path) -> SentenceEncoder:

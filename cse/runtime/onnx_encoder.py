@@ -21,7 +21,7 @@ from cse.runtime.compatible import Compatible
 from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.feed import INPUTS, feed, finish
-from cse.runtime.kept_vectors import kept
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, text_of
@@ -51,6 +51,7 @@ class OnnxEncoder(Compatible):
         kept_bytes: bytes of a bank's domains to keep in memory.
         name: what a bundle's only domain is called; empty: as its manifest says.
         graph: what computes instead of the folder's graph; None: that.
+        kept: vectors of a bare backbone that torch computed, which are read in place of computing them again.
 
     Attributes:
         bank: the domains; those of a bank may change at any time, a bundle has one.
@@ -75,6 +76,7 @@ class OnnxEncoder(Compatible):
         kept_bytes: int = KEPT_BYTES,
         name: str = "",
         graph: Graph | None = None,
+        kept: KeptVectors | None = None,
     ) -> None:
         self.path = Path(path)
         self.bank = Bank(self.path, kept_bytes, name=name)
@@ -92,9 +94,8 @@ class OnnxEncoder(Compatible):
         self.provider, self.provider_note = attached.provider, attached.note
         _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
-        kept_as = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them too
         exact = self.manifest.precision == "fp32" and self.provider != "openvino"
-        self._kept_as = kept_as if exact and self.manifest.documents else ""
+        self._kept = kept if exact and self.manifest.documents else None
         self._inputs = self._graph.inputs
         self._check_graph()
         try:
@@ -298,10 +299,10 @@ class OnnxEncoder(Compatible):
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
             return finish(self._run(graph, self._given(ids, mask, rows[: len(ids)])), rows[: len(ids)])
 
-        keeping = kept()
-        if keeping is None or not self._kept_as or any(row is not self.bank.bare for row in rows):
+        if self._kept is None or any(row is not self.bank.bare for row in rows):
             return compute(ids, mask)
-        return keeping.embed(self._kept_as, self.manifest.dimension, ids, mask, compute)
+        of = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them
+        return self._kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""

@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 
 from cse.runtime.encode import Prepared
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search.corpus import OWN, Columns, Document
 from cse.search.model import CorpusModel, hold_domains
@@ -46,6 +47,7 @@ class Choices:
         kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
             vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
             best; ``auto`` does so above 20,000 rows.
+        kept: vectors of a bare backbone that are there already; for this process.
     """
 
     columns: Columns = field(default_factory=Columns)
@@ -57,6 +59,7 @@ class Choices:
     changes: bool = False
     again: bool = False
     kind: Kind = "auto"
+    kept: KeptVectors | None = None
 
 
 class Made(NamedTuple):
@@ -79,7 +82,7 @@ class Maker:
 
     def __init__(self, model: CorpusModel, choices: Choices, schema: pa.Schema) -> None:
         self.model, self.choices, self.schema = model, choices, schema
-        self.encoder = OnnxEncoder(model.folder, provider=choices.provider, threads=choices.threads)
+        self.encoder = OnnxEncoder(model.folder, provider=choices.provider, threads=choices.threads, kept=choices.kept)
         hold_domains(self.encoder.bank, model.domains)
 
     def prepare(self, documents: Sequence[Document]) -> Ready:

@@ -25,6 +25,7 @@ from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, domain_of
 from cse.runtime.bundle import is_bundle, read_manifest
 from cse.runtime.domain import AUTO
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings
@@ -187,11 +188,13 @@ def evaluate_models(
     fast: bool = False,
     details: bool = False,
     done: Callable[[str, SuiteResults], object] | None = None,
+    kept: KeptVectors | None = None,
 ) -> dict[str, SuiteResults]:
     """Evaluate the given models one after the other.
 
     Args:
         models: checkpoint, bundle or backbone by printed name.
+        kept: has the vectors of their bare backbone.
     """
     banks: dict[Path, OnnxEncoder] = {}
     for model in models.values():
@@ -203,7 +206,7 @@ def evaluate_models(
         click.echo(f"warning: {line}", err=True)
     results, chosen = {}, choose_device(device)
     for name, model in models.items():
-        encoder = open_model(model, device=device, banks=banks)
+        encoder = open_model(model, device=device, banks=banks, kept=kept)
         click.echo(f"measuring {name}", err=True)
         results[name] = evaluate_suite(
             encoder,

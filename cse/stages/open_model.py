@@ -15,6 +15,7 @@ from cse.model.declared import check_model
 from cse.model.device import choose_device
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone
 from cse.runtime.bank import Bank, is_bank
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder, open_onnx
 from cse.settings.model import BackboneSettings
 
@@ -39,17 +40,24 @@ def bare_of(backbone: BackboneSettings) -> SentenceEncoder:
 
 
 def open_model(
-    model: str | BackboneOf, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
+    model: str | BackboneOf,
+    *,
+    device: str = "auto",
+    banks: dict[Path, OnnxEncoder] | None = None,
+    kept: KeptVectors | None = None,
 ) -> TextEncoder:
     """Open a checkpoint or bundle folder, a bank's domain (``BANK:NAME``), or a backbone by folder or hub id.
 
     Args:
         device: ``auto``, ``cpu``, ``cuda`` or ``openvino``; for a bundle, the execution provider.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
+        kept: has the vectors of the bare backbone.
     """
     if isinstance(model, BackboneOf):
         of = model.model
-        return (bare_of(of) if isinstance(of, BackboneSettings) else load_bare_backbone(of)).to(choose_device(device))
+        bare = bare_of(of) if isinstance(of, BackboneSettings) else load_bare_backbone(of)
+        bare.kept = kept
+        return bare.to(choose_device(device))
     check_model(model)
     onnx = open_onnx(model, device=device, banks=banks)
     if onnx is not None:
@@ -58,7 +66,9 @@ def open_model(
     notes = training_notes(folder)
     if notes:
         click.echo(f"{folder}: {notes}", err=True)
-    return SentenceEncoder.load(model).to(choose_device(device))
+    encoder = SentenceEncoder.load(model)
+    encoder.kept = kept
+    return encoder.to(choose_device(device))
 
 
 def each_domain(models: Mapping[str, str]) -> dict[str, str]:

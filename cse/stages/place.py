@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import click
+
 from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData, open_rows, source_file
 from cse.data.tasks.kinds import Task
 from cse.data.tasks.store import write_tasks
@@ -22,6 +24,7 @@ from cse.model.backbone import Backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import is_word_file
 from cse.model.static_words import StaticWords
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
 from cse.stages.corrupt import corrupt_stage
@@ -119,6 +122,8 @@ class Place:
         plots: Path | None = None,
         backbone: Backbone | StaticWords | None = None,
         watch: Watch | None = None,
+        kept: KeptVectors | None = None,
+        say: Callable[..., object] = click.echo,
     ) -> dict[str, Any]:
         """Train here, or resume a killed training of the same settings, rows and code.
 
@@ -126,6 +131,8 @@ class Place:
             plots: folder of its curves, if not the usual one.
             backbone: already open; None: open it.
             watch: returns who observes the training in place of the terminal and TensorBoard.
+            kept: has the vectors of the bare backbone.
+            say: prints what stage ``train`` says.
 
         Returns:
             Facts of the run, as stored in the checkpoint.
@@ -142,6 +149,8 @@ class Place:
             launch=partial(_watched, watch) if watch else launched,
             backbone=backbone,
             tokens=folders.tokens,
+            kept=kept,
+            say=say,
         )
 
     def dev(self) -> DevScore | None:

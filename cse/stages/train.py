@@ -19,6 +19,7 @@ from cse.model.device import environment
 from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from cse.process import only_one
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
@@ -50,6 +51,8 @@ def train_stage(
     launch: Callable[[Training], RunState] = launched,
     backbone: Backbone | StaticWords | None = None,
     tokens: Path | None = None,
+    kept: KeptVectors | None = None,
+    say: Callable[..., object] = click.echo,
 ) -> dict[str, Any]:
     """Train, or resume a killed run of the same settings, data and code, and publish the checkpoint.
 
@@ -57,6 +60,8 @@ def train_stage(
 
     Args:
         launch: runs the training and leaves the best weights in its encoder.
+        kept: has the vectors of the bare backbone, where it is the side of documents.
+        say: prints what is trained and what came of it.
 
     Returns:
         Facts of the run, as stored in the checkpoint; ``metrics`` has those for comparing runs.
@@ -70,34 +75,37 @@ def train_stage(
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
         folders = Folders(prepared, mined, corrupted, tokens)
-        training = open_training(settings, folders, scratch=scratch, backbone=backbone)
+        training = open_training(settings, folders, scratch=scratch, backbone=backbone, kept=kept)
         with only_one(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",
         ):
-            return _train(training, checkpoint, metrics, plots, launch)
+            return _train(training, checkpoint, metrics, plots, launch, say)
 
 
 def _train(
-    training: Training, checkpoint: Path, metrics: Path, plots: Path, launch: Callable[[Training], RunState]
+    training: Training,
+    checkpoint: Path,
+    metrics: Path,
+    plots: Path,
+    launch: Callable[[Training], RunState],
+    say: Callable[..., object],
 ) -> dict[str, Any]:
     settings, encoder, data, folder = training.settings, training.encoder, training.data, training.folder
-    _announce(training)
+    say(_announcement(training), err=True)
     results: dict[str, Any] = {}
     with naming(folder.path):
         if settings.train.parameters == "none":
             state = RunState()
             encoder.to(training.device)
-            added = count_parameters(encoder).trained or encoder.templates or settings.post.kind != "none"
-            encoder.bare = not added and encoder.pooler == encoder.backbone.pooling  # the backbone as it is
         else:
             if training.dev is None:
-                click.echo(
+                say(
                     "no dev pairs: keeping the last weights, not the best; set data.dev_path to select the best",
                     err=True,
                 )
             elif not training.objective.comparing:
-                click.echo(
+                say(
                     f"objective.{training.objective.first} compares no sentences: keeping the last weights, "
                     "regardless of the dev score",
                     err=True,
@@ -137,7 +145,7 @@ def _train(
     with publish_folder(checkpoint, Kind.CHECKPOINT) as target:
         save_checkpoint(encoder, target, facts)
     folder.remove()
-    click.echo(f"trained {counted(state.step, 'step')}{_outcome(results, post=settings.post.kind)}: {checkpoint}")
+    say(f"trained {counted(state.step, 'step')}{_outcome(results, post=settings.post.kind)}: {checkpoint}")
     return results
 
 
@@ -204,15 +212,14 @@ def _source(data: PreparedData, cleaned: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _announce(training: Training) -> None:
+def _announcement(training: Training) -> str:
     encoder = training.encoder
     counts = count_parameters(encoder)
-    click.echo(
+    return (
         f"{encoder.backbone.files.name}: training {counts.trained:,} weights "
         f"({100 * counts.trained / max(counts.backbone, 1):.2f} % of the backbone's {counts.backbone:,}), "
         f"pooler {encoder.pooler}, {rows_in_words(_rows(training))}, "
-        f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}",
-        err=True,
+        f"{training.device.type} {'bf16' if training.bf16 else 'fp32'}"
     )
 
 

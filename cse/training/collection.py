@@ -212,7 +212,7 @@ def collection_from(
     if most is not None and len(pairs.queries) > most:
         pairs = pairs.only(np.linspace(0, len(pairs.queries) - 1, most, dtype=np.int64))
     click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
-    bare = encoder.documents
+    bare = encoder.side_of(None)
     documents = document_vectors(bare, pairs.documents)
     queries = unit_vectors(bare, pairs.queries, role_for("query", bare.texts))
     return TaughtCollection(pairs, documents, queries, teach(pairs, queries, documents))

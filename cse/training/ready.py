@@ -29,6 +29,7 @@ from cse.model.device import choose_bf16, choose_device, is_out_of_memory
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import StaticWords
+from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
@@ -178,8 +179,12 @@ def open_training(
     scratch: Path,
     backbone: Backbone | StaticWords | None = None,
     folder: Path | None = None,
+    kept: KeptVectors | None = None,
 ) -> Training:
-    """Build everything a training needs, in the run's ``folder`` if a launcher has chosen one."""
+    """Build everything a training needs, in the run's ``folder`` if a launcher has chosen one.
+
+    ``kept`` has the vectors of the bare backbone, where it is the side of documents.
+    """
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
@@ -187,6 +192,7 @@ def open_training(
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)
+    encoder.kept = kept
     if settings.augment.repeat_words > 0 and isinstance(backbone, Backbone):
         _ = backbone.special_ids  # refuses a tokenizer without them
     set_widths(encoder, objective, settings.train)

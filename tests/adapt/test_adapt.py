@@ -13,16 +13,15 @@ from random import Random
 
 import pytest
 
-from cse.adapt.ladder import IN_WORDS
-from cse.adapt.made import remove
-from cse.adapt.plan import EVALUATIONS
+from cse.adapt.clock import EVALUATIONS
+from cse.adapt.ladder import RUNGS
 from cse.data.store import PreparedData
 from cse.evaluation.dev_facts import read_dev_curve
 from cse.ledger import Ledger
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import contents, write_params
+from tests.cli.workspace import write_params
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
 
@@ -94,7 +93,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
         for line in lines
         if line.strip().startswith(steps)
     }
-    assert IN_WORDS[shipped.partition("-")[0]] == max(tried, key=lambda words: tried[words]), (
+    assert RUNGS[shipped.partition("-")[0]].words == max(tried, key=lambda words: tried[words]), (
         "of equal ones the cheaper"
     )
     width = 4 if "head" in shipped else 32
@@ -102,7 +101,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, place):  # noqa: 
     assert (place / "out/summary.txt").read_text() in done.out
     again = cse(*LABELS, "--budget", "20s", "--out", "out")
     assert again.code == 0
-    assert "before training" in done.err and "before training" not in again.err, "nothing is trained again"
+    assert "training prompts" in done.err and "training" not in again.err, "nothing is trained again"
     assert again.out.splitlines()[-1] == done.out.splitlines()[-1]
     params = ("--params", "out/params.yaml")
     for command in ("prepare", "mine", "train"):
@@ -129,6 +128,7 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # 
     assert f"{share}: what they chose is trained again, on them too" in done.err
     assert f"note: {share}; what is measured and in the bundle was trained again, on them too" in done.out
     systems = json.loads((place / "out/ledger/choice.json").read_text())["result"]
+    systems = systems[:1] if "note: the budget is gone: " in done.out else systems  # on a busy machine
     runs = {path.name for path in (place / "out/runs").iterdir()}
     measured = {path.name for path in (place / "out/all_rows/records").iterdir()}
     assert measured == {"backbone"} | {run for run in runs if run.partition("-")[0] in systems}
@@ -143,10 +143,10 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # 
         assert cse("prepare", "--params", "out/params.yaml").code == 0
         assert PreparedData(place / "data/prepared").train["sent0"].unique().to_pylist() == trained_on
     again = cse(*command)
-    assert again.code == 0 and "before training" not in again.err, "nothing is trained again"
+    assert again.code == 0 and "training prompts" in done.err and "training" not in again.err, (
+        "nothing is trained again"
+    )
     assert again.out.strip() and done.out.endswith(again.out)
-    remove(place / "out")
-    assert not (place / "out").exists(), "an adaptation made all of it"
 
 
 @pytest.mark.slow
@@ -158,7 +158,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     done = cse("adapt", *arguments, "--budget", "20s", "--out", "out")
     assert done.code == 0, done.err
     assert "labels.csv (columns text, category): labelled texts" in done.err and "; beside them lines.txt" in done.err
-    assert "rows kept from lines.txt (view sentences" in done.out
+    assert "rows kept from lines.txt (view sentences" in done.err
     assert json.loads((place / "out/prepared/report.json").read_text())["more"]["lines"]["kept"] > 100
     record = json.loads((place / "out/runs/prompts-42/train.json").read_text())
     assert "dev_spearman" in record, "the pairs select"
@@ -168,16 +168,6 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     assert evaluated == [0, *range(length["eval_every"], length["steps"], length["eval_every"]), length["steps"]]
     assert len(evaluated) in (EVALUATIONS, EVALUATIONS + 1)
     assert "labels held out kNN:" in done.out, "labelled texts are held out to be measured"
-
-
-def test_another_adaptation_in_the_same_folder_is_refused(cse, place):  # noqa: F811
-    (place / "out").mkdir()
-    (place / "out/notes.txt").write_text("mine")
-    done = cse(*LABELS, "--out", "out")
-    assert (done.code, done.err.splitlines()[-1]) == (
-        2, "error: out: holds something else; name another folder with --out",
-    )  # fmt: skip
-    assert (place / "out/notes.txt").read_text() == "mine"
 
 
 @pytest.fixture
@@ -196,23 +186,13 @@ def test_other_text_is_another_adaptation(cse, place, pairs):  # noqa: F811
         stream.write("one more question,its answer\n")
     done = cse(*pairs)
     assert done.err.splitlines()[-1] == (
-        "error: out: the text changed since; name another folder with --out, or delete this adaptation with --again"
+        "error: out: the text changed since; name another folder with --out, or set this adaptation aside with --again"
     )
     again = cse(*pairs, "--again")
-    assert "from pairs.csv" in again.out
+    assert "from pairs.csv" in again.err
+    assert f"the earlier adaptation is in {place / 'out-1'} now; delete it when you no longer need it" in again.err
     assert again.err.splitlines()[-1].startswith("error: --budget: one training and its measures need ")
-    assert "step" not in again.err, "it is said before training"
-
-
-@pytest.mark.parametrize("record", ["mine", '{"entries": []}', '{"of": {"text": "other"}, "result": null}'])
-def test_again_deletes_nothing_that_it_did_not_make(cse, place, record):  # noqa: F811
-    (place / "out/ledger").mkdir(parents=True)
-    (place / "out/ledger/adaptation.json").write_text(record)
-    (place / "out/thesis.txt").write_text("mine")
-    done = cse(*LABELS, "--out", "out", "--again")
-    assert done.code == 2
-    assert "name another folder with --out" in done.err
-    assert contents(place / "out") == {"ledger/adaptation.json": record.encode(), "thesis.txt": b"mine"}
+    assert "training prompts" not in again.err, "it is said before training"
 
 
 def test_with_labels_a_head_is_what_a_short_budget_allows(cse, place):  # noqa: F811
@@ -228,8 +208,7 @@ def test_with_labels_a_head_is_what_a_short_budget_allows(cse, place):  # noqa: 
     ("arguments", "message"),
     [
         (("adapt", "--labels", "labels.csv", "--task", "labels.csv"), "--task and --labels: give one of them"),
-        (("adapt", "labels.csv", "--budget", f"{'9' * 20}h"), "'99999999999999999999h' is more than a year; write "),
-        (("adapt", "labels.csv", "--budget", f"{'9' * 400}s"), "is more than a year; write "),
+        (("adapt", "labels.csv", "--budget", f"{'9' * 20}h"), "'99999999999999999999h' is no time; write 90s, "),
         (
             ("adapt", "labels.csv", "-s", "train.parameters=none", "-s", "prompt.kind=none"),
             "train.parameters: none leaves nothing to adapt",
@@ -254,7 +233,7 @@ def test_a_search_three_seeds_and_full_fine_tuning(cse, place):  # noqa: F811
     assert "best of 3 learning rates (prompts)" in done.err and "best of 3 learning rates (full)" in done.err
     assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= {*ended}
     assert ended.index("choice") < min(n for n, name in enumerate(ended) if name.startswith("measure full"))
-    trained = [line for line in done.out.splitlines() if re.match("trained [1-9]", line)]
+    trained = [line for line in done.err.splitlines() if line.startswith("training ")]
     assert len(trained) == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
 
 

@@ -6,8 +6,7 @@ import json
 
 import pytest
 
-from cse.adapt.base import base_settings
-from cse.adapt.look import look, view_of_source
+from cse.adapt.look import Reading, base_settings, look, view_of_source
 from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import check_settings, set_key
@@ -87,6 +86,8 @@ def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, l
     many = chooses == "MAP"
     assert found.settings["train.learning_rate"] == (0.1 if many else 0.03)
     assert found.settings["data.hold_out"] == (0.1 if many else 0.2)
+    assert found.settings["train.distinct_batches"] is (labels >= 32), "fewer would not fill a batch"
+    assert ("objective.supervised_contrastive.weight" in found.settings) is (labels < 32)
 
 
 @pytest.mark.parametrize("texts", [5, 20])
@@ -100,14 +101,6 @@ def test_texts_with_two_labels_are_counted_however_many_rows_there_are(tmp_path,
         f"{tmp_path}/twice.csv (columns text, category): labelled texts: pairs within a label; "
         f"texts with two labels or more: 2 of {4 * texts}"
     )
-
-
-def test_many_labels_fill_batches_without_two_of_one(tmp_path):
-    rows = "".join(f"text {number},{number % 40}\n" for number in range(80))
-    found = look([], labels=write(tmp_path / "many.csv", f"text,category\n{rows}"))
-    assert found.settings["train.distinct_batches"] is True
-    assert "objective.nt_xent.weight" not in found.settings
-    assert "objective.supervised_contrastive.weight" not in found.settings
 
 
 @pytest.mark.parametrize(
@@ -130,25 +123,18 @@ def test_columns_of_any_name(tmp_path):
     text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
     write(tmp_path / "intents/train.csv", text)
     write(tmp_path / "intents/test.csv", text)
-    found = look([], labels=tmp_path / "intents", columns=("utterance", "scenario"))
+    found = look([], labels=tmp_path / "intents", reading=Reading(("utterance", "scenario")))
     assert found.settings["data.columns"] == ["utterance", "scenario"]
     assert found.told.startswith(f"{tmp_path}/intents/train.csv (columns utterance, scenario): labelled texts")
     usual = write(tmp_path / "a.csv", "sentence,intent,group\na,x,1\nb,x,1\nc,y,2\n")
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
-    assert look([], labels=usual, columns=(None, "group")).settings["data.columns"] == ["sentence", "group"]
+    assert look([], labels=usual, reading=Reading((None, "group"))).settings["data.columns"] == ["sentence", "group"]
     third = write(tmp_path / "three.csv", "q,a,same,other\nx,y,1,z\nz,w,0,z\n")
-    views = [look([third], columns=["q", "a", name]).view for name in ("same", "other")]
+    views = [look([third], reading=Reading(["q", "a", name])).view for name in ("same", "other")]
     assert views == ["pairs", "triplets"]
-    pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], columns=["q", "a"])
+    pairs = look([write(tmp_path / "p.csv", "q,a\nx,y\n")], reading=Reading(["q", "a"]))
     assert (pairs.view, pairs.settings["data.columns"]) == ("pairs", ["q", "a"])
-
-
-def test_text_in_another_encoding(tmp_path):
-    (tmp_path / "labels.csv").write_bytes("text;label\né;x\nü;x\nß;y\n".encode("cp1252"))
-    with pytest.raises(CseError, match=r"labels.csv:2: byte 0xe9 is not utf-8; set data.encoding"):
-        look([], labels=tmp_path / "labels.csv")
-    assert look([], labels=tmp_path / "labels.csv", encoding="cp1252").view == "categories"
 
 
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
@@ -157,23 +143,20 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
     with pytest.raises(CseError, match=r"n\.csv: no pair belongs together by its label \(1 labelled_negative\)"):
         look([write(tmp_path / "n.csv", head + "a,b,0\n")])
+    with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
+        look([write(tmp_path / "p.csv", head + "a,b,maybe\n")])
+    (tmp_path / "old.csv").write_bytes("sent0;sent1\né;x\n".encode("cp1252"))
+    assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).view == "pairs"
+    percent = write(tmp_path / "percent.csv", head.replace("label", "score") + "a,b,90\n")
+    assert look([percent], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
     scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
-
-
-def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made(tmp_path):
-    with pytest.raises(CseError, match=r"p\.csv:2: label 'maybe' is not one of"):
-        look([write(tmp_path / "p.csv", "sentence1,sentence2,label\na,b,maybe\n")])
-    scored = write(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,90\n")
-    with pytest.raises(CseError, match=r"s\.csv:2: score '90' is not a number from 0 to 5; .* data.score_range"):
-        look([scored])
-    assert look([scored], score_range=(0.0, 100.0)).view == "pairs"
 
 
 @pytest.mark.parametrize(
     ("columns", "says"),
     [
-        (None, r"no column 'text'.*name yours in --text-column or --label-column"),
+        (None, "no column text or sentence; the columns are utterance, scenario; give --text-column"),
         ((None, "scenario"), "no column text or sentence; the columns are utterance, scenario; give --text-column"),
         (("utterence", "scenario"), r"no column 'utterence' \(--text-column\); did you mean 'utterance'"),
         (["utterance"], "data.columns: labelled texts have two columns, text and label, not 1"),
@@ -182,7 +165,7 @@ def test_labels_of_pairs_that_cannot_be_told_are_refused_before_anything_is_made
 def test_columns_that_are_not_there(tmp_path, columns, says):
     file = write(tmp_path / "labels.csv", "utterance,scenario\na,x\nb,x\nc,y\n")
     with pytest.raises(CseError, match=says):
-        look([], labels=file, columns=columns)
+        look([], labels=file, reading=Reading(columns))
 
 
 def test_the_language_of_documents_is_found(tmp_path):
@@ -211,16 +194,11 @@ def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
     ],
 )
 def test_what_is_not_known_is_one_line(tmp_path, name, text, message):
+    with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
+        look([])
     path = write(tmp_path / name, text)
     with pytest.raises(CseError, match=message):
         look([path.parent if "/" in name else path])
-
-
-def test_nothing_to_adapt_to(tmp_path):
-    with pytest.raises(CseError, match="nothing to adapt to: name a file or folder of text"):
-        look([])
-    with pytest.raises(CseError, match="no such file or folder"):
-        look([tmp_path / "nowhere.txt"])
 
 
 def test_further_sources_are_trained_on_beside_the_first(tmp_path):
@@ -262,7 +240,7 @@ def place(tmp_path, monkeypatch):
 
 
 def test_what_another_run_left_is_told_and_not_taken(place):
-    settings, told = base_settings(PARAMS_FILE, {"data.view": "categories", "objective.energy_hinge.weight": 0.0})
+    settings, told = base_settings(PARAMS_FILE, {"data.view": "categories", "objective.energy_hinge.weight": 0.0}, {})
     usual = Settings()
     assert (settings.prompt, settings.train.epochs, settings.train.dev_measure) == (
         usual.prompt, usual.train.epochs, usual.train.dev_measure,
@@ -277,7 +255,7 @@ def test_what_another_run_left_is_told_and_not_taken(place):
 
 
 def test_a_file_that_was_named_is_taken_but_for_its_data(place):
-    settings, told = base_settings(PARAMS_FILE, {"train.epochs": 2, "data.view": "pairs"}, named=True)
+    settings, told = base_settings(PARAMS_FILE, {"data.view": "pairs"}, {"train.epochs": 2}, named=True)
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
@@ -285,14 +263,14 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
 
 def test_null_is_a_value_too(place):
     PARAMS_FILE.write_text("backbone: {max_length: 40}\ntrain: {max_steps: 7, row_groups: null}\n")
-    settings, told = base_settings(PARAMS_FILE, {"backbone.max_length": None, "train.max_steps": None})
+    settings, told = base_settings(PARAMS_FILE, {}, {"backbone.max_length": None, "train.max_steps": None})
     assert (settings.backbone.max_length, settings.train.max_steps, told) == (None, None, None)
 
 
 def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
-    settings, told = base_settings(PARAMS_FILE, {})
+    settings, told = base_settings(PARAMS_FILE, {}, {})
     assert (settings, told) == (Settings(), None)
     monkeypatch.chdir(tmp_path)
-    assert base_settings(PARAMS_FILE, {}) == (Settings(), None), "no file is needed"
+    assert base_settings(PARAMS_FILE, {}, {}) == (Settings(), None), "no file is needed"
     with pytest.raises(CseError, match="no such file"):
-        base_settings(PARAMS_FILE, {}, named=True)
+        base_settings(PARAMS_FILE, {}, {}, named=True)

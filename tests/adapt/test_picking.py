@@ -6,6 +6,7 @@ import csv
 
 import pytest
 
+from cse.adapt.ladder import FEW_ROWS, LABELS
 from cse.adapt.models import Models
 from cse.data.store import PreparedData
 from cse.data.tasks.store import OWN, open_dev, open_tasks
@@ -14,10 +15,12 @@ from cse.settings import Settings
 from cse.settings.load import settings_with
 
 
-@pytest.fixture
-def made(tmp_path, tiny_folders):
-    """Models of labelled texts, a fifth of which is held out to choose, and a fifth to measure."""
-    path = tmp_path / "labels.csv"
+@pytest.mark.parametrize("kind", [LABELS, FEW_ROWS])
+def test_what_picks_does_not_compare_and_where_last_weights_are_kept_nothing_picks(
+    tmp_path, tiny_folders, monkeypatch, kind
+):
+    """A fifth of the labelled texts is held out to choose, and a fifth to measure."""
+    path, out, compared = tmp_path / "labels.csv", tmp_path / "out", []
     with path.open("w", newline="", encoding="utf-8") as stream:
         csv.writer(stream).writerows([("text", "label"), *((f"text {n}", f"label {n % 3}") for n in range(120))])
     values = {
@@ -25,35 +28,19 @@ def made(tmp_path, tiny_folders):
         "data.dev": "own", "objective.energy_hinge.weight": 0.0, "train.dev_measure": "MAP",
         "backbone.name": str(tiny_folders["bert"]), "train.device": "cpu", "evaluation.device": "cpu",
     }  # fmt: skip
-
-    def make(keeps_last: bool) -> Models:
-        settings, out = settings_with(Settings(), values), tmp_path / f"out-{keeps_last}"
-        models = Models(settings, out, Ledger(out / "ledger"), out, keeps_last=keeps_last)
-        models.prepare()
-        return models
-
-    return make
-
-
-def test_what_picks_does_not_compare(made, monkeypatch):
-    models, compared = made(keeps_last=False), []
+    models = Models(settings_with(Settings(), values), out, Ledger(out / "ledger"), kind)
+    models.prepare()
     monkeypatch.setattr(
         "cse.adapt.models.score_dev", lambda encoder, task, *_: compared.append(task) or type("Dev", (), {"value": 1.0})
     )
     models.train("backbone", models.settings_of("backbone"))
     held_out, seen = (open_dev(PreparedData(each.prepared)) for each in (models.data, models.trained_on))
     (task,) = compared
-    assert sorted(seen.test + task.test) == sorted(held_out.test) and min(len(seen.test), len(task.test)) >= 8
-    assert seen.reference == task.reference == held_out.reference
     assert models.selects and not open_tasks(PreparedData(models.trained_on.prepared), OWN)
-    assert models.ladder.rungs["backbone"].devs == [1.0]
-
-
-def test_where_last_weights_are_kept_nothing_picks_and_all_compare(made, monkeypatch):
-    models, compared = made(keeps_last=True), []
-    monkeypatch.setattr(
-        "cse.adapt.models.score_dev", lambda encoder, task, *_: compared.append(task) or type("Dev", (), {"value": 1.0})
-    )
-    models.train("backbone", models.settings_of("backbone"))
-    assert open_dev(PreparedData(models.trained_on.prepared)) is None
-    assert compared[0].test == open_dev(PreparedData(models.data.prepared)).test
+    assert models.ladder.tried["backbone"].devs == [1.0]
+    assert task.reference == held_out.reference
+    if kind == FEW_ROWS:
+        assert seen is None and task.test == held_out.test
+    else:
+        assert sorted(seen.test + task.test) == sorted(held_out.test) and min(len(seen.test), len(task.test)) >= 8
+        assert seen.reference == held_out.reference

@@ -8,12 +8,13 @@ from dataclasses import asdict, replace
 import pytest
 from pydantic import TypeAdapter
 
-from cse.adapt.ladder import FULL, PROMPTS
-from cse.adapt.plan import Length, Pace, TrainingPlan, Workload, make_plan, rates_of
+from cse.adapt.clock import Length, Pace, TrainingPlan, Workload, make_plan
+from cse.adapt.ladder import FEW_ROWS, FULL, LABELS, PROMPTS, RUNGS, TEXT
 from cse.errors import CseError
 
 # a training takes 100 s for each epoch, measuring a model 30 s
 WORK = Workload(
+    TEXT,
     {PROMPTS: (0.1, 0.3, 0.03, 1.0)},
     {PROMPTS: Pace(0, 1, 0)},
     measuring=30,
@@ -65,12 +66,12 @@ def test_full_fine_tuning_is_counted_with_its_own_pace(left, plan):
     ],
 )
 def test_with_labels_four_epochs_come_before_a_second_seed_and_rates_last(left, rates, seeds, epochs):
-    assert planned(replace(WORK, labelled=True), left) == (rates, seeds, epochs)
+    assert planned(replace(WORK, kind=LABELS), left) == (rates, seeds, epochs)
 
 
 def test_few_labelled_rows_have_more_epochs():
     """Ten steps of 1 s an epoch: twelve epochs before a second seed, sixty at most."""
-    few = replace(WORK, labelled=True, steps=lambda epochs: 10 * epochs)
+    few = replace(WORK, kind=LABELS, steps=lambda epochs: 10 * epochs)
     assert planned(few, 150) == (1, 1, 12)
     assert planned(few, 299) == (2, 1, 24)
     assert planned(few, 100_000) == (4, 3, 60)
@@ -86,7 +87,7 @@ def test_few_labelled_rows_have_more_epochs():
     ],
 )
 def test_few_labelled_rows_are_trained_on_twice_and_try_no_rates(left, rates, seeds, epochs):
-    few = replace(WORK, labelled=True, few=True, steps=lambda epochs: 10 * epochs)
+    few = replace(WORK, kind=FEW_ROWS, steps=lambda epochs: 10 * epochs)
     assert planned(few, left) == (rates, seeds, epochs)
     with pytest.raises(CseError, match="need 50 seconds here"):
         make_plan(few, budget=49, spent=0)
@@ -152,7 +153,7 @@ def test_what_the_budget_did_not_allow_is_noted():
 
 
 def test_the_rate_of_the_settings_is_tried_first():
-    assert rates_of("sentences", PROMPTS, 0.05)[:2] == (0.05, 0.01)
-    assert rates_of("categories", PROMPTS, 0.3) == (0.3, 0.1, 0.2, 0.05)
-    assert rates_of("categories", FULL, 0.3) == (2e-4, 5e-4, 5e-5)
-    assert rates_of("categories", FULL, 0.3, few=True) == (5e-5, 1e-4)
+    assert RUNGS[PROMPTS].rates_for(TEXT, 0.05)[:2] == (0.05, 0.01)
+    assert RUNGS[PROMPTS].rates_for(LABELS, 0.3) == (0.3, 0.1, 0.2, 0.05)
+    assert RUNGS[FULL].rates_for(LABELS, 0.3) == (2e-4, 5e-4, 5e-5), "which is for prompts"
+    assert RUNGS[FULL].rates_for(FEW_ROWS, 0.3) == (5e-5, 1e-4)

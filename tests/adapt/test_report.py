@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse.adapt.ladder import BARE, FULL, HEAD, PROMPTS, Ladder
-from cse.adapt.report import MOST, change_tables, draw_ladder
+from cse.adapt.verdict import MOST, change_tables, draw_ladder
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import write_tasks

@@ -11,9 +11,22 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cse.adapt.ladder import BARE, FULL, FULL_HEAD, HEAD, PROMPTS, PROMPTS_HEAD, QUERY_MAP, QUERY_PROMPTS, Ladder
+from cse.adapt.ladder import (
+    BARE,
+    DOCUMENTS,
+    FULL,
+    FULL_HEAD,
+    HEAD,
+    LABELS,
+    PROMPTS,
+    PROMPTS_HEAD,
+    QUERY_MAP,
+    QUERY_PROMPTS,
+    Ladder,
+    Tried,
+)  # fmt: skip
 from cse.adapt.run import Adapted
-from cse.adapt.summary import summary
+from cse.adapt.verdict import summary
 from cse.evaluation.comparison import STS, Compared, Comparison
 from cse.report.systems import System
 
@@ -33,10 +46,15 @@ def said(*won: Compared, main: tuple[str, str] | None = MAIN, full: tuple[Compar
     ladder = Ladder()
     for system, dev in ((BARE, 50.0), (PROMPTS, 70.0), (FULL, 60.0)):
         ladder.add(system, system, dev, seconds=3)
-    other = ladder.rungs[FULL] if full else None
-    chosen = ladder.rungs[PROMPTS]
-    found = Adapted(Path("out"), [], main, ladder, chosen, list(won), other, list(full), PROMPTS, 60, [], dev=70.0)
-    return summary(found).splitlines()
+    other = ladder.tried[FULL] if full else None
+    chosen = ladder.tried[PROMPTS]
+    facts = {"won": list(won), "other": other, "others": list(full), "model": PROMPTS, "dev": 70.0}
+    return summary(adapted(ladder, chosen, main=main, **facts)).splitlines()
+
+
+def adapted(ladder: Ladder, chosen: Tried, **facts) -> Adapted:
+    nothing = {"systems": [], "won": [], "other": None, "others": [], "notes": [], "kind": LABELS}
+    return Adapted(folder=Path("out"), ladder=ladder, chosen=chosen, seconds=60, **(nothing | facts))
 
 
 def test_where_a_regression_on_the_bare_vectors_is_as_good_it_says_so():
@@ -124,8 +142,8 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
     ladder = Ladder()
     ladder.add(BARE, BARE, 50.0, seconds=3)
     ladder.add(FULL, "full-42", 60.0, seconds=3)
-    bare, full = ladder.rungs.values()
-    fell = Adapted(Path("out"), [], MAIN, ladder, full, [one("kNN", -1.0, -3)], None, [], BARE, 60, [])
+    bare, full = ladder.tried.values()
+    fell = adapted(ladder, full, main=MAIN, won=[one("kNN", -1.0, -3)], model=BARE)
     lines = summary(fell).splitlines()
     assert lines[0] == "It did not help: intents kNN fell by 1.00."
     assert "in the bundle: the bare backbone, since full fine-tuning did worse" in lines
@@ -175,9 +193,9 @@ def searched(difference: float, *, model: str = QUERY_MAP, dev: float | None = N
 
     won = [one("nDCG@10", difference, 3 if difference > 0 else -0.5, "cacm")]
     systems = [system(BARE, values), system(QUERY_MAP, after)]
-    chosen = ladder.rungs[QUERY_MAP]
-    found = Adapted(Path("out"), systems, SEARCH, ladder, chosen, won, None, [], model, 60, [], searched=True)
-    return summary(found).splitlines()
+    chosen = ladder.tried[QUERY_MAP]
+    facts = {"main": SEARCH, "won": won, "model": model, "kind": DOCUMENTS, "systems": systems}
+    return summary(adapted(ladder, chosen, **facts)).splitlines()
 
 
 def test_a_search_is_told_by_vectors_words_and_both():
@@ -223,16 +241,12 @@ def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
     ],
 )  # fmt: skip
 def test_the_best_on_held_out_rows_and_of_equal_ones_the_cheaper(devs, chosen, other):
-    made = ladder(**devs)
-    found = made.chosen()
-    assert found.system == chosen
-    rest = made.other_kind(found)
-    assert (rest and rest.system) == other
+    assert ladder(**devs).choice() == [chosen, *([other] if other else [])]
 
 
 def test_the_model_of_the_best_seed_is_the_one_to_ship():
-    rung = ladder(prompts=(60.0, 71.5, 71.5)).rungs[PROMPTS]
+    rung = ladder(prompts=(60.0, 71.5, 71.5)).tried[PROMPTS]
     assert rung.best == "prompts-43"
     assert ladder(head=80.0, prompts=(60.0, 71.5)).dev_of("prompts-42") == 60.0, "a model's own score, no other's"
     assert str(rung) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
-    assert str(ladder(head=None).rungs[HEAD]) == "a head on the bare backbone: no dev score, 3 s"
+    assert str(ladder(head=None).tried[HEAD]) == "a head on the bare backbone: no dev score, 3 s"

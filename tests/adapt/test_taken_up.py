@@ -12,8 +12,8 @@ import pytest
 
 from cse import ledger
 from cse.adapt import models as making
-from cse.adapt.made import open_ledger
-from cse.adapt.plan import Pace
+from cse.adapt.clock import Pace
+from cse.adapt.run import open_ledger
 from cse.errors import CseError
 from cse.ledger import Ledger
 from cse.outputs import Kind, publish_folder
@@ -135,36 +135,54 @@ def test_a_plan_is_kept_and_not_bent(tmp_path):
     out = tmp_path / "out"
     opened(out, budget=1).run("prepare", lambda: None)
     opened(out, budget=2).run("plan", lambda: {"seeds": 3, "rates": {}}, of={"budget": 2})
-    with pytest.raises(CseError, match=r"out: budget was 2 and is 3 now; name another folder with --out, or delete "):
+    with pytest.raises(CseError, match=r"out: budget was 2 and is 3 now; name another folder with --out, or set this "):
         opened(out, budget=3)
     assert opened(out, budget=2).names() == ["adaptation", "plan", "prepare"]
-    assert opened(out, budget=3, again=True).names() == ["adaptation"]
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_again_renames_the_whole_folder_and_deletes_nothing(tmp_path, capsys, linked):
+    out = there = tmp_path / "out"
+    if linked:
+        there = tmp_path / "elsewhere"
+        there.mkdir()
+        out.symlink_to(there)
+    for seed in range(3):
+        opened(out, again=True, **{"train.seed": seed}).run("prepare", lambda: None)
+        opened(out, again=True, **{"train.seed": seed})
+        assert sorted(path.name for path in there.parent.glob(f"{there.name}*")) == [
+            there.name, *(f"{there.name}-{number}" for number in range(1, seed + 1))
+        ], "the same adaptation goes on"  # fmt: skip
+        (out / "thesis.txt").write_text(f"{seed}")
+    said = capsys.readouterr().err
+    assert f"the earlier adaptation is in {there}-1 now; delete it when you no longer need it\n" in said
+    assert [(tmp_path / f"{there.name}-{n}/thesis.txt").read_text() for n in (1, 2)] == ["0", "1"]
+    assert Ledger(tmp_path / f"{there.name}-2/ledger").names() == ["adaptation", "prepare"]
 
 
 def test_what_makes_it_another_adaptation_is_said(tmp_path):
-    out = tmp_path / "out"
-    opened(out)
-    with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
-        opened(out, **{"train.seed": 7})
-    with pytest.raises(CseError, match=r"out: backbone\.texts\.query was absent and is find: +now; "):
-        opened(out, **{"backbone.texts": {"query": "find: "}})
-
-
-def test_other_weights_in_the_same_folder_are_another_adaptation(tmp_path):
     out, backbone = tmp_path / "out", {"backbone.name": str(make_backbone_folder(tmp_path / "bert", "bert", seed=1))}
     opened(out, **backbone)
     opened(out, **backbone)
+    with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
+        opened(out, **backbone, **{"train.seed": 7})
+    with pytest.raises(CseError, match=r"out: backbone\.texts\.query was absent and is find: +now; "):
+        opened(out, **backbone, **{"backbone.texts": {"query": "find: "}})
     make_backbone_folder(tmp_path / "bert", "bert", seed=2)
     with pytest.raises(CseError, match=r"out: the backbone's files changed since; "):
         opened(out, **backbone)
 
 
-@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"3", b"[]", b"{}", b"[" * 100_000])
-def test_a_damaged_record_is_one_line(tmp_path, damaged):
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"[]", b"{}", b"[" * 100_000, b'{"of": {}}'])
+def test_what_is_no_adaptation_is_refused_and_stays(tmp_path, again, damaged):
     out = tmp_path / "out"
-    opened(out)
+    (out / "ledger").mkdir(parents=True)
+    (out / "notes.txt").write_text("mine")
+    with pytest.raises(CseError, match=r"out: holds something else; name another folder with --out$"):
+        opened(out, again=again)
     (out / "ledger/adaptation.json").write_bytes(damaged)
-    for again in (False, True):
-        with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
-            opened(out, again=again)
-    assert (out / "ledger/adaptation.json").read_bytes() == damaged
+    with pytest.raises(CseError, match=r"adaptation\.json: .*; name another folder with --out$"):
+        opened(out, again=again)
+    assert contents(out) == {"notes.txt": b"mine", "ledger/adaptation.json": damaged}
+    assert {path.name for path in tmp_path.iterdir()} == {"out", "text.txt"}

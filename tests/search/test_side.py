@@ -8,7 +8,7 @@ import shutil
 import numpy as np
 import pytest
 
-from cse.adapt.documents_index import index_documents
+from cse.adapt.documents import index_documents
 from cse.export.as_domain import make_domain
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
