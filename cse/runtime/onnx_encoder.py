@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tokenizers import Tokenizer
 from cse.errors import CseError, error_line
 from cse.runtime.bank import Bank, Chosen
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
+from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.domain import Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared
 from cse.runtime.file_cache import KEPT_BYTES
@@ -124,6 +126,21 @@ class OnnxEncoder(OfDomains):
             show_progress_bar=show_progress_bar,
             dimensions=dimensions,
         )
+
+    @cached_property
+    def classifier(self) -> Classifier | None:
+        """The classifier of a bundle made of labelled texts; None where there is none."""
+        return read_classifier(self.path, self.manifest.dimension)
+
+    def classify(self, sentences: Sequence[str], batch_size: int | None = None) -> list[Told]:
+        """Return the likeliest label of each text, its probability, and whether that is enough to call it known.
+
+        Raises:
+            CseError: the bundle was not made of labelled texts.
+        """
+        if self.classifier is None:
+            raise CseError(f"{self.path}: no classifier; export a model with labelled texts, see `cse adapt --labels`")
+        return self.classifier.classify(np.asarray(self.encode(sentences, batch_size, normalize=True)))
 
     def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.

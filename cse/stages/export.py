@@ -7,16 +7,15 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
 from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
-from cse.data.tasks.store import OWN, TEST, open_tasks
+from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError
-from cse.evaluation.labels import class_means
+from cse.evaluation.classifier import Rows, fit_classifier, name_in_words
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bank import SENTENCES
@@ -24,12 +23,11 @@ from cse.export.bundle import write_bundle
 from cse.export.int8 import CALIBRATED
 from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
-from cse.files import write_json
 from cse.model.checkpoint import identity_of
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
-from cse.runtime.bundle import CLASSES
+from cse.runtime.classifier import Classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 from cse.settings import Settings
@@ -93,8 +91,9 @@ def export_stage(
         if data is not None and options.precision != "fp32":
             scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
             draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
-        for task in of_kind([] if data is None else open_tasks(data, OWN), LabelledTexts)[:1]:
-            write_json(draft.folder / CLASSES, classes_of(onnx, task))
+        if data is not None and (classifier := classifier_of(onnx, data)) is not None:
+            classifier.write(draft.folder)
+            click.echo(f"classifier of {classifier.facts}")
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
@@ -157,11 +156,22 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     return {"score_loss": loss}
 
 
-def classes_of(onnx: OnnxEncoder, task: LabelledTexts) -> dict[str, list[Any]]:
-    """Return the ``labels`` of a task's reference rows and the ``means`` of their vectors in a bundle, unit length."""
-    vectors = np.asarray(onnx.encode(task.reference, normalize=True))
-    labels, means = class_means(vectors, np.array(task.reference_label))
-    return {"labels": labels.tolist(), "means": np.round(means, 6).tolist()}
+def classifier_of(onnx: OnnxEncoder, data: PreparedData) -> Classifier | None:
+    """Return the classifier of labelled texts in a bundle's own vectors; None where there are none.
+
+    Held-out rows calibrate it where there are any; the rows that measure the user's task never do.
+    """
+    held = of_kind(open_tasks(data, DEV), LabelledTexts)[:1]
+    for task in held or of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
+        labels = sorted({*task.reference_label})
+
+        def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
+            return Rows(np.asarray(onnx.encode(texts, normalize=True)), list(labels))
+
+        names = rows([name_in_words(label) for label in labels], labels)
+        apart = rows(task.test, task.test_label) if held else None
+        return fit_classifier(rows(task.reference, task.reference_label), names, apart)
+    return None
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

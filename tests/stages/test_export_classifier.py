@@ -1,9 +1,9 @@
-"""Stage ``export`` leaves the class means of labelled texts with a bundle, in the vectors of that bundle."""
+"""Stage ``export`` leaves a classifier of labelled texts with a bundle, of the vectors of that bundle."""
 
 from __future__ import annotations
 
-import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,9 +11,10 @@ import pytest
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_tasks, write_tasks
 from cse.errors import CseError
-from cse.evaluation.labels import class_mean_labels
+from cse.evaluation.classifier import Rows, fit_classifier
 from cse.export.mix import mixed_texts
-from cse.runtime.bundle import CLASSES, verify
+from cse.runtime.bundle import verify
+from cse.runtime.classifier import CLASSIFIER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.export import export_stage, sentences_for_parity, sentences_for_ranges
 from tests.pages.blocks import run_by
@@ -38,32 +39,44 @@ def exported(models, data, settings, tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
-def test_the_class_means_are_those_of_the_bundle_in_its_precision(exported, precision):
+def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, precision):
     folder, task = exported(precision), labelled()
-    found = json.loads((folder / CLASSES).read_text())
-    assert found["labels"] == ["four", "one", "three", "two"]
     encoder = OnnxEncoder(folder, provider="cpu")
-    vectors = encoder.encode(task.reference, normalize=True).astype(np.float64)
-    means = np.stack([vectors[np.array(task.reference_label) == label].mean(axis=0) for label in found["labels"]])
-    np.testing.assert_allclose(found["means"], means / np.linalg.norm(means, axis=1, keepdims=True), atol=2e-6)
+    assert encoder.classifier.facts.labels == ["four", "one", "three", "two"]
+    vectors = encoder.encode(task.reference, normalize=True)
+    names = encoder.encode(["four", "one", "three", "two"], normalize=True)
+    expected = fit_classifier(Rows(vectors, task.reference_label), Rows(names, ["four", "one", "three", "two"]))
+    np.testing.assert_allclose(encoder.classifier.weight, expected.weight, rtol=1e-4, atol=1e-5)
     test = encoder.encode(task.test, normalize=True)
-    nearest = np.array(found["labels"])[(test @ np.array(found["means"]).T).argmax(axis=1)]
-    measured = class_mean_labels(test, vectors, np.array(task.reference_label))
-    np.testing.assert_array_equal(nearest, measured)
+    assert [told.label for told in encoder.classify(task.test)] == [told.label for told in expected.classify(test)]
 
 
-def test_they_are_sealed_with_the_bundle_and_the_page_routes_by_them(exported, tmp_path, monkeypatch, capsys):
+def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, monkeypatch, capsys):
     folder = exported()
     verify(folder)
     monkeypatch.chdir(tmp_path)
-    text, label = labelled().test[0], labelled().test_label[0]
+    text = labelled().test[0]
     capsys.readouterr()
     exec(BLOCK.text.replace("I have lost my card", text), {})
-    first, second = capsys.readouterr().out.splitlines()
-    assert first.startswith(f"{text} {label} ") and second.startswith("how many dollars for a euro? ")
-    (folder / CLASSES).write_text((folder / CLASSES).read_text().replace("four", "five"))
-    with pytest.raises(CseError, match=r"classes\.json"):
+    facts, first, second = capsys.readouterr().out.splitlines()
+    assert (
+        facts.startswith("4 labels")
+        and first.startswith(f"{text} ")
+        and second.startswith("how many dollars for a euro? ")
+    )
+    data = (folder / CLASSIFIER).read_bytes()
+    (folder / CLASSIFIER).write_bytes(data.replace(b"four", b"five"))
+    with pytest.raises(CseError, match=r"classifier\.safetensors"):
         verify(folder)
+
+
+def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, data, settings, tmp_path):
+    prepared, task = shutil.copytree(data["sentences"], tmp_path / "prepared"), labelled()
+    held = replace(task, name="held out", test=task.reference[:5], test_label=task.reference_label[:5])
+    held = replace(held, reference=task.reference[5:], reference_label=task.reference_label[5:])
+    write_tasks(prepared, dev=held, test=open_tasks(PreparedData(prepared), TEST), own=[task])
+    export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
+    assert OnnxEncoder(tmp_path / "bundle").classifier.facts.rows == 5
 
 
 @pytest.mark.parametrize("scored", [True, False])
@@ -81,4 +94,4 @@ def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
 
 def test_a_bundle_of_text_without_labels_has_none(models, data, settings, tmp_path):
     export_stage(settings(), model=models["bert"], prepared=data["sentences"], metrics=(), bundle=tmp_path / "bundle")
-    assert not (tmp_path / "bundle" / CLASSES).exists()
+    assert OnnxEncoder(tmp_path / "bundle").classifier is None
