@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 import warnings
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,6 +178,13 @@ def temperature(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
     return float(np.exp(minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").x))
 
 
+def calibration_error(chance_N: NDArray[np.floating[Any]], right_N: NDArray[np.bool_]) -> float:
+    """Return the expected calibration error (Naeini et al. 2015) of the likeliest labels, from 0 to 1."""
+    place = np.minimum((chance_N * _BINS).astype(np.int64), _BINS - 1)
+    gaps = np.bincount(place, right_N, _BINS) - np.bincount(place, chance_N, _BINS)
+    return float(np.abs(gaps).sum() / len(right_N))
+
+
 def _judged(logit_NC: NDArray[np.float64], own: NDArray[np.int64], of: ClassifierFacts) -> ClassifierFacts:
     """Return what rows say that a classifier never saw; each half of them at the other half's temperature."""
     from scipy.special import softmax
@@ -186,13 +193,11 @@ def _judged(logit_NC: NDArray[np.float64], own: NDArray[np.int64], of: Classifie
     for one, other in ((half, ~half), (~half, half)):
         chance[one] = softmax(logit_NC[one] / temperature(logit_NC[other], own[other]), axis=1).max(axis=1)
     right = logit_NC.argmax(axis=1) == own
-    place = np.minimum((chance * _BINS).astype(np.int64), _BINS - 1)
-    error = sum(abs(right[place == one].sum() - chance[place == one].sum()) for one in range(_BINS)) / len(own)
     return replace(
         of,
         rows=len(own),
         accuracy=float(right.mean()),
-        calibration_error=float(error),
+        calibration_error=calibration_error(chance, right),
         threshold=round(float(np.quantile(chance, FALSE_ALARMS)), 4),
         false_alarms=FALSE_ALARMS,
     )
