@@ -11,10 +11,11 @@ from pathlib import Path
 import click
 import numpy as np
 
+from cse.data.shape import read_rows
 from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
-from cse.errors import CseError
+from cse.errors import CseError, nearest
 from cse.evaluation.classifier import Rows, fit_classifier, name_in_words
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
@@ -51,11 +52,13 @@ def export_stage(
     prepared: Path | None = PREPARED,
     metrics: tuple[Path, ...] = (METRICS / "train.json", METRICS / "evaluation.json"),
     bundle: Path = BUNDLE,
+    label_names: Path | None = None,
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle.
 
     Args:
         prepared: where the sentences are; None: a few of our own, which say too little of a rounded graph.
+        label_names: table of texts that describe labels, with their labels; None: the labels themselves, in words.
     """
     check_folder(bundle, Kind.BUNDLE)
     encoder, options = open_with_torch(model), settings.export
@@ -91,7 +94,7 @@ def export_stage(
         if data is not None and options.precision != "fp32":
             scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
             draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
-        if data is not None and (classifier := classifier_of(onnx, data)) is not None:
+        if data is not None and (classifier := classifier_of(onnx, data, label_names)) is not None:
             classifier.write(draft.folder)
             click.echo(f"classifier of {classifier.facts}")
     click.echo(
@@ -156,10 +159,13 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     return {"score_loss": loss}
 
 
-def classifier_of(onnx: OnnxEncoder, data: PreparedData) -> Classifier | None:
+def classifier_of(onnx: OnnxEncoder, data: PreparedData, label_names: Path | None = None) -> Classifier | None:
     """Return the classifier of labelled texts in a bundle's own vectors; None where there are none.
 
     Held-out rows calibrate it where there are any; the rows that measure the user's task never do.
+
+    Args:
+        label_names: see ``export_stage``.
     """
     held = of_kind(open_tasks(data, DEV), LabelledTexts)[:1]
     for task in held or of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
@@ -168,10 +174,20 @@ def classifier_of(onnx: OnnxEncoder, data: PreparedData) -> Classifier | None:
         def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
             return Rows(np.asarray(onnx.encode(texts, normalize=True)), list(labels))
 
-        names = rows([name_in_words(label) for label in labels], labels)
+        names = rows(*names_of(labels, label_names))
         apart = rows(task.test, task.test_label) if held else None
         return fit_classifier(rows(task.reference, task.reference_label), names, apart)
     return None
+
+
+def names_of(labels: Sequence[str], file: Path | None) -> tuple[list[str], list[str]]:
+    """Return texts that name labels, and their labels: those in a file, and for the others the label in words."""
+    found = [] if file is None else [(row.texts[0], row.label or "") for row in read_rows(file, "categories")]
+    for text, label in found:
+        if label not in labels:
+            raise CseError(f"{file}: label {label[:40]!r} ({text[:40]!r}) is none of the texts{nearest(label, labels)}")
+    left = sorted({*labels} - {label for _, label in found})
+    return [text for text, _ in found] + [name_in_words(label) for label in left], [label for _, label in found] + left
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

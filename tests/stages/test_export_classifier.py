@@ -16,7 +16,7 @@ from cse.export.mix import mixed_texts
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.export import export_stage, sentences_for_parity, sentences_for_ranges
+from cse.stages.export import export_stage, names_of, sentences_for_parity, sentences_for_ranges
 from tests.pages.blocks import run_by
 from tests.stages.test_dev_task import labelled
 
@@ -68,6 +68,14 @@ def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, m
     (folder / CLASSIFIER).write_bytes(data.replace(b"four", b"five"))
     with pytest.raises(CseError, match=r"classifier\.safetensors"):
         verify(folder)
+
+
+def test_names_of_labels_come_from_a_file_or_are_the_labels_in_words(tmp_path):
+    file = tmp_path / "names.csv"
+    file.write_text("text,label\nthe number one,one\na first,one\n", encoding="utf-8")
+    assert names_of(["one", "TopUp"], file) == (["the number one", "a first", "top up"], ["one", "one", "TopUp"])
+    with pytest.raises(CseError, match=r"names\.csv: label 'one' \('the number one'\) is none of the texts"):
+        names_of(["two"], file)
 
 
 def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, data, settings, tmp_path):
