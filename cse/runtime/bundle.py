@@ -2,7 +2,7 @@
 
 There is one form, of one model or of many: ``model.onnx`` (and ``model.onnx.data`` if weights are stored separately),
 ``tokenizer.json``, ``bundle.json``, a folder ``domains`` (``cse.runtime.domain``), and where there are labelled texts
-``classes.json``, the mean of each label's vectors. A bundle of one model is a bank of one domain: its prompts are
+their classifier (``cse.runtime.classifier``). A bundle of one model is a bank of one domain: its prompts are
 constants of the graph, or, of a query side, in a file that the manifest lists. The domains of a bank come and go, so no
 manifest lists them. The manifest is written last: a folder without it is incomplete.
 """
@@ -34,7 +34,6 @@ MANIFEST = Kind.BUNDLE.manifest
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 DOMAINS = "domains"
-CLASSES = "classes.json"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 WIDEST = 1_000_000
 _SIZES = ("words", "layers", "heads", "head_size")

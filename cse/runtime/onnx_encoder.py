@@ -7,6 +7,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,7 @@ from tokenizers import Tokenizer
 from cse.errors import CseError, error_line
 from cse.runtime.bank import Bank, Chosen, domain_of, is_bank, refuse_whole_bank
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, is_bundle
+from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.compatible import Compatible
 from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
@@ -168,6 +170,21 @@ class OnnxEncoder(Compatible):
             show_progress_bar=show_progress_bar,
             dimensions=dimensions,
         )
+
+    @cached_property
+    def classifier(self) -> Classifier | None:
+        """The classifier of a bundle made of labelled texts; None where there is none."""
+        return read_classifier(self.path, self.manifest.dimension)
+
+    def classify(self, sentences: Sequence[str], batch_size: int | None = None) -> list[Told]:
+        """Return the likeliest label of each text, its probability, and whether that is enough to call it known.
+
+        Raises:
+            CseError: the bundle was not made of labelled texts.
+        """
+        if self.classifier is None:
+            raise CseError(f"{self.path}: no classifier; export a model with labelled texts, see `cse adapt --labels`")
+        return self.classifier.classify(np.asarray(self.encode(sentences, batch_size, normalize=True)))
 
     def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.

@@ -7,16 +7,16 @@ import logging
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import click
 import numpy as np
 
+from cse.data.shape import read_rows
 from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
-from cse.data.tasks.store import OWN, TEST, open_tasks
-from cse.errors import CseError
-from cse.evaluation.labels import class_means
+from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
+from cse.errors import CseError, nearest
+from cse.evaluation.classifier import Rows, fit_classifier, name_in_words
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bank import SENTENCES
@@ -24,12 +24,11 @@ from cse.export.bundle import write_bundle
 from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.export.precision import CALIBRATED
-from cse.files import write_json
 from cse.model.checkpoint import identity_of
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.outputs import Kind, check_folder
-from cse.runtime.bundle import CLASSES
+from cse.runtime.classifier import Classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 from cse.settings import Settings
@@ -53,11 +52,13 @@ def export_stage(
     prepared: Path | None = PREPARED,
     metrics: tuple[Path, ...] = (METRICS / "train.json", METRICS / "evaluation.json"),
     bundle: Path = BUNDLE,
+    label_names: Path | None = None,
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle.
 
     Args:
         prepared: where the sentences are; None: a few of our own, which say too little of a rounded graph.
+        label_names: table of texts that describe labels, with their labels; None: the labels themselves, in words.
     """
     check_folder(bundle, Kind.BUNDLE)
     encoder, options = open_with_torch(model), settings.export
@@ -93,8 +94,9 @@ def export_stage(
         if data is not None and options.precision != "fp32":
             scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
             draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
-        for task in of_kind([] if data is None else open_tasks(data, OWN), LabelledTexts)[:1]:
-            write_json(draft.folder / CLASSES, classes_of(onnx, task))
+        if data is not None and (classifier := classifier_of(onnx, data, label_names)) is not None:
+            classifier.write(draft.folder)
+            click.echo(f"classifier of {classifier.facts}")
     click.echo(
         f"{bundle}: {encoder.dimension} dimensions, largest difference from torch "
         f"{draft.parity['largest_difference']:.1e} on {len(sentences)} sentences; {onnx.provider_note}"
@@ -157,11 +159,35 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     return {"score_loss": loss}
 
 
-def classes_of(onnx: OnnxEncoder, task: LabelledTexts) -> dict[str, list[Any]]:
-    """Return the ``labels`` of a task's reference rows and the ``means`` of their vectors in a bundle, unit length."""
-    vectors = np.asarray(onnx.encode(task.reference, normalize=True))
-    labels, means = class_means(vectors, np.array(task.reference_label))
-    return {"labels": labels.tolist(), "means": np.round(means, 6).tolist()}
+def classifier_of(onnx: OnnxEncoder, data: PreparedData, label_names: Path | None = None) -> Classifier | None:
+    """Return the classifier of labelled texts in a bundle's own vectors; None where there are none.
+
+    Held-out rows calibrate it where there are any; the rows that measure the user's task never do.
+
+    Args:
+        label_names: see ``export_stage``.
+    """
+    held = of_kind(open_tasks(data, DEV), LabelledTexts)[:1]
+    for task in held or of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
+        labels = sorted({*task.reference_label})
+
+        def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
+            return Rows(np.asarray(onnx.encode(texts, normalize=True)), list(labels))
+
+        names = rows(*names_of(labels, label_names))
+        apart = rows(task.test, task.test_label) if held else None
+        return fit_classifier(rows(task.reference, task.reference_label), names, apart)
+    return None
+
+
+def names_of(labels: Sequence[str], file: Path | None) -> tuple[list[str], list[str]]:
+    """Return texts that name labels, and their labels: those in a file, and for the others the label in words."""
+    found = [] if file is None else [(row.texts[0], row.label or "") for row in read_rows(file, "categories")]
+    for text, label in found:
+        if label not in labels:
+            raise CseError(f"{file}: label {label[:40]!r} ({text[:40]!r}) is none of the texts{nearest(label, labels)}")
+    left = sorted({*labels} - {label for _, label in found})
+    return [text for text, _ in found] + [name_in_words(label) for label in left], [label for _, label in found] + left
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

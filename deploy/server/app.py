@@ -6,9 +6,11 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import orjson
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
@@ -36,6 +38,8 @@ from deploy.server.schema import (
     ErrorAnswer,
     Info,
     ModelList,
+    Prediction,
+    PredictRequest,
     SimilarityRequest,
     TeiError,
     TeiRequest,
@@ -98,6 +102,9 @@ def create_app(options: Options) -> Door:
     app.add_api_route("/v1/models", models, response_model=ModelList, **openai)
     app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
     app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
+    app.add_api_route(
+        "/predict", predict, methods=["POST"], response_model=list[Prediction] | list[list[Prediction]], **tei
+    )
     app.add_api_route("/", embed_or_compare, methods=["POST"], response_model=list[list[float]] | list[float], **tei)
     app.add_api_route("/info", info, response_model=Info)
     app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
@@ -177,6 +184,26 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
     return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
 
 
+async def predict(body: PredictRequest, request: Request) -> Response:
+    """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first."""
+    service: Service = request.app.state.service
+    inputs: Inputs = _listed(body.inputs)
+    _check(inputs, service.options, "inputs")
+    classifier = service.served.encoder.classifier
+    if classifier is None:
+        raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
+    answer = await service.embed(
+        inputs, body.model, client=request.state.client, normalize=True, whole=not body.truncate
+    )
+    scores = classifier.logits(answer.vectors) if body.raw_scores else classifier.probabilities(answer.vectors)
+    labels = classifier.facts.labels
+    found = [
+        [{"label": labels[place], "score": float(row[place])} for place in np.argsort(-row, kind="stable")]
+        for row in scores
+    ]
+    return _json(orjson.dumps(found[0] if isinstance(body.inputs, str) else found), answer, request)
+
+
 async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
     """Answer as ``/embed``, or as ``/similarity`` where ``inputs`` has a ``source_sentence``."""
     return await (similarity(body, request) if isinstance(body, SimilarityRequest) else embed(body, request))
@@ -203,6 +230,7 @@ async def info(request: Request) -> Response:
         "report": "/report" if options.report is not None else None,
         "provider": encoder.provider,
         "version": served.version,
+        "classifier": None if encoder.classifier is None else asdict(encoder.classifier.facts),
     }
     return Response(orjson.dumps(facts), media_type=_JSON)
 

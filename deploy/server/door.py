@@ -28,7 +28,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_CLOSED = ("/v1/", "/embed", "/similarity")  # begin routes that need a key where keys are set, and alone have bodies
+# begin routes that need a key where keys are set, and alone have bodies
+_CLOSED = ("/v1/", "/embed", "/similarity", "/predict")
 _REASONS = {400: "invalid", 401: "key", 404: "unknown", 405: "unknown", 408: "slow", 413: "too large", 422: "invalid"}
 _GONE = 499  # the client went away; nobody reads this status
 _ID = re.compile(r"[\w.-]{1,128}")

@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.exceptions import HTTPException
 
-TEI_ROUTES = ("/", "/embed", "/similarity")
+TEI_ROUTES = ("/", "/embed", "/similarity", "/predict")
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TEI_TYPES = {413: "Validation", 422: "Tokenizer", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, StrictInt, StrictStr, Tag, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    StrictInt,
+    StrictStr,
+    Tag,
+    model_validator,
+)
 
 from deploy.server.intake import checked
 
@@ -120,6 +130,28 @@ class EmbedRequest(TeiOptions):
     model: StrictStr | None = None
 
 
+def _flat(given: Any) -> Any:
+    """Return texts of ``[[text], [text]]``, as clients of Text Embeddings Inference send several."""
+    alone = isinstance(given, list) and all(isinstance(one, list) and len(one) == 1 for one in given)
+    return [one[0] for one in given] if alone and all(isinstance(one[0], str) for one in given) else given
+
+
+class PredictRequest(Body):
+    """Body of ``POST /predict``; several texts are a list of them, or of lists of one."""
+
+    inputs: Annotated[Any, checked(Text | Texts), BeforeValidator(_flat)]
+    truncate: bool = True
+    raw_scores: bool = False
+    model: StrictStr | None = None
+
+
+class Prediction(BaseModel):
+    """A label and its probability; with ``raw_scores``, what softmax makes probabilities of."""
+
+    label: str
+    score: float
+
+
 class SimilarityInputs(Body):
     """One sentence, and those to compare it with."""
 
@@ -174,3 +206,4 @@ class Info(BaseModel):
     report: str | None
     provider: str
     version: str
+    classifier: dict[str, Any] | None

@@ -1,0 +1,130 @@
+"""The classifier of labelled texts: against scikit-learn, with names that help and names that say nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.special import softmax
+from sklearn.linear_model import LogisticRegression
+
+from cse.evaluation.classifier import FALSE_ALARMS, Rows, fit_classifier, name_in_words, temperature
+from cse.runtime.encode import unit_rows
+
+LABELS = ["card", "loan", "rate", "top up"]
+RANDOM = np.random.default_rng(3)
+CENTRES = unit_rows(RANDOM.normal(size=(len(LABELS), 12)))
+
+
+def right_in(found, rows: Rows) -> float:
+    """Return the share of rows that get their own label."""
+    return np.mean([told.label == own for told, own in zip(found.classify(rows.vector), rows.label, strict=True)])
+
+
+def drawn(count: int, seed: int, spread: float = 0.25) -> Rows:
+    """Return rows around the centres, as many of each label as their order says, and more of the first."""
+    random = np.random.default_rng(seed)
+    label = np.concatenate([np.repeat(np.arange(len(LABELS)), count), np.zeros(count, np.int64)])
+    vectors = unit_rows(CENTRES[label] + random.normal(scale=spread, size=(len(label), 12)))
+    return Rows(vectors.astype(np.float32), [LABELS[number] for number in label])
+
+
+NO_NAMES = Rows(np.empty((0, 12), np.float32), [])
+NAMES = Rows(unit_rows(CENTRES + RANDOM.normal(scale=0.1, size=CENTRES.shape)).astype(np.float32), LABELS)
+
+
+def test_it_is_a_logistic_regression_on_rows_names_and_held_out_rows_at_their_temperature():
+    known, held, test = drawn(6, 1, 0.5), drawn(4, 2, 0.5), drawn(50, 3, 0.5)
+    found = fit_classifier(known, NAMES, held)
+    first = LogisticRegression(C=30.0, max_iter=2000, tol=1e-6)
+    first.fit(np.concatenate([known.vector, NAMES.vector]), known.label + NAMES.label)
+    at = temperature(first.decision_function(held.vector), np.searchsorted(LABELS, held.label))
+    every = np.concatenate([known.vector, held.vector, NAMES.vector])
+    last = LogisticRegression(C=30.0, max_iter=2000, tol=1e-6).fit(every, known.label + held.label + NAMES.label)
+    at *= np.linalg.norm(last.coef_) / np.linalg.norm(first.coef_)
+    expected = softmax(last.decision_function(test.vector) / at, axis=1)
+    np.testing.assert_allclose(found.probabilities(test.vector), expected, atol=0.04)
+    assert found.facts.accuracy == first.score(held.vector, held.label)
+    assert (found.facts.rows, found.facts.names, found.facts.labels) == (20, True, LABELS)
+
+
+def test_two_labels_are_a_regression_too():
+    known, test = drawn(8, 1), drawn(50, 3)
+    two = [Rows(each.vector[rows], [*np.array(each.label)[rows]]) for each in (known, test)
+           for rows in [np.isin(each.label, LABELS[:2])]]  # fmt: skip
+    found = fit_classifier(two[0], NO_NAMES)
+    expected = LogisticRegression(C=30.0).fit(two[0].vector, two[0].label)
+    told = found.classify(two[1].vector)
+    assert np.mean([one.label for one in told] == expected.predict(two[1].vector)) > 0.98
+
+
+def test_names_alone_classify_where_there_is_no_row():
+    test = drawn(50, 3)
+    found = fit_classifier(NO_NAMES, NAMES)
+    assert (
+        np.mean([told.label == label for told, label in zip(found.classify(test.vector), test.label, strict=True)])
+        > 0.8
+    )
+    assert "not calibrated" in str(found.facts)
+
+
+def test_one_row_a_label_gains_by_names_and_names_that_say_nothing_are_left_out():
+    test, right = drawn(100, 9, 0.35), {}
+    for name, names in {"without": NO_NAMES, "names": NAMES, "moved": Rows(NAMES.vector[[1, 2, 3, 0]], LABELS)}.items():
+        shares = []
+        for seed in range(8):
+            found = fit_classifier(drawn(1, seed, 0.35), names)
+            shares.append(
+                np.mean([told.label == own for told, own in zip(found.classify(test.vector), test.label, strict=True)])
+            )
+        right[name] = np.mean(shares)
+    assert right["names"] > right["without"] + 0.05
+    assert right["moved"] > right["without"] - 0.03
+    assert fit_classifier(drawn(3, 1), NAMES).facts.names
+    assert not fit_classifier(drawn(3, 1), Rows(NAMES.vector[[1, 2, 3, 0]], LABELS)).facts.names
+
+
+def test_enough_rows_need_no_names():
+    assert not fit_classifier(drawn(40, 1), NAMES).facts.names
+
+
+@pytest.mark.parametrize("held", [True, False])
+def test_probabilities_are_as_often_right_as_they_say(held):
+    test = drawn(1000, 5, 0.4)
+    found = fit_classifier(drawn(40, 1, 0.4), NAMES, drawn(15, 2, 0.4) if held else None)
+    chance = found.probabilities(test.vector)
+    right = np.array(LABELS)[chance.argmax(axis=1)] == np.array(test.label)
+    assert abs(chance.max(axis=1).mean() - right.mean()) < 0.06
+    unknown = np.mean([not told.known for told in found.classify(test.vector)])
+    assert abs(unknown - FALSE_ALARMS) < 0.04
+
+
+def test_probabilities_stay_short_of_one_where_every_held_out_row_is_right():
+    found = fit_classifier(drawn(6, 1, 0.05), NO_NAMES, drawn(4, 2, 0.05))
+    chance = found.probabilities(drawn(50, 3, 0.05).vector).max(axis=1)
+    assert found.facts.accuracy == 1 and 0.9 < np.median(chance) < 0.99
+
+
+def test_vectors_of_no_label_are_told_as_unknown_more_often():
+    strange = unit_rows(np.random.default_rng(8).normal(size=(500, 12))).astype(np.float32)
+    found = fit_classifier(drawn(12, 1), NAMES, drawn(60, 2))
+    assert np.mean([not told.known for told in found.classify(strange)]) > 5 * FALSE_ALARMS
+
+
+def test_a_held_out_label_that_no_row_has_counts_as_wrong():
+    held = drawn(4, 2)
+    found = fit_classifier(drawn(6, 1), NO_NAMES, Rows(held.vector, ["refund", *held.label[1:]]))
+    assert found.facts.accuracy <= 19 / 20 and "refund" not in found.facts.labels
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("card_arrival", "card arrival"),
+        ("CardArrival", "card arrival"),
+        ("top-up", "top up"),
+        ("???", "???"),
+        ("7", "7"),
+    ],
+)
+def test_a_name_is_its_words(label, words):
+    assert name_in_words(label) == words

@@ -1,0 +1,105 @@
+"""Stage ``export`` leaves a classifier of labelled texts with a bundle, of the vectors of that bundle."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cse.data.store import PreparedData
+from cse.data.tasks.store import TEST, open_tasks, write_tasks
+from cse.errors import CseError
+from cse.evaluation.classifier import Rows, fit_classifier
+from cse.export.mix import mixed_texts
+from cse.runtime.bundle import verify
+from cse.runtime.classifier import CLASSIFIER
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.stages.export import export_stage, names_of, sentences_for_parity, sentences_for_ranges
+from tests.pages.blocks import run_by
+from tests.stages.test_dev_task import labelled
+
+(BLOCK,) = run_by("docs/adapt.md", __file__)
+
+
+@pytest.fixture
+def exported(models, data, settings, tmp_path):
+    """Make a bundle where the own task is labelled texts."""
+    prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
+    write_tasks(prepared, dev=None, test=open_tasks(PreparedData(prepared), TEST), own=[labelled()])
+
+    def export(precision="fp32"):
+        folder = tmp_path / "data/adapt/bundle"
+        made = settings({"export.precision": precision, "export.score_loss": 100.0})
+        export_stage(made, model=models["bert"], prepared=prepared, metrics=(), bundle=folder)
+        return folder
+
+    return export
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, precision):
+    folder, task = exported(precision), labelled()
+    encoder = OnnxEncoder(folder, provider="cpu")
+    assert encoder.classifier.facts.labels == ["four", "one", "three", "two"]
+    vectors = encoder.encode(task.reference, normalize=True)
+    names = encoder.encode(["four", "one", "three", "two"], normalize=True)
+    expected = fit_classifier(Rows(vectors, task.reference_label), Rows(names, ["four", "one", "three", "two"]))
+    np.testing.assert_allclose(encoder.classifier.weight, expected.weight, rtol=1e-4, atol=1e-5)
+    test = encoder.encode(task.test, normalize=True)
+    assert [told.label for told in encoder.classify(task.test)] == [told.label for told in expected.classify(test)]
+
+
+def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, monkeypatch, capsys):
+    folder = exported()
+    verify(folder)
+    monkeypatch.chdir(tmp_path)
+    text = labelled().test[0]
+    capsys.readouterr()
+    exec(BLOCK.text.replace("I have lost my card", text), {})
+    facts, first, second = capsys.readouterr().out.splitlines()
+    assert (
+        facts.startswith("4 labels")
+        and first.startswith(f"{text} ")
+        and second.startswith("how many dollars for a euro? ")
+    )
+    data = (folder / CLASSIFIER).read_bytes()
+    (folder / CLASSIFIER).write_bytes(data.replace(b"four", b"five"))
+    with pytest.raises(CseError, match=r"classifier\.safetensors"):
+        verify(folder)
+
+
+def test_names_of_labels_come_from_a_file_or_are_the_labels_in_words(tmp_path):
+    file = tmp_path / "names.csv"
+    file.write_text("text,label\nthe number one,one\na first,one\n", encoding="utf-8")
+    assert names_of(["one", "TopUp"], file) == (["the number one", "a first", "top up"], ["one", "one", "TopUp"])
+    with pytest.raises(CseError, match=r"names\.csv: label 'one' \('the number one'\) is none of the texts"):
+        names_of(["two"], file)
+
+
+def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, data, settings, tmp_path):
+    prepared, task = shutil.copytree(data["sentences"], tmp_path / "prepared"), labelled()
+    held = replace(task, name="held out", test=task.reference[:5], test_label=task.reference_label[:5])
+    held = replace(held, reference=task.reference[5:], reference_label=task.reference_label[5:])
+    write_tasks(prepared, dev=held, test=open_tasks(PreparedData(prepared), TEST), own=[task])
+    export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
+    assert OnnxEncoder(tmp_path / "bundle").classifier.facts.rows == 5
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
+    prepared = PreparedData(shutil.copytree(data["sentences"], tmp_path / "prepared"))
+    write_tasks(prepared.folder, dev=None, test=open_tasks(prepared, TEST) if scored else [], own=[])
+    judged = sentences_for_parity(prepared)
+    ranges = sentences_for_ranges(prepared, judged)
+    assert len(judged) > 5 < len(ranges)
+    mixed = [mixed_texts(judged=side) for side in (True, False)]
+    for one, other in ((judged, ranges), mixed):
+        assert not {*one} & {*other}
+        assert all(len({*texts}) == len(texts) for texts in (one, other))
+
+
+def test_a_bundle_of_text_without_labels_has_none(models, data, settings, tmp_path):
+    export_stage(settings(), model=models["bert"], prepared=data["sentences"], metrics=(), bundle=tmp_path / "bundle")
+    assert OnnxEncoder(tmp_path / "bundle").classifier is None
