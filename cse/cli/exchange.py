@@ -67,8 +67,17 @@ Examples:
     help="Form of the model, see below.",
 )
 @data_option
+@click.option("--label-names", type=PATH, help="onnx: table of texts that describe labels (text, label).")
 @click.option("--out", type=PATH, show_default=f"{BUNDLE}, for onnx alone", help="Output folder.")
-def export(model: str, params: Path, overrides: Sequence[str], form: str, data: Path, out: Path | None) -> None:
+def export(
+    model: str,
+    params: Path,
+    overrides: Sequence[str],
+    form: str,
+    data: Path,
+    label_names: Path | None,
+    out: Path | None,
+) -> None:
     """Write MODEL in the form that a service or another tool loads.
 
     Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
@@ -80,10 +89,16 @@ def export(model: str, params: Path, overrides: Sequence[str], form: str, data: 
     needs = form == "onnx" and (data.is_dir() or data != PREPARED or is_checkpoint(Path(model)))
     check_given(model, data if needs else None)  # a bare backbone needs no data
     if form == "onnx":
-        from cse.stages.export import export_stage
+        from cse.stages.export import SCORES, export_stage
 
-        named = {} if Path(model) == CHECKPOINT else {"metrics": ()}
-        export_stage(settings, model=model, prepared=data if needs else None, bundle=out or BUNDLE, **named)
+        export_stage(
+            settings,
+            model=model,
+            prepared=data if needs else None,
+            metrics=SCORES if Path(model) == CHECKPOINT else (),
+            bundle=out or BUNDLE,
+            label_names=label_names,
+        )
         return
     if out is None:
         raise CseError(f"--format {form}: name a folder to write with --out")

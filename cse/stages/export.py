@@ -35,6 +35,7 @@ from cse.settings import Settings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
+SCORES = METRICS / "train.json", METRICS / "evaluation.json"  # of the pipeline's own checkpoint
 _COMPARED = 256  # sentences of the parity check
 _TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
@@ -50,7 +51,7 @@ def export_stage(
     *,
     model: str | Path = CHECKPOINT,
     prepared: Path | None = PREPARED,
-    metrics: tuple[Path, ...] = (METRICS / "train.json", METRICS / "evaluation.json"),
+    metrics: tuple[Path, ...] = SCORES,
     bundle: Path = BUNDLE,
     label_names: Path | None = None,
 ) -> None:
@@ -182,7 +183,7 @@ def classifier_of(onnx: OnnxEncoder, data: PreparedData, label_names: Path | Non
 
 def names_of(labels: Sequence[str], file: Path | None) -> tuple[list[str], list[str]]:
     """Return texts that name labels, and their labels: those in a file, and for the others the label in words."""
-    found = [] if file is None else [(row.texts[0], row.label or "") for row in read_rows(file, "categories")]
+    found = [] if file is None else [(str(row.texts[0]), str(row.label)) for row in read_rows(file, "categories")]
     for text, label in found:
         if label not in labels:
             raise CseError(f"{file}: label {label[:40]!r} ({text[:40]!r}) is none of the texts{nearest(label, labels)}")
