@@ -16,17 +16,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.evaluation.labels import class_means
+from cse.evaluation.labels import PROBE, class_means
 from cse.runtime.classifier import Classifier, ClassifierFacts
 
 FALSE_ALARMS = 0.05  # share of texts with a label that the threshold calls unknown
-_REGRESSION = {"C": 30.0, "max_iter": 300, "tol": 1e-3}  # of unit vectors; 10 to 100 are within 0.3 on banking77
 _ENOUGH = 30  # rows of a label, in the median, to which its name has nothing to add
 _BY_CHANCE = 0.05  # names are rows if chance would tell as many rows this rarely
 _MOST = 20_000  # rows of a regression
 _FOLDS, _BINS = 5, 15
 _LOG_TEMPERATURES = (-7.0, 3.0)
-_NAMES_ALONE = 0.05  # temperature of cosines to names where no row is there to say better
+_UNCALIBRATED = 0.05  # temperature of cosines where no row says a better one
 _LEAST = 1e-12  # probability
 _UNHEARD = -1e4  # logit of a label that no row made known
 
@@ -82,17 +81,17 @@ def fit_classifier(known: Rows, names: Rows, held: Rows | None = None) -> Classi
     labels = sorted({*known.label, *names.label})
     rows, named, apart = (_numbered(each, labels) for each in (known, names, held or Rows(known.vector[:0], [])))
     named = named if _say_something(named, rows + apart) else named.at(named.label < 0)
-    if not len(rows.label) + len(apart.label):
-        by_names = _fit(named, len(labels))
-        return _classifier(ClassifierFacts(labels, names=True), by_names, _NAMES_ALONE)
+    last = _fit(rows + apart + named, len(labels))
     if len(apart.label):
         first = _fit(rows + named, len(labels))
         own, logit_NC, scale = apart.label, first.logits(apart.vector), first.scale
-    else:
-        own = rows.label
-        logit_NC, scale = _told_by_others(rows, named, len(labels))
+    else:  # of what another row, or a name, can tell
+        told = np.isin(rows.label, named.label) | (np.bincount(rows.label, minlength=len(labels))[rows.label] > 1)
+        logit_NC, scale = _told_by_others(rows, named, len(labels)) if told.any() else (np.empty((len(told), 0)), 1.0)
+        own, logit_NC = rows.label[told], logit_NC[told]
+    if not len(own):
+        return _classifier(ClassifierFacts(labels, names=len(named.label) > 0), last, _UNCALIBRATED)
     facts = _judged(logit_NC, own, ClassifierFacts(labels, names=len(named.label) > 0))
-    last = _fit(rows + apart + named, len(labels))
     return _classifier(facts, last, temperature(logit_NC, own) * last.scale / scale)  # more rows make larger weights
 
 
@@ -133,7 +132,7 @@ def _fit(rows: _Rows, labels: int) -> _Linear:
         return _Linear(weight, bias)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that labels are many for so few rows
-        found = LogisticRegression(**_REGRESSION).fit(rows.vector.astype(np.float64), rows.label)
+        found = LogisticRegression(**PROBE).fit(rows.vector.astype(np.float64), rows.label)
     coefficients, intercept = found.coef_, found.intercept_
     if len(there) == 2:  # one row of weights stands for both
         coefficients, intercept = np.stack([-coefficients[0], coefficients[0]]) / 2, np.array([-1, 1]) * intercept / 2
@@ -147,10 +146,11 @@ def _told_by_others(rows: _Rows, named: _Rows, labels: int) -> tuple[NDArray[np.
     And the mean scale of these fits.
     """
     order = np.lexsort((np.random.default_rng(0).permutation(len(rows.label)), rows.label))
+    first = np.searchsorted(rows.label[order], rows.label[order])  # of the label's rows
     fold = np.empty(len(order), np.int64)
-    fold[order] = np.arange(len(order)) % _FOLDS
+    fold[order] = (np.arange(len(order)) - first) % _FOLDS  # so each fit lacks a like share of every label
     found, scales = np.empty((len(order), labels)), []
-    for number in range(min(_FOLDS, len(order))):
+    for number in range(int(fold.max()) + 1):
         inside = fold == number
         linear = _fit(rows.at(~inside) + named, labels)
         found[inside] = linear.logits(rows.vector[inside])
