@@ -14,14 +14,14 @@ from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cse.artifact import short
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import DOMAINS, Manifest, file_of, is_bundle, read_manifest, verify
+from cse.runtime.bundle import DOMAINS, file_of, read_manifest, verify
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
@@ -102,6 +102,12 @@ class Bank:
                 found = read_domain(self.folder / file_of(manifest.only), shape)
                 self.only = replace(found, facts=replace(found.facts, **own))
             self._held = {self.only.name: self.only}
+
+    def of_many(self) -> Self:
+        """Return it; refuse a bundle of one model, to which no domain may be added."""
+        if self.only is not None:
+            raise CseError(f"{self.folder}: a bundle of one model, not a bank; `cse bank create` makes one")
+        return self
 
     @property
     def fixed(self) -> bool:
@@ -233,8 +239,6 @@ class Bank:
 
     def hold(self, names: Collection[str]) -> Domains:
         """Keep the named domains as they are now, and no others, whatever happens to the folder from here on."""
-        if self.only is not None:
-            return Domains({}, {})
         self._held = {name: self.domain(name) for name in names}
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
@@ -295,32 +299,6 @@ def _bytes(found: Domain | str) -> int:
 def _same(old: object, new: object) -> bool:
     """Whether a domain that was read again is the one in memory: its facts hold the hashes of its tensors."""
     return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
-
-
-def read_bank_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a bank, to which domains may be added."""
-    manifest = read_manifest(folder)
-    if manifest.only:
-        raise CseError(f"{folder}: a bundle of one model, not a bank; `cse bank create` makes one")
-    return manifest
-
-
-def is_bank(folder: Path | str) -> bool:
-    """Return whether a folder claims to hold domains of which one is to be named."""
-    return is_bundle(folder) and not read_manifest(folder).only
-
-
-def domain_of(model: str) -> tuple[Path, str] | None:
-    """Return the folder and the domain's name if ``model`` is ``BANK:NAME``, else None."""
-    folder, colon, name = model.rpartition(":")
-    return (Path(folder), name) if colon and is_bundle(folder) else None
-
-
-def refuse_whole_bank(folder: Path) -> None:
-    """Refuse a bank where one of its domains is needed."""
-    if is_bank(folder):
-        name = next(iter(Bank(folder, whole=False).names()), "NAME")
-        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")
 
 
 def _listed(names: Sequence[str]) -> str:

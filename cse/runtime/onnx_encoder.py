@@ -16,14 +16,15 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import Bank, Chosen, domain_of, is_bank, refuse_whole_bank
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, is_bundle
+from cse.runtime.bank import Bank, Chosen
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
 from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.compatible import Compatible
 from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.feed import INPUTS, feed, finish
 from cse.runtime.kept_vectors import KeptVectors
+from cse.runtime.meaning import meaning_of
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, text_of
@@ -387,21 +388,14 @@ def open_onnx(model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder
     Args:
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """
-    found = domain_of(model)
-    if found is not None:
-        bank, name = found
-        opened = {} if banks is None else banks
-        if bank not in opened:
-            opened[bank] = OnnxEncoder(bank, provider=device)
-        onnx = opened[bank]
-        # a domain that is replaced while it is in use changes nothing here
-        return onnx.of(name if name == AUTO else onnx.bank.domain(name))
-    refuse_whole_bank(Path(model))
-    return OnnxEncoder(model, provider=device) if is_bundle(model) else None
-
-
-def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
-    """Open a bank to encode sentences of several domains together."""
-    if not is_bank(folder):
-        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
-    return OnnxEncoder(folder, provider=device)
+    found = meaning_of(model).one()
+    if not found.encodes:
+        return None
+    if found.domain is None:
+        return OnnxEncoder(found.folder, provider=device)
+    opened = {} if banks is None else banks
+    if found.folder not in opened:
+        opened[found.folder] = OnnxEncoder(found.folder, provider=device)
+    onnx = opened[found.folder]
+    # a domain that is replaced while it is in use changes nothing here
+    return onnx.of(AUTO if found.domain == AUTO else onnx.bank.domain(found.domain))
