@@ -98,7 +98,7 @@ class OnnxEncoder(Compatible):
         _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
         exact = self.manifest.precision == "fp32" and self.provider != "openvino"
-        self._kept = kept if exact and self.manifest.documents else None
+        self.kept = kept if exact and self.manifest.documents else None
         self._inputs = self._graph.inputs
         self._check_graph()
         try:
@@ -317,10 +317,10 @@ class OnnxEncoder(Compatible):
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
             return finish(self._run(graph, self._given(ids, mask, rows[: len(ids)])), rows[: len(ids)])
 
-        if self._kept is None or any(row is not self.bank.bare for row in rows):
+        if self.kept is None or any(row is not self.bank.bare for row in rows):
             return compute(ids, mask)
         of = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them
-        return self._kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
+        return self.kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
