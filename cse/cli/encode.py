@@ -102,8 +102,7 @@ def _open(model: str, device: str) -> TextEncoder:
     from cse.model.declared import check_model
     from cse.runtime.onnx_encoder import open_onnx
 
-    check_model(model)
-    onnx = open_onnx(model, device=device)
+    onnx = open_onnx(check_model(model), device=device)
     if onnx is not None:
         return onnx
     if device == "openvino":

@@ -24,7 +24,7 @@ from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.feed import INPUTS, feed, finish
 from cse.runtime.kept_vectors import KeptVectors
-from cse.runtime.meaning import meaning_of
+from cse.runtime.meaning import Meaning
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, text_of
@@ -382,13 +382,15 @@ class OnnxEncoder(Compatible):
             return self._one_core[0]
 
 
-def open_onnx(model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None) -> OnnxEncoder | None:
-    """Open a bundle folder or a bank's domain; return None for anything else.
+def open_onnx(
+    found: Meaning, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
+) -> OnnxEncoder | None:
+    """Open a bundle or a bank's domain; return None for anything else.
 
     Args:
+        found: no whole bank, see ``Meaning.one``.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """
-    found = meaning_of(model).one()
     if not found.encodes:
         return None
     if found.domain is None:

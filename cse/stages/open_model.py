@@ -59,14 +59,13 @@ def open_model(
         bare = bare_of(of) if isinstance(of, BackboneSettings) else load_bare_backbone(of)
         bare.kept = kept
         return bare.to(choose_device(device))
-    check_model(model)
-    onnx = open_onnx(model, device=device, banks=banks)
+    found = check_model(model)
+    onnx = open_onnx(found, device=device, banks=banks)
     if onnx is not None:
         return onnx
-    folder = Path(model)
-    notes = training_notes(folder)
+    notes = training_notes(found.folder)
     if notes:
-        click.echo(f"{folder}: {notes}", err=True)
+        click.echo(f"{found.folder}: {notes}", err=True)
     encoder = SentenceEncoder.load(model)
     encoder.kept = kept
     return encoder.to(choose_device(device))
