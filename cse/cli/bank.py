@@ -72,7 +72,10 @@ def add_command(
     becomes a domain without a prompt. A bank created with -s bank.adapters=[all] takes trained biases and LoRA too. The
     domain's embeddings in the bank are compared with torch's first.
     """
+    from cse.runtime.bank import Bank
+
     settings = settings_from(params, overrides, optional=True)
+    Bank(bank, whole=False).of_many()
     check_given(model, data)
     from cse.stages.bank import add
 
