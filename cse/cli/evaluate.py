@@ -85,7 +85,7 @@ def evaluate(
 
         evaluate_stage(settings)
         return
-    from cse.runtime.meaning import meaning_of
+    from cse.runtime.bank import meaning_of
 
     given = _named(models or [str(CHECKPOINT)])
     for model in given.values():

@@ -84,7 +84,7 @@ def export(
     `interchange`.
     """
     from cse.artifact import Kind
-    from cse.runtime.meaning import meaning_of
+    from cse.runtime.bank import meaning_of
 
     settings = settings_from(params, overrides, optional=form != "onnx")
     needs = form == "onnx" and (data.is_dir() or data != PREPARED or meaning_of(model).kind is Kind.CHECKPOINT)

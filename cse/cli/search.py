@@ -124,8 +124,8 @@ def _default_model() -> str:
     from pathlib import Path
 
     from cse.cli.options import settings_from
+    from cse.runtime.bank import meaning_of
     from cse.runtime.bundle import read_manifest
-    from cse.runtime.meaning import meaning_of
     from cse.settings import PARAMS_FILE
     from cse.stages.common import BARE
 

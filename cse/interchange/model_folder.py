@@ -14,10 +14,9 @@ from cse.artifact import Kind, check_entries, check_files, listed, read_object, 
 from cse.errors import CseError, in_terms_of
 from cse.model.checkpoint import read_config, read_weights
 from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, means_folder
-from cse.runtime.bank import Bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.bundle import DOMAINS
 from cse.runtime.bundle import MANIFEST as BUNDLE
-from cse.runtime.meaning import meaning_of
 
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
 _FORMAT = 2

@@ -15,8 +15,8 @@ from typing import Any
 from cse.artifact import Kind, read_object, read_value, short
 from cse.choices import PoolerKind
 from cse.errors import CseError, in_terms_of, nearest, one_line
+from cse.runtime.bank import Meaning, meaning_of
 from cse.runtime.bundle import MANIFEST
-from cse.runtime.meaning import Meaning, meaning_of
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 CONFIG_FILE = Kind.CHECKPOINT.manifest

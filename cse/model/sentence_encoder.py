@@ -30,9 +30,9 @@ from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
+from cse.runtime.bank import meaning_of
 from cse.runtime.compatible import Compatible
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_prepared, prepare_sentences
-from cse.runtime.meaning import meaning_of
 from cse.runtime.tokens import Tokenizers
 from cse.runtime.uses import QUERY, check_dimensions, text_of
 

@@ -1,4 +1,5 @@
-"""The domains of a folder: those of a bank, which come, change and go, or the only one of a bundle.
+"""The domains of a folder: those of a bank, which come, change and go, or the only one of a bundle; and what the name
+of a model means, ``meaning_of``.
 
 The domains of a bank are whatever files its folder ``domains`` holds: each is put in place whole by one rename, so a
 reader sees a domain's old file or its new one. Nothing lists the domains, so no list can disagree with them.
@@ -12,16 +13,16 @@ import os
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.artifact import short
+from cse.artifact import Kind, short
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import DOMAINS, file_of, read_manifest, verify
+from cse.runtime.bundle import DOMAINS, file_of, is_bundle, read_manifest, verify
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
@@ -299,6 +300,51 @@ def _bytes(found: Domain | str) -> int:
 def _same(old: object, new: object) -> bool:
     """Whether a domain that was read again is the one in memory: its facts hold the hashes of its tensors."""
     return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
+
+
+@dataclass(frozen=True)
+class Meaning:
+    """A model by the name that a user gives it.
+
+    Attributes:
+        folder: its own; of a domain the bank's; of a hub id a path that need not exist.
+        kind: of what lies there; None: nothing that this project trained or exported, so a backbone.
+        domain: NAME of ``BANK:NAME``, or ``auto``; None: the name names none.
+    """
+
+    folder: Path
+    kind: Kind | None
+    domain: str | None = None
+
+    @property
+    def encodes(self) -> bool:
+        """Whether ``OnnxEncoder`` opens its folder."""
+        return self.kind in (Kind.BUNDLE, Kind.BANK)
+
+    @property
+    def whole_bank(self) -> bool:
+        """Whether it is several models, of which one may have to be named."""
+        return self.kind is Kind.BANK and self.domain is None
+
+    def one(self) -> Meaning:
+        """Return it; refuse a whole bank."""
+        if self.whole_bank:
+            domain = next(iter(Bank(self.folder, whole=False).names()), "NAME")
+            raise CseError(f"{self.folder}: a bank; name one of its domains, for instance {self.folder}:{domain}")
+        return self
+
+
+def meaning_of(model: Path | str) -> Meaning:
+    """Return what a name means, by the files that are there; what they hold is checked by whoever opens them."""
+    folder, domain = Path(model), None
+    before, colon, after = str(model).rpartition(":")
+    if colon and is_bundle(before):
+        folder, domain = Path(before), after
+    if (folder / Kind.CHECKPOINT.manifest).is_file():
+        return Meaning(folder, Kind.CHECKPOINT)
+    if not is_bundle(folder):
+        return Meaning(folder, None)
+    return Meaning(folder, Kind.BUNDLE if read_manifest(folder).only else Kind.BANK, domain)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import Bank, Chosen
+from cse.runtime.bank import Bank, Chosen, Meaning
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
 from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.compatible import Compatible
@@ -24,7 +24,6 @@ from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
 from cse.runtime.feed import INPUTS, feed, finish
 from cse.runtime.kept_vectors import KeptVectors
-from cse.runtime.meaning import Meaning
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
 from cse.runtime.uses import check_dimensions, text_of

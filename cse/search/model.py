@@ -12,9 +12,8 @@ import numpy as np
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.domain import AUTO, Domain
-from cse.runtime.meaning import meaning_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, text_of
 

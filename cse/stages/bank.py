@@ -26,9 +26,8 @@ from cse.export.parity import check_parity
 from cse.model.checkpoint import identity_of, recorded
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.bank import BadDomainError, NoDomainError
+from cse.runtime.bank import BadDomainError, NoDomainError, meaning_of
 from cse.runtime.domain import Domain, check_fit
-from cse.runtime.meaning import meaning_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS

@@ -22,11 +22,10 @@ from cse.model.checkpoint import identity_of, read_config
 from cse.model.declared import check_model, is_checkpoint
 from cse.model.device import choose_device, environment
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
-from cse.runtime.bank import Bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.bundle import read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.kept_vectors import KeptVectors
-from cse.runtime.meaning import meaning_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings

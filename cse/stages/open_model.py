@@ -14,9 +14,8 @@ from cse.model.checkpoint import training_notes
 from cse.model.declared import check_model
 from cse.model.device import choose_device
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone
-from cse.runtime.bank import Bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.kept_vectors import KeptVectors
-from cse.runtime.meaning import meaning_of
 from cse.runtime.onnx_encoder import OnnxEncoder, open_onnx
 from cse.settings.model import BackboneSettings
 
