@@ -86,11 +86,10 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run):
     assert project.lock() == by_flow
 
 
-@pytest.mark.parametrize("parameter", ["preset=promse-eh", "weather=1"])
-def test_bad_parameters_start_nothing(project, server, parameter):
+def test_bad_parameters_start_nothing(project, server):
     before = len(server.flow_runs())
-    output = project.run("prefect", "deployment", "run", "train-cse/local", "-p", parameter, fails=True)
-    assert parameter.partition("=")[0] in " ".join(output.split())
+    output = project.run("prefect", "deployment", "run", "train-cse/local", "-p", "preset=promse-eh", fails=True)
+    assert "preset" in " ".join(output.split())
     assert "Traceback" not in output
     assert len(server.flow_runs()) == before
 
