@@ -148,12 +148,8 @@ def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models
     sided = SentenceEncoder(encoder.backbone, side="query")
     with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
         collection_from(sided, [PreparedData(data["sentences"])])
-
-
-def test_one_document_is_no_collection(prepared, tmp_path, models):
     (tmp_path / "one.txt").write_text("A cat sleeps. A dog runs.\n", encoding="utf-8")
     prepared({"data.train_path": str(tmp_path / "one.txt")})
-    sided = SentenceEncoder(SentenceEncoder.load(str(models["bert"])).backbone, side="query")
     with pytest.raises(CseError, match="one document is no collection; prepare two or more"):
         collection_from(sided, [PreparedData(tmp_path / "prepared")])
 

@@ -175,18 +175,6 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
         mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
-def test_training_reads_the_triplets_and_its_dev_pairs(settings, pairs_of_labels, tmp_path):
-    """The default hinge needs triplets: pairs with mining on are enough."""
-    chosen = settings(MINE | {"objective.energy_hinge.weight": 10.0, "train.distinct_batches": True})
-    mine_stage(chosen, prepared=pairs_of_labels, mined=tmp_path / "mined")
-    facts = train_in(tmp_path, chosen, pairs_of_labels, mined=tmp_path / "mined")
-    rows = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert facts["trained_on"] == f"pairs.csv, {len(rows)} triplets"
-    assert "start_dev_spearman" in facts
-    written = json.loads((tmp_path / "checkpoint/checkpoint.json").read_text())["facts"]
-    assert (written["data"]["view"], written["data"]["rows"]) == ("triplets", len(rows))
-
-
 def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_path):
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
     for key, value in {"mine.margin": 0.9, "pooler.kind": "cls"}.items():
@@ -230,6 +218,10 @@ def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(CseError, match=r"^test: mine.negatives: negatives are mined for pairs, but data.view is 'sent"):
         settings({"mine.negatives": 1})
+    with pytest.raises(CseError, match=r"contains triplets, but mine.neighbours needs sentences"):
+        mine_stage(settings(NEIGHBOURS), prepared=data["triplets"], mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
+        settings({"data.view": "pairs", "mine.neighbours": 2})
 
 
 def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
@@ -298,10 +290,3 @@ def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
             found["sent0"].to_pylist(), found["sent1"].to_pylist(), found["hard_neg"].to_pylist(), strict=True
         )
     )
-
-
-def test_neighbours_of_pairs_are_refused(settings, pairs_of_labels, tmp_path):
-    with pytest.raises(CseError, match=r"contains pairs, but mine.neighbours needs sentences"):
-        mine_stage(settings(NEIGHBOURS), prepared=pairs_of_labels, mined=tmp_path / "mined")
-    with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
-        settings({"data.view": "pairs", "mine.neighbours": 2})

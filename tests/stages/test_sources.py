@@ -18,7 +18,7 @@ from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.training import MINING_FILE, Folders
-from cse.training.ready import groups_of, open_training
+from cse.training.ready import open_training
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
@@ -123,6 +123,7 @@ def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
     results = run(settings, prepare=False)
     assert results["steps"] == 2 * 2 * math.ceil(mined / 8)
     assert results["trained_on"] == f"pairs.csv, {mined} triplets + triplets.csv, 19 triplets"
+    assert "start_dev_spearman" in results, "dev pairs are those of the prepared rows"
 
 
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
@@ -142,12 +143,6 @@ def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     assert same.folder.path.name in names, "the rows themselves count"
     write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
     assert opened(several(nli), tmp_path).folder.path.name not in names
-
-
-def test_without_further_sources_the_data_settings_name_no_run(settings):
-    assert list(groups_of(settings())) == [
-        "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train",
-    ]  # fmt: skip
 
 
 def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
@@ -173,19 +168,12 @@ def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path)
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 
-def test_a_source_that_was_not_prepared(run, several, files):
-    run(several())
+def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_rows(run, several, files):
+    run(several(source(files, "triplets")))
     with pytest.raises(CseError, match=r"prepared/train-the-pairs.arrow: no such file; run `cse prepare`$"):
         run(several(source(files, "pairs")), prepare=False)
-
-
-def test_a_source_that_was_prepared_from_another_view(run, several, files):
-    run(several(source(files, "triplets")))
     with pytest.raises(CseError, match=r"^data.more.the-triplets: .* contains triplets, not pairs; run `cse prepare`$"):
         run(several(source(files, "triplets") | {"view": "pairs"}), prepare=False)
-
-
-def test_too_few_rows_of_a_source(run, several, files):
     few = source(files, "pairs", max_rows=1)
     with pytest.raises(CseError, match=r"^data.more.the-pairs: contains 1 row, but objective.nt_xent uses other rows"):
         run(several(few))
