@@ -70,7 +70,7 @@ def test_what_is_deployed(project, server):
     assert all("command" not in found["job_variables"] for found in deployments)
 
 
-def test_a_deployment_runs_the_pipeline(project, server, first_run):
+def test_a_deployment_runs_the_pipeline(project, server, first_run, finished_tiny_clone):
     run = server.finished("first")
     assert run["state_type"] == "COMPLETED", server.log()
     assert server.task_states(run) == [(stage, "Executed") for stage in STAGES]
@@ -84,6 +84,7 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run):
     by_flow = project.lock()
     assert project.dvc("repro").count("didn't change") == len(STAGES), "by hand DVC finds what the flow made"
     assert project.lock() == by_flow
+    assert project.locked_stages() == finished_tiny_clone.locked_stages(), "`dvc repro` made the same bytes elsewhere"
 
 
 def test_bad_parameters_start_nothing(project, server):
