@@ -5,16 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cse.errors import CseError
-from flows.registry import (
-    assign,
-    fetch_tags,
-    find,
-    models,
-    push_tags,
-    register,
-    scores_at,
-    trained_on_at,
-)
+from flows.registry import assign, fetch_tags, find, models, push_tags, register, scores_at, trained_on_at
 from flows.repository import git
 from tests.flows.repositories import commit, write_json
 

@@ -16,6 +16,7 @@ import psutil
 import pytest
 import torch
 
+from cse.data.store import TRAIN_FILE, open_rows
 from cse.errors import CseError
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
@@ -30,7 +31,7 @@ WORKER = "ray::_reason_of_run"
 DOMAINS = {
     "first": "{data: raw/first, set: {train.epochs: 20}}",
     "second": "{data: raw/second, set: {prompt.length: 2}}",
-    "third": "{data: raw/third, set: {data.view: pairs, objective.energy_hinge.weight: 0.0, pooler.kind: cls}}",
+    "third": "{data: raw/third, set: {data.view: pairs, mine.negatives: 1, mine.margin: 1.0, pooler.kind: cls}}",
     "wrong": "{data: raw/wrong}",
 }
 
@@ -95,6 +96,9 @@ def alone(tiny_folders, tmp_path_factory) -> Path:
         for name in ("first", "second", "third"):
             domain_stage(settings_of_domain(settings, name), name)
     assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3
+    assert open_rows(folder / "data/domains/third/mined" / TRAIN_FILE).column_names[-1] == "hard_neg", (
+        "it mines for itself"
+    )
     return folder
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
 
 from cse.evaluation.labels import same_label_precisions
 from cse.model.post import fit_discriminant, numbered
-from cse.model.sentence_encoder import SentenceEncoder
-from cse.training.fit_post import PASSES, choose_passes, fit_linear, put_behind
-from tests.stages.test_fit_discriminant import ROWS, noisy, prepared_from
+from cse.training.fit_post import PASSES, choose_passes, fit_linear
+from tests.stages.test_fit_discriminant import noisy
 
 
 def bent(labels: int, rows: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
@@ -72,16 +69,3 @@ def test_too_few_texts_to_hold_out_is_the_discriminant(sizes, capsys):
     assert fitted.dimension == len(sizes) - 1
     said = capsys.readouterr().err
     assert "one dimension is left" in said or "0 passes (too few texts of a label to hold any out)" in said
-
-
-def test_behind_a_model_it_raises_the_dev_score(models, settings, tmp_path, capsys):
-    prepared = prepared_from(tmp_path, ROWS, hold_out=0.2)
-    post = settings({"post.kind": "linear"}).post
-    facts = put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out", measure="MAP")
-    said = capsys.readouterr()
-    before, after = map(float, re.search(r"dev MAP (\d+\.\d\d) -> (\d+\.\d\d)$", said.out.strip()).groups())
-    assert after > before + 10
-    assert facts["dev_score"] == pytest.approx(after, abs=0.01)
-    assert re.search(r"\d+ passes \(MAP of held-out texts: 0 \d+\.\d\d, 10 ", said.err)
-    loaded = SentenceEncoder.load(tmp_path / "out")
-    assert (loaded.dimension, loaded.post.config()["kind"]) == (3, "linear")

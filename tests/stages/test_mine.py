@@ -15,7 +15,6 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_row
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.stages.domain import domain_stage
 from cse.stages.mine import mine_stage
 from cse.training.mining import NONE, mine, read_pairs
 from tests.cli.workspace import contents
@@ -216,8 +215,6 @@ def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
     with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
         mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
     assert list(tmp_path.iterdir()) == []
-    with pytest.raises(CseError, match=r"^test: mine.negatives: negatives are mined for pairs, but data.view is 'sent"):
-        settings({"mine.negatives": 1})
     with pytest.raises(CseError, match=r"contains triplets, but mine.neighbours needs sentences"):
         mine_stage(settings(NEIGHBOURS), prepared=data["triplets"], mined=tmp_path / "mined")
     with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
@@ -227,33 +224,6 @@ def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
 def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
     with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin"):
         mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
-
-
-def test_a_domain_of_the_bank_mines_for_itself(settings, models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "raw/train").mkdir(parents=True)
-    (tmp_path / "raw/dev").mkdir()
-    words = ("cat", "dog", "book", "house", "rain", "old")
-    lines = [f"the {a} runs near the {b},{b}" for a in words for b in words]
-    (tmp_path / "raw/train/rows.csv").write_text("\n".join(["text,category", *lines]), encoding="utf-8")
-    (tmp_path / "raw/dev/dev.csv").write_text("sentence1,sentence2,score\na cat,a dog,1\nbook,book,5\n")
-    chosen = settings(
-        MINE
-        | {
-            "data.view": "categories",
-            "data.source": "files",
-            "data.train_path": "raw/train",
-            "data.dev_path": "raw/dev",
-            "mine.margin": 1.0,
-            "objective.energy_hinge.weight": 10.0,
-            "train.epochs": 1,
-            "bank.domains": {"pets": {"data": "raw"}},
-        }
-    )
-    domain_stage(chosen, "pets", place=tmp_path / "domains", metrics=tmp_path / "metrics", scratch=tmp_path / "scratch")
-    assert open_rows(tmp_path / "domains/pets/mined" / TRAIN_FILE).column_names[-2:] == ["hard_neg", GROUP]
-    written = json.loads((tmp_path / "domains/pets/checkpoint/checkpoint.json").read_text())["facts"]
-    assert written["data"]["view"] == "triplets"
 
 
 # ---- pairs from plain sentences ------------------------------------------------------------------------------------

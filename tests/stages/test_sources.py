@@ -13,7 +13,6 @@ from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint import read_config
 from cse.settings.document import params_text, write_values
-from cse.settings.domains import settings_of_domain
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
@@ -188,7 +187,6 @@ def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_row
             "data.more.the-pairs: holds pairs, but objective.energy_hinge needs hard negatives; set its terms: "
             "{energy_hinge: 0}, or view: triplets",
         ),
-        ({}, {"terms": {"nt_xent": 0}}, "data.more.the-pairs.terms: every term has weight 0"),
         (
             {},
             {"terms": {"hinge": 0}},
@@ -201,10 +199,7 @@ def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_row
         ({}, {"lines": 3}, "data.more.0.lines: unknown key"),
         ({"data.source": "sample"}, {}, "data.more: further sources need data.source: files, found 'sample'"),
         (
-            {
-                "objective.replaced_tokens.weight": 1.0,
-                "objective.replaced_tokens.corruption": "prepared",
-            },
+            {"objective.replaced_tokens.weight": 1.0, "objective.replaced_tokens.corruption": "prepared"},
             {},
             "data.more: only the rows of the main source can be corrupted before training",
         ),
@@ -252,12 +247,3 @@ def test_sources_in_a_settings_file(tmp_path):
     assert load_settings(path).data.more[0].weight == 2.0
     write_values(path, {"data.more": []})
     assert load_settings(path).data.more == []
-
-
-def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):
-    (tmp_path / "tickets/train").mkdir(parents=True)
-    own = {"data.more": [source(files, "triplets")]}
-    domains = {"plain": {"data": str(tmp_path / "tickets")}, "own": {"data": str(tmp_path / "tickets"), "set": own}}
-    settings = several(source(files, "pairs"), **{"bank.domains": domains})
-    named = {name: [each.name for each in settings_of_domain(settings, name).data.more] for name in domains}
-    assert named == {"plain": ["the-pairs"], "own": ["the-triplets"]}

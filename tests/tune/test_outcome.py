@@ -10,15 +10,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.evaluation.dev_facts import standard_error
-from cse.tune.outcome import (
-    TRIALS,
-    Sweep,
-    TrialRecord,
-    describe,
-    read_sweep,
-    to_promote,
-    write_sweep,
-)
+from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, read_sweep, to_promote, write_sweep
 from cse.tune.spaces import named
 
 

@@ -10,16 +10,7 @@ from cse.errors import CseError
 from cse.settings import Settings
 from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
 from cse.settings.presets import load_preset, rows
-from cse.tune.spaces import (
-    Dimension,
-    build_space,
-    check_seeds,
-    only,
-    parse_dimension,
-    reached,
-    read_space,
-    shipped,
-)
+from cse.tune.spaces import Dimension, build_space, check_seeds, only, parse_dimension, reached, read_space, shipped
 from tests.pipeline.workspace import ROOT
 
 
@@ -269,7 +260,6 @@ def test_ranges_and_lists(entry, dimension):
         (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
         (["train.learning_rate=[-1.0]"], "greater than 0"),
         (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
-        (["train.batch_size=[1]"], "greater than or equal to 2"),
         (["data.max_rows=[100, 200]"], "changes the data, not the training"),
         (["evaluation.device=[cpu]"], "does not change what the dev pairs measure"),
         (["train.workers=[1, 2]"], "must be the same in all trials"),
