@@ -33,14 +33,10 @@ def test_scores_against_the_run_before(tmp_path):
     assert text.count("](data:image/png;base64,") == 2
     write_json(tmp_path / "data/metrics/train.json", {"dev_spearman": 88.0, "trained_on": "sample, 3,000 triplets"})
     assert "previous run. Trained on sample, 3,000 triplets." in as_markdown(summary)
-
-
-def test_a_dev_task_of_another_kind_is_named(tmp_path):
-    summary = finished(tmp_path)
     write_json(tmp_path / "data/metrics/train.json", {"dev_score": 91.5, "dev_measure": "kNN"})
     text = as_markdown(summary)
     assert "Dev kNN * 100: **91.50**" in text
-    assert "| times 100: Spearman, or the measure in brackets; dev: kNN | this run |" in text
+    assert "| times 100: Spearman, or the measure in brackets; dev: kNN | this run | change |" in text
     assert read_scores(tmp_path)["dev"] == 91.5
 
 

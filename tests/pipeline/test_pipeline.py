@@ -42,7 +42,7 @@ def copy(finished, tmp_path) -> Workspace:
     return finished.copy(tmp_path / "clone")
 
 
-def test_repro_makes_everything(finished):
+def test_repro_makes_everything_and_a_second_one_nothing(finished):
     stages = finished.locked_stages()
     assert list(stages) == list(STAGES)
     for name in OUTPUTS:
@@ -62,9 +62,6 @@ def test_repro_makes_everything(finished):
             if dep["path"].startswith("cse") and folder.is_dir():
                 sources = [path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()]
                 assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
-
-
-def test_a_second_repro_does_nothing(finished):
     lock, times = finished.lock(), finished.times()
     output = finished.dvc("repro")
     assert [f"Stage '{name}' didn't change, skipping" in output for name in STAGES] == [True] * len(STAGES)

@@ -101,19 +101,6 @@ def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, mod
     assert losses[-1] < losses[0]
 
 
-def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documents, tmp_path):
-    judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
-    settings = prepared(TERMS | {"data.more": [judged]})
-    train(settings, tmp_path)
-    data = PreparedData(tmp_path / "prepared")
-    encoder = SentenceEncoder.load(tmp_path / "checkpoint")
-    made = collection_from(encoder, [data, data.of("judged")])
-    labelled = np.flatnonzero(~made.pairs.stands_in)
-    assert len(labelled) == 12 and len(made.pairs.documents) == 30, "the judged documents are those of the collection"
-    best = made.targets.place[labelled, made.targets.share[labelled].argmax(axis=1)]
-    np.testing.assert_array_equal(best, made.pairs.place[labelled])
-
-
 def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     drawn = {"data.max_rows": 7, "data.more": [judged]}

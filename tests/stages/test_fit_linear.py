@@ -1,4 +1,4 @@
-"""A linear head: its loss against the written-out equation, how many passes it gets, in training and behind a model."""
+"""A linear head: its loss against the written-out equation, and how many passes it gets; behind a model: adapt."""
 
 from __future__ import annotations
 

@@ -174,15 +174,6 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
         mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
-def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_path):
-    mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
-    for key, value in {"mine.margin": 0.9, "pooler.kind": "cls"}.items():
-        with pytest.raises(
-            CseError, match=rf"mined with other settings \({key.split('.')[0]}\) than this training's; run"
-        ):
-            train_in(tmp_path, settings(MINE | {key: value}), pairs_of_labels, mined=tmp_path / "mined")
-
-
 def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pairs_of_labels, models, tmp_path):
     local, mined = tmp_path / "model", tmp_path / "mined"
     shutil.copytree(models["bert"], local)
@@ -198,7 +189,7 @@ def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pa
     assert train_in(tmp_path, chosen, pairs_of_labels, mined=mined)["steps"] > 0
 
 
-def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
+def test_triplets_of_other_settings_or_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
     mined = tmp_path / "mined"
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse mine`"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
@@ -206,24 +197,25 @@ def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=mined)
+    for key, value in {"mine.margin": 0.9, "pooler.kind": "cls"}.items():
+        what = rf"mined with other settings \({key.split('.')[0]}\) than this training's; run"
+        with pytest.raises(CseError, match=what):
+            train_in(tmp_path, settings(MINE | {key: value}), pairs_of_labels, mined=mined)
     write_rows(pairs_of_labels / TRAIN_FILE, "pairs", [("a b", "c d", "x")] * 3, grouped=True)
     with pytest.raises(CseError, match=r"mined: mined from other rows than this training's"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
 
 
-def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
+def test_rows_that_are_no_pairs_or_keep_no_negative_are_refused(settings, data, pairs_of_labels, tmp_path):
+    with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin"):
+        mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
     with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
         mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
-    assert list(tmp_path.iterdir()) == []
+    assert list(tmp_path.iterdir()) == [pairs_of_labels]
     with pytest.raises(CseError, match=r"contains triplets, but mine.neighbours needs sentences"):
         mine_stage(settings(NEIGHBOURS), prepared=data["triplets"], mined=tmp_path / "mined")
     with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
         settings({"data.view": "pairs", "mine.neighbours": 2})
-
-
-def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
-    with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin"):
-        mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
 
 
 # ---- pairs from plain sentences ------------------------------------------------------------------------------------

@@ -114,7 +114,7 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
 
 @pytest.mark.parametrize(
     ("changes", "precision"),
-    [({}, "fp32"), ({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
+    [({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
 )
 def test_a_checkpoint_says_what_it_was_computed_by(run, settings, tmp_path, changes, precision):
     metrics = run(settings(changes | {"train.epochs": 1}))
