@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import pytest
 from prefect.utilities.callables import parameter_schema
 from prefect.utilities.schema_tools.validation import validate
@@ -32,15 +30,10 @@ def problems(**parameters) -> list[str]:
     return [error.message for error in validate(parameters, SCHEMA)]
 
 
-def test_the_form_knows_every_setting():
-    patterns = SCHEMA["properties"]["overrides"]["patternProperties"]
-    assert len(patterns) == len(list(walk_keys())) > 100
-    for key, _ in walk_keys():
-        assert [pattern for pattern in patterns if re.search(pattern, key)] == [f"^{key.replace('.', '[.]')}$"]
-
-
 def test_the_form_takes_every_default_and_every_preset():
-    for key, value in flatten(Settings().model_dump(mode="json")).items():
+    values = flatten(Settings().model_dump(mode="json"))
+    assert values.keys() == {key for key, _ in walk_keys()}
+    for key, value in values.items():
         assert problems(overrides={key: value}) == [], key
     assert SCHEMA["properties"]["preset"]["anyOf"][0]["enum"] == preset_names()
     for name in preset_names():
@@ -49,7 +42,7 @@ def test_the_form_takes_every_default_and_every_preset():
 
 @pytest.mark.parametrize(
     "parameters",
-    [{"preset": "promcse"}, {"overrides": {"train.epochs": 0}}, {"overrides": {"train": {"epochs": 1}}},
+    [{"preset": "promcse"}, {"overrides": {"train.epochs": 0}}, {"overrides": {"train_epochs": 1}},
      {"sweep": {"train.epochs": [1, 0]}}, {"sweep": {"prompt.length": "many"}}],
 )  # fmt: skip
 def test_the_form_refuses(parameters):
