@@ -275,6 +275,29 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
 # ---- corruption prepared before training --------------------------------------------------------------------------
 
 
+def test_nothing_to_corrupt_is_a_folder_that_says_so(settings, data, tmp_path, capsys):
+    for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
+        corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
+        assert sorted(contents(tmp_path / "out")) == ["corruption.json", "manifest.json"]
+        assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
+        assert "nothing to corrupt (" in capsys.readouterr().out
+
+
+def test_the_same_seed_corrupts_to_the_same_bytes(settings, data, prepared_corruption, tmp_path):
+    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
+        changed = settings(prepared_corruption | {"train.seed": seed})
+        corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
+    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
+    assert set(one) == arrays | {"corruption.json", "rows.json", "manifest.json"}
+    assert one == two
+    assert all(one[name] != other[name] for name in arrays)
+    facts = json.loads(one["corruption.json"])
+    assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
+    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
+    assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
+
+
 @pytest.mark.slow
 def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
     run, settings, data, prepared_corruption, tmp_path, monkeypatch
