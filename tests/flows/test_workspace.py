@@ -80,13 +80,9 @@ def test_a_run_whose_name_is_no_folders_is_refused(finished, name):
 
 def test_only_clones_of_killed_runs_are_removed(finished):
     """What a killed run left goes with the next one; a clone that somebody works in stays."""
-    killed = (
-        "import os, sys; from pathlib import Path; from flows.workspace import throwaway_clone\n"
-        "with throwaway_clone(Path(sys.argv[1]), 'killed'):\n    os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", killed, str(finished)], check=False).returncode == 9
     clones = finished / ".dvc/tmp/cse-runs"
-    assert (clones / "killed/dvc.yaml").is_file()
+    (clones / "killed").mkdir(parents=True)
+    (clones / "killed.lock").touch()  # the kernel holds none for the dead
     with throwaway_clone(finished, "first") as first:
         assert sorted(path.name for path in clones.iterdir()) == ["first", "first.lock"]
         with throwaway_clone(finished, "second"):
