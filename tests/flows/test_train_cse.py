@@ -162,11 +162,5 @@ def test_sweep_and_gate(finished_tiny_clone, tmp_path):
 
     refused = workspace.run("cse", "models", "promote", "v1.1.0", fails=True)
     assert "error: sentence-encoder@v1.1.0: not promoted to production; use `--force` to promote it anyway" in refused
-    workspace.set({"export.tolerance": 1e-12})
-    refused = workspace.run("cse", "models", "promote", "v1.0.0", fails=True)
-    assert "no parity with torch" in refused
-    workspace.set({"export.tolerance": 1e-5})
     assert "is in production" in workspace.run("cse", "models", "promote", "v1.1.0", "--force")
     assert "version: v1.1.0" in workspace.run("cse", "models", "show", "production")
-    workspace.dvc("artifacts", "get", ".", "sentence-encoder", "--stage", "production", "--out", "bundle")
-    assert (workspace.folder / "bundle/bundle.json").is_file()
