@@ -90,27 +90,20 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
         params.write_text(original, encoding="utf-8")
 
 
-def test_a_readme_runs_nothing(copy):
+def test_a_readme_runs_nothing_and_changed_code_and_text_their_stages(copy):
     for name in ("README.md", "cse/README.md", "docs/train.md"):
         (copy.folder / name).parent.mkdir(exist_ok=True)
         (copy.folder / name).write_text("changed\n", encoding="utf-8")
     assert ran(copy.dvc("repro")) == []
-
-
-def test_changed_training_text_runs_prepare(copy):
-    write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
-    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
-    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
-    assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
-
-
-def test_changed_code_runs_its_stages(copy):
-    """The code of the clone is what runs: a stage made to fail there fails."""
     with (copy.folder / "cse/export/parity.py").open("a", encoding="utf-8") as file:
         file.write("\nraise SystemExit('the code of this clone')\n")
     output = copy.dvc("repro", fails=True)
     assert ran(output) == [EXPORT]
     assert "the code of this clone" in output
+    write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
+    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
+    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
+    assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
 
 
 def test_metrics_and_plots(copy, tmp_path):
