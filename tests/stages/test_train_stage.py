@@ -370,11 +370,6 @@ def refused(run, settings, message, view="sentences"):
         ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
         (
             "sentences",
-            {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0},
-            r"contains sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
-        ),
-        (
-            "sentences",
             {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full",
              "prompt.kind": "none"},
             r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
@@ -391,27 +386,17 @@ def test_what_does_not_fit_the_rows_or_the_model(run, settings, tmp_path, view, 
     assert not list((tmp_path / "scratch").rglob("state.pt"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "changes", "message"),
-    [
-        (1, {}, "contains 1 row, but objective.nt_xent uses other rows as negatives; prepare at least 2"),
-        (
-            7,
-            {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0},
-            "contains 7 rows, but objective.contrastive_tension uses other rows as negatives; prepare at least 8",
-        ),
-    ],
-)
-def test_rows_that_give_no_negative(settings, data, tmp_path, rows, changes, message):
-    few = tmp_path / "few"
-    shutil.copytree(data["sentences"], few)
-    write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
-    write_report(few, "sentences", rows)
-    with pytest.raises(CseError, match=message):
-        stage_in(settings(changes), {"sentences": few}, tmp_path, "out")
+def test_rows_that_give_no_negative(settings, data, tmp_path):
+    few = shutil.copytree(data["sentences"], tmp_path / "few")
+    for rows, term, least in ((7, "contrastive_tension", 8), (1, "nt_xent", 2)):
+        write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
+        write_report(few, "sentences", rows)
+        changes = {"objective.nt_xent.weight": 0.0, f"objective.{term}.weight": 1.0}
+        message = f"rows?, but objective.{term} uses other rows as negatives; prepare at least {least}"
+        with pytest.raises(CseError, match=f"contains {rows} {message}"):
+            stage_in(settings(changes), {"sentences": few}, tmp_path, "out")
     alone = {"objective.nt_xent.weight": 0.0, "objective.masked_lm.weight": 1.0, "train.epochs": 1}
-    if rows == 1:  # a term over tokens has no negatives
-        assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1
+    assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1, "tokens have no negatives"
 
 
 def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
