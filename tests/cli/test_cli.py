@@ -382,6 +382,21 @@ def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
     assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
 
 
+# ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
+
+
+def test_export_for_other_tools(cse, project, tiny_folders):
+    pytest.importorskip("sentence_transformers")
+    done = cse("export", tiny_folders["bert"], "--data", "none", "--format", "sentence-transformers", "--out", "there")
+    assert done.code == 0, done.err
+    assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n"), "without prepared data"
+    peft = ("export", "--format", "peft")
+    assert "--format peft: name a folder to write with --out" in cse(*peft).refused()
+    assert "data/bundle: holds another kind of output" in cse(*peft, "--out", "data/bundle").refused()
+    assert "data/bundle: this is an ONNX bundle" in cse(*peft, "data/bundle", "--out", "x").refused()
+    assert not (project / "x").exists()
+
+
 # ---- records and the report ---------------------------------------------------------------------------------------
 
 
