@@ -72,7 +72,7 @@ def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
     assert f"{len(several(rows))} of {total} texts have more than one label" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("view", ["sentences", "triplets", "labelled"])
+@pytest.mark.parametrize("view", ["sentences", "labelled"])
 def test_rows_without_labels_are_refused_before_encoding(data, models, settings, tmp_path, monkeypatch, view):
     """The labels of NLI pairs are of pairs, not of texts."""
     monkeypatch.setattr(SentenceEncoder, "encode_counting", lambda *_, **__: pytest.fail("encoded"))

@@ -270,13 +270,6 @@ def test_what_cannot_be_searched(over, says):
     assert says in refusal(*over)
 
 
-def test_a_term_may_be_switched_on_by_the_search():
-    space = build_space(
-        settings(tune__over=["objective.masked_lm.weight=[0.1]", "objective.masked_lm.decay_rate=[0.9]"])
-    )
-    assert len(space.grid()) == 1
-
-
 def test_contradictions():
     with pytest.raises(CseError, match="the system has no prompt"):
         build_space(settings(prompt__kind="none", train__parameters="full", tune__over=["prompt.length=[4]"]))
@@ -288,3 +281,5 @@ def test_contradictions():
     }
     assert "rows were already corrupted" in refusal("objective.replaced_tokens.mask_share=0.1..0.5", **prepared)
     assert build_space(settings(tune__over=["objective.replaced_tokens.weight=[0.01, 0.1]"], **prepared))
+    switched_on = ["objective.masked_lm.weight=[0.1]", "objective.masked_lm.decay_rate=[0.9]"]
+    assert len(build_space(settings(tune__over=switched_on)).grid()) == 1, "a term may be switched on by the search"
