@@ -7,12 +7,12 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import pytest
 
 from tests.flows.runs import environment_of, run_script
-from tests.pipeline.workspace import STAGES, Workspace
+from tests.pipeline.workspace import STAGES
+from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -85,47 +85,33 @@ socket.getaddrinfo = getaddrinfo
 
 def test_quiet_and_private_on_a_slow_first_start(finished_tiny_clone, tmp_path):
     """A fresh home, little of the processor, and two runs that start at the same moment."""
-    for name in ("one", "two"):
-        finished_tiny_clone.copy(tmp_path / name / "clone")
     (tmp_path / "watch").mkdir()
     (tmp_path / "watch/sitecustomize.py").write_text(WATCH)
     (tmp_path / "calls").write_text("")
-    runs = []
-    for name in ("one", "two"):
-        workspace = Workspace(tmp_path / name / "clone")
+    watched = {"PREFECT_HOME": "prefect", "PYTHONPATH": "watch", "CALLS": "calls"}
+    usual = ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS")
+    usual += ("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS",)
+    clones = [finished_tiny_clone.copy(tmp_path / name / "clone") for name in ("one", "two")]
+    for workspace in clones:
         workspace.set({"export.tolerance": 2e-5})  # one stage to run
         workspace.commit()
-        environment = environment_of(workspace) | {
-            "PREFECT_HOME": str(tmp_path / "prefect"),
-            "PYTHONPATH": str(tmp_path / "watch"),
-            "CALLS": str(tmp_path / "calls"),
-        }
-        for variable in ("PREFECT_SERVER_ANALYTICS_ENABLED", "DO_NOT_TRACK", "DVC_NO_ANALYTICS"):
-            environment.pop(variable, None)
-        environment.pop("PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS")
-        log = (tmp_path / f"{name}.log").open("w")
-        runs.append(
-            subprocess.Popen(
-                [sys.executable, "-m", "flows.train_cse"],
-                cwd=workspace.folder,
-                env=environment,
-                stdout=log,
-                stderr=log,
-                preexec_fn=lambda: os.nice(5),
-            )
-        )
-    give_up = time.monotonic() + 300
-    while not all("Beginning flow run" in (tmp_path / f"{name}.log").read_text() for name in ("one", "two")):
-        assert time.monotonic() < give_up, (tmp_path / "one.log").read_text()
-        time.sleep(0.5)
-    codes = [run.wait(timeout=300) for run in runs]
-    for name, code in zip(("one", "two"), codes, strict=True):
-        log = (tmp_path / f"{name}.log").read_text()
-        assert code == 0, log
-        assert log.count("Finished in state Skipped") == len(STAGES) - 1, log
-        assert log.count("Finished in state Executed") == 1
+    runs, logs = [], [tmp_path / "one.log", tmp_path / "two.log"]
+    for workspace, log in zip(clones, logs, strict=True):
+        environment = {name: value for name, value in environment_of(workspace).items() if name not in usual}
+        environment |= {name: str(tmp_path / place) for name, place in watched.items()}
+        with log.open("w") as stream:
+            runs.append(subprocess.Popen(
+                [sys.executable, "-m", "flows.train_cse"], cwd=workspace.folder, env=environment,
+                stdout=stream, stderr=stream, preexec_fn=lambda: os.nice(5),
+            ))  # fmt: skip
+    wait_for(lambda: all("Beginning flow run" in log.read_text() for log in logs), 300, logs[0].read_text, every=0.5)
+    for run, log in zip(runs, logs, strict=True):
+        code, text = run.wait(timeout=300), log.read_text()
+        assert code == 0, text
+        assert text.count("Finished in state Skipped") == len(STAGES) - 1, text
+        assert text.count("Finished in state Executed") == 1
         for noise in ("database is locked", "Traceback", "| ERROR", "| WARNING", "| CRITICAL"):
-            assert noise not in log, log
+            assert noise not in text, text
     calls = set((tmp_path / "calls").read_text().splitlines())
     assert calls, "the watch was on"
     outside = [call for call in calls if not any(here in call for here in ("127.0.0.1", "localhost", "'::1'", "/"))]
