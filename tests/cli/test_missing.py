@@ -60,7 +60,8 @@ def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, lin
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "data/checkpoint/checkpoint.json").write_text("{}\n")
     found = [str(bundle) if word == "BUNDLE" else word for word in arguments]
-    done = run(*found, without=without, stdin="the cat\n", folder=tmp_path)
+    folder = ROOT if arguments == ["tune"] else tmp_path  # it looks for a project first
+    done = run(*found, without=without, stdin="the cat\n", folder=folder)
     assert done.returncode == 2, done.stdout
     assert re.fullmatch(f"error: {line}.*\n", done.stderr), done.stderr
     assert not (tmp_path / "x.npy").exists()
