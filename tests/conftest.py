@@ -25,8 +25,8 @@ ROOT = Path(__file__).parents[1]
 # begins at once, as it makes the clones that the others copy, and which they would wait for.
 LONGEST = (
     "tests/flows/test_deployments.py", "tests/training/test_elastic.py", "docs/pipeline.md", "docs/train.md",
-    "tests/tune/test_sweeps.py", "tests/training/test_workers.py", "tests/flows/test_train_cse.py", "docs/bank.md",
-    "tests/flows/test_train_bank.py", "tests/pipeline/test_pipeline.py", "docs/evaluate.md", "docs/adapt.md",
+    "tests/tune/test_sweeps.py", "tests/training/test_workers.py", "docs/bank.md", "tests/flows/test_train_bank.py",
+    "tests/flows/test_train_cse.py", "tests/pipeline/test_pipeline.py", "docs/evaluate.md", "docs/adapt.md",
     "docs/search.md", "docs/tune.md", "README.md", "tests/systems/test_every_preset.py",
     "tests/pipeline/test_default.py",
 )  # fmt: skip

@@ -13,7 +13,6 @@ from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, publish_folder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from deploy import embed as consumer
 from tests.export.banks import make_adapted, make_bank, make_encoder
 from tests.tiny import make_backbone_folder
 
@@ -95,16 +94,6 @@ def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders
     np.testing.assert_allclose(found[1::2], SentenceEncoder.load(str(tiny_folders["bert"])).encode(TEXTS), atol=1e-5)
     assert np.abs(found[::2] - found[1::2]).max() > 0.01
     assert cse("bank", "check", "wide").out == "wide: 2 of 2 domains are whole\n"
-
-
-def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
-    monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt", "--domain", "hidden", "--out", "vectors.npy"])
-    assert consumer.main() == 0
-    expected = OnnxEncoder("bank", provider="cpu").encode(TEXTS, domain="hidden")
-    np.testing.assert_allclose(np.load("vectors.npy"), expected, atol=1e-6)
-    monkeypatch.setattr("sys.argv", ["embed.py", "bank", "lines.txt"])
-    assert consumer.main() == 2
-    assert "say whose prompts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

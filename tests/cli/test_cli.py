@@ -16,11 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import torch
 
 import cse as library
 from cse.cli.main import cli
-from cse.data.store import PreparedData
 from tests.cli.workspace import contents, full_disk
 from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
@@ -116,16 +114,6 @@ def test_debug_shows_the_trace(cse, project, before):
 # ---- prepare ------------------------------------------------------------------------------------------------------
 
 
-def test_prepare_writes_where_it_is_told(cse, empty):
-    (empty / "params.yaml").write_text("data: {max_rows: 60}\n")
-    done = cse("prepare", "--out", "mine", "-s", "data.view=pairs", "-s", "objective.energy_hinge.weight=0")
-    assert (done.code, done.err) == (0, "")
-    assert done.out.startswith("train ")
-    data = PreparedData(empty / "mine")
-    assert (data.view, len(data.train)) == ("pairs", data.report["train"]["kept"])
-    assert not (empty / "data").exists(), "the pipeline's own folder is left alone"
-
-
 def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
     """`prepare` is told of the rows; `train` knows them from there and names the one key that has to change."""
     (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
@@ -165,21 +153,6 @@ def test_rows_decide_what_an_objective_may_be(cse, project):
 # ---- encode -------------------------------------------------------------------------------------------------------
 
 
-def test_encode_a_file_with_checkpoint_and_bundle(cse, project):
-    (project / "text.txt").write_text("\n".join(SENTENCES) + "\n", encoding="utf-8")
-    vectors = {}
-    for model in ("checkpoint", "bundle"):
-        done = cse("encode", f"data/{model}", "text.txt", "--out", f"deep/{model}.npy", "--device", "cpu")
-        assert (done.code, done.out) == (0, "")
-        assert done.err.splitlines()[-1] == f"deep/{model}.npy: 5 vectors of 32 dimensions"
-        vectors[model] = np.load(project / f"deep/{model}.npy")
-        assert (vectors[model].shape, vectors[model].dtype) == ((5, 32), np.float32)
-    np.testing.assert_allclose(vectors["checkpoint"], vectors["bundle"], atol=1e-5)
-    np.testing.assert_allclose(np.linalg.norm(vectors["bundle"], axis=1), 1, atol=1e-5)
-    expected = library.SentenceEncoder.load("data/checkpoint").encode(SENTENCES)
-    np.testing.assert_allclose(vectors["checkpoint"], expected, atol=1e-6)
-
-
 def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     for number, ends in enumerate(("\n", "\r\n")):
         text = ends.join(SENTENCES).encode()
@@ -188,6 +161,11 @@ def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
+    encode = ("encode", "data/bundle", "--out", "x.npy")
+    assert cse(*encode).refused() == "<stdin>: no rows; add rows or name another file"
+    latin = "a cat\nein Kätzchen\n".encode("latin-1")
+    assert "<stdin>:2: byte 0xe4 is not utf-8; save the file as UTF-8" in cse(*encode, stdin=latin).refused()
+    assert not (project / "x.npy").exists()
 
 
 def test_vectors_stand_beside_their_texts_in_a_file_that_has_room(cse, project):
@@ -226,22 +204,10 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
     assert cse(*encode, "bank.jsonl").refused() == (
         "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
     )
-    assert "no column 'txt' (--column); did you mean 'text'?" in cse(*encode, "bank.csv", "--column", "txt").refused()
     assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
     (project / "none.csv").write_text("text\n\n")
     assert cse(*encode, "none.csv").refused() == "none.csv: no rows; add rows or name another file"
-    (project / "null.jsonl").write_text('{"text": "a"}\n{"text": null}\n')
-    assert "null.jsonl:2: no text in column 'text'" in cse(*encode, "null.jsonl").refused()
     assert not (project / "y.npy").exists()
-
-
-def test_encode_what_is_no_text(cse, project):
-    (project / "latin.txt").write_bytes("a cat\nein Kätzchen\n".encode("latin-1"))
-    assert (
-        "latin.txt:2: byte 0xe4 is not utf-8; save the file as UTF-8"
-        in cse("encode", "data/bundle", "latin.txt", "--out", "x.npy").refused()
-    )
-    assert not (project / "x.npy").exists()
 
 
 # ---- post ---------------------------------------------------------------------------------------------------------
@@ -255,11 +221,7 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
         r"data/whitened: data/checkpoint with whitening, dev Spearman -?\d+\.\d\d -> -?\d+\.\d\d\n", done.out
     )
     assert contents(project / "data/checkpoint") == before
-    whitened = library.SentenceEncoder.load("data/whitened")
-    plain = library.SentenceEncoder.load("data/checkpoint").encode(SENTENCES, normalize=False)
-    assert whitened.encode(SENTENCES).shape == (5, 8)
-    expected = whitened.post(torch.from_numpy(plain)).numpy()
-    np.testing.assert_allclose(whitened.encode(SENTENCES, normalize=False), expected, atol=1e-5)
+    assert library.SentenceEncoder.load("data/whitened").encode(SENTENCES).shape == (5, 8)
     again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
     assert again == "post.kind: the encoder already has whitening; use one without"
     assert not (project / "data/both").exists()
@@ -335,20 +297,6 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert "no SentEval evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
 
 
-def test_evaluate_alone_is_the_stage(cse, project):
-    done = cse("evaluate")
-    assert done.code == 0
-    scores = json.loads((project / "data/metrics/evaluation.json").read_text())
-    assert list(scores) == ["trained", "backbone"]
-    assert "trained" in done.out
-    lines = (project / "data/plots/sts.csv").read_text().splitlines()
-    assert (lines[0], len(lines)) == ("task,model,spearman", 5)
-    assert cse("report").out.startswith("data/report/report.html: 2 systems, 2 records")
-    lines = (project / "data/plots/density.csv").read_text().splitlines()
-    assert lines[0] == "model,group,pairs,cosine,density"
-    assert {line.split(",")[0] for line in lines[1:]} == {"trained", "backbone"}
-
-
 def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
     pairs = [("a cat sits", "the cat sits", 4.5), ("a dog", "the river", 0.5), ("red apple", "blue apple", 3.0)]
     (project / "own.csv").write_text(
@@ -402,17 +350,6 @@ def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
-def test_command_is_a_process_with_an_exit_code(project):
-    """The installed command, once for real."""
-    command = [sys.executable, "-c", "from cse.cli import main; main()", "encode", "data/bundle", "--out", "x.npy"]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, input="a cat\n", env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "x.npy: 1 vectors of 32 dimensions\n")
-    done = subprocess.run(command, input="", env=environment, capture_output=True, text=True, timeout=120)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: <stdin>: no rows; add rows or name another file\n"
-
-
 def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
     (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
@@ -445,24 +382,22 @@ def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
     assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
 
 
+# ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
+
+
+def test_export_for_other_tools(cse, project, tiny_folders):
+    pytest.importorskip("sentence_transformers")
+    done = cse("export", tiny_folders["bert"], "--data", "none", "--format", "sentence-transformers", "--out", "there")
+    assert done.code == 0, done.err
+    assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n"), "without prepared data"
+    peft = ("export", "--format", "peft")
+    assert "--format peft: name a folder to write with --out" in cse(*peft).refused()
+    assert "data/bundle: holds another kind of output" in cse(*peft, "--out", "data/bundle").refused()
+    assert "data/bundle: this is an ONNX bundle" in cse(*peft, "data/bundle", "--out", "x").refused()
+    assert not (project / "x").exists()
+
+
 # ---- records and the report ---------------------------------------------------------------------------------------
-
-
-def test_records_of_models_become_a_report(cse, project, tiny_folders):
-    done = cse("evaluate", "mine=data/checkpoint", "data/bundle", str(tiny_folders["bert"]), "--out", "records")
-    assert done.code == 0
-    assert "records: 3 records; `cse report records` compares them with the papers" in done.err
-    mine = json.loads((project / "records/mine/record.json").read_text())
-    assert mine["name"] == "mine"
-    assert mine["model"]["facts"]["data"].items() >= {"source": "triplets.csv", "view": "triplets", "rows": 24}.items()
-    assert (project / "records/data-bundle/pairs.csv").is_file()
-    told = cse("report", "records", "--out", "report").out
-    assert told == "report/report.html: 3 systems, 3 records, 3 pictures\n"
-    page = (project / "report/report.html").read_text()
-    assert '<td class="system">mine</td>' in page
-    assert "Your own pairs" in page
-    assert "Not measured" not in page
-    assert "mean of 2 tasks" not in page  # two tasks of one's own are no average of the papers
 
 
 def test_report_without_records_and_names_given_twice(cse, project):
@@ -541,9 +476,8 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     assert not (project / "run").exists()
 
 
-@pytest.mark.parametrize("module", ["cse", "cse.cli"])
-def test_the_command_line_as_a_module(module):
-    done = subprocess.run([sys.executable, "-m", module, "--version"], capture_output=True, text=True, check=True)
+def test_the_command_line_as_a_module():
+    done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("cse, version ")
 
 

@@ -34,9 +34,6 @@ def test_list_rows_accounts_for_every_row_of_the_papers(cse):
     assert len([line for line in lines if not line.startswith(" ")]) == 19  # tables
     assert "  unsupervised, Skip-thought, Skip-thought: quoted only: a recurrent network" in done.out
     assert set(re.findall(r"[a-z0-9.-]+", done.out)) > {name for name in preset_names() if load_preset(name).rows}
-
-
-def test_list_refuses_a_system_that_is_not_there(cse):
     expected = "--system: no preset has 'elmo' in its name; see `cse preset list`"
     assert cse("preset", "list", "--system", "elmo").refused() == expected
 
@@ -53,7 +50,7 @@ def test_show_fits_the_screen_and_names_every_setting_in_the_order_of_the_tree(c
         assert len([line for line in lines if line.startswith("published: ")]) == max(len(preset.rows), 1), name
 
 
-def test_show_says_on_which_rows_a_system_trains(cse):
+def test_show_says_on_which_rows_a_system_trains_and_each_kind_of_figure(cse):
     shown = " ".join(cse("preset", "show", "promcse-eh-bert-base").out.split())
     assert (
         "data: princeton-nlp/datasets-for-simcse/nli_for_simcse.csv from the hub; duplicates and rows that occur in "
@@ -61,6 +58,12 @@ def test_show_says_on_which_rows_a_system_trains(cse):
     )
     assert "  data.drop: []\n" in cse("preset", "show", "promcse-eh-bert-base").out
     assert "data: yours (data.view: triplets)\n" in cse("preset", "show", "promcse-eh-minilm").out
+    shown = cse("preset", "show", "d2cse-unsup-bert-base").out
+    assert "  recall@1 91.24  recall@3 96.91  recall@5 98.97  Avg. 79.02\n" in shown
+    assert "  rank of correct answer 2\n" in shown
+    assert "cls_prompt false" in shown
+    assert "  CxC-STS mean 73.6  CxC-STS std 1.0\n" in cse("preset", "show", "promcse-sup-bert-base").out
+    assert "published: no row of the three papers\n" in cse("preset", "show", "bert-last").out
 
 
 def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch):
@@ -82,12 +85,3 @@ def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch
     said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
     assert said[-1].endswith("`dvc repro` trains it on the sample text")
     assert cse("prepare").code == 0
-
-
-def test_show_writes_each_kind_of_figure(cse):
-    shown = cse("preset", "show", "d2cse-unsup-bert-base").out
-    assert "  recall@1 91.24  recall@3 96.91  recall@5 98.97  Avg. 79.02\n" in shown
-    assert "  rank of correct answer 2\n" in shown
-    assert "cls_prompt false" in shown
-    assert "  CxC-STS mean 73.6  CxC-STS std 1.0\n" in cse("preset", "show", "promcse-sup-bert-base").out
-    assert "published: no row of the three papers\n" in cse("preset", "show", "bert-last").out

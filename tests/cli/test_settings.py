@@ -45,13 +45,10 @@ def test_the_files_own_values_are_shown(listed, empty):
     assert listed("--changed", "prompt") == ["params.yaml: every setting named so has its default"]
 
 
-def test_a_word_that_is_nowhere_offers_the_nearest(cse, empty):
+def test_a_word_that_is_nowhere_and_a_wrong_file_are_refused(cse, empty):
     assert cse("settings", "augmnt").refused() == (
         "augmnt: no setting has it in its key or meaning; did you mean 'augment'?"
     )
-
-
-def test_a_wrong_file_is_refused(cse, empty):
     (empty / "params.yaml").write_text("train: {epoch: 2}\n")
     assert cse("settings").refused() == "params.yaml: train.epoch: unknown key; did you mean 'train.epochs'?"
     assert "no such file" in cse("settings", "-p", "other.yaml").refused()

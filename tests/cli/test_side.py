@@ -37,7 +37,7 @@ def expected(role):
     return SentenceEncoder.load("data/checkpoint").encode(TEXTS, role=role)
 
 
-def test_as_the_pages_say(cse, project, empty_banks):
+def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
     done = cse("export", "data/checkpoint", "--out", "data/bundle")
     assert done.code == 0, done.err
     manifest = read_manifest("data/bundle")
@@ -56,10 +56,6 @@ def test_as_the_pages_say(cse, project, empty_banks):
         given = [f"data/{name}", "questions.txt", "--role", "query", "--out", f"{name}.npy", *options]
         consumer.embed(consumer.parse(given))
         np.testing.assert_allclose(np.load(f"{name}.npy"), expected("query"), atol=1e-5)
-
-
-def test_its_card_says_how_queries_are_read(cse, project):
-    assert cse("export", "data/checkpoint", "--out", "data/bundle").code == 0
     for name in ("checkpoint", "bundle"):
         done = cse("push", "me/legal", f"data/{name}", "--card", f"{name}.md")
         assert done.code == 0, done.err
@@ -67,14 +63,10 @@ def test_its_card_says_how_queries_are_read(cse, project):
         assert '"A dog runs."], role="query").shape)' in text
         assert "Role `query` alone takes what was trained." in text
         assert "compare with each other only" not in text
-
-
-def test_similarities_are_those_of_the_bare_backbone(cse, project, tiny_folders):
-    """STS asks for no role."""
     done = cse("evaluate", "data/checkpoint", str(tiny_folders["bert"]))
     assert done.code == 0, done.err
     names = ["data/checkpoint", str(tiny_folders["bert"])]
     ours, theirs = ([line.split()[1:] for line in done.out.splitlines() if line.startswith(f"{n} ")] for n in names)
-    assert ours == theirs
+    assert ours == theirs, "STS asks for no role"
     assert [len(row) for row in ours] == [3]
     assert "passage: ''" not in done.out

@@ -1,17 +1,20 @@
-"""``cse flow`` and ``cse models`` where they need neither a server nor a pipeline."""
+"""``cse flow``, ``cse models`` and ``cse tune --promote`` where they need neither a server nor a pipeline."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
+from click import unstyle
 from click.testing import CliRunner
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from cse.errors import CseError
+from cse.tune.outcome import to_promote
 from flows.commands import flow_command
 from flows.models import models_command
 from flows.registry import assign, register
+from flows.tune import _promote
 from tests.flows.repositories import commit, write_json
 
 
@@ -41,16 +44,13 @@ def served(repository, monkeypatch):
     return repository
 
 
-def test_versions_newest_first(served):
+def test_versions_newest_first_and_one_of_them(served):
     lines = call(models_command, "list").strip().splitlines()
     assert [line.split()[:4] for line in lines[1:]] == [
         ["v1.1.0", "-", "81.00", "75.00"], ["v1.0.0", "production", "80.00", "75.00"],
     ]  # fmt: skip
     tree = json.loads(call(models_command, "list", "--json"))
     assert [model["scores"]["dev"] for model in tree] == [81.0, 80.0]
-
-
-def test_one_version(served):
     assert "version: v1.1.0" in call(models_command, "show")
     shown = call(models_command, "show", "production")
     assert "version: v1.0.0" in shown
@@ -59,16 +59,11 @@ def test_one_version(served):
     assert "did you mean 'production'?" in refuses(models_command, "show", "prodution")
 
 
-def test_no_version_yet(repository, monkeypatch):
-    monkeypatch.chdir(repository)
-    assert "no version registered yet; create one with `cse models promote`" in call(models_command, "list")
-    assert "no version registered yet" in refuses(models_command, "show")
-
-
 def test_a_pipeline_that_is_not_up_to_date_gets_no_version(repository, monkeypatch):
     monkeypatch.chdir(repository)
     assert "not up to date; run `dvc repro` first" in refuses(models_command, "promote")
-    assert call(models_command, "list").count("sentence-encoder@") == 0
+    assert "no version registered yet; create one with `cse models promote`" in call(models_command, "list")
+    assert "no version registered yet" in refuses(models_command, "show")
 
 
 def test_a_server_that_is_away_is_one_line(repository, monkeypatch):
@@ -79,3 +74,19 @@ def test_a_server_that_is_away_is_one_line(repository, monkeypatch):
 
 def test_a_sweep_is_over_lists():
     assert "for instance train.epochs=[2]" in refuses(flow_command, "train", "--sweep", "train.epochs=2")
+
+
+def test_the_budget_of_a_small_sweep_is_not_promoted(tmp_path, monkeypatch, capsys):
+    """What ``cse tune --promote`` writes and prints; for whole sweeps see tests/tune."""
+    monkeypatch.chdir(tmp_path)
+    text = "data:\n  max_rows: null # all\ntrain:\n  eval_every: 125\n  learning_rate: 0.01\n"
+    (tmp_path / "params.yaml").write_text(text)
+    values = {"data.max_rows": 500, "train.eval_every": 7, "tune.trials": 3, "train.learning_rate": 0.02}
+    _promote(*to_promote(values, ("train.learning_rate",)))
+    said = unstyle(capsys.readouterr().out)
+    assert (tmp_path / "params.yaml").read_text() == text.replace("0.01", "0.02")
+    assert said.splitlines()[:3] == [
+        "- train.learning_rate: 0.01", "+ train.learning_rate: 0.02", "params.yaml: 1 values changed",
+    ]  # fmt: skip
+    assert "data.max_rows 500 (params.yaml: null), train.eval_every 7 (params.yaml: 125)" in said
+    assert "`dvc repro` trains again" in said and "tune.trials" not in said

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from ruamel.yaml import YAML
 
 from cse.errors import CseError
 from flows.repository import git
 from flows.workspace import keep_remotes
 from tests.flows.repositories import commit, dvc, write
-from tests.pipeline.workspace import ROOT
 
 
 @pytest.fixture
@@ -33,16 +31,6 @@ def test_where_workers_get_the_project_from(deploy, repository, monkeypatch):
     assert found["branch"] is None, "the default branch"
 
 
-def test_prefect_yaml_names_what_is_there(deploy):
-    tree = YAML(typ="safe").load((ROOT / "prefect.yaml").read_text())
-    flows = {*deploy.__all__} - {"source"}
-    assert {found["entrypoint"] for found in tree["deployments"]} == {f"flows/deploy.py:{name}" for name in flows}
-    for found in tree["deployments"]:
-        assert found["work_pool"]["name"] in deploy.POOLS
-        assert "command" not in found["work_pool"].get("job_variables", {})
-        assert not any(schedule["active"] for schedule in found.get("schedules", ()))
-
-
 # ---- a worker's fresh clone, before the flow starts ------------------------------------------------------------------
 
 
@@ -64,12 +52,9 @@ def test_the_folder_beside_the_project_stays_the_remote(repository, clone, tmp_p
     assert str(tmp_path / "remote") in remote_of(clone)
     assert "far/away" not in remote_of(clone)
     assert git(clone, "status", "--short") == ""
-
-
-def test_a_remote_of_ones_own_counts_too(repository, clone, tmp_path):
     write(repository / ".dvc/config.local", f"['remote \"local\"']\n    url = {tmp_path}/mine\n")
     keep_remotes(str(clone), str(repository))
-    assert str(tmp_path / "mine") in remote_of(clone)
+    assert str(tmp_path / "mine") in remote_of(clone), "a remote of one's own counts too"
 
 
 def test_a_shared_remote_stays_as_it_is(repository, clone):

@@ -5,18 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cse.errors import CseError
-from flows.registry import (
-    assign,
-    fetch_tags,
-    find,
-    models,
-    push_tags,
-    register,
-    scores_at,
-    trained_on_at,
-)
+from flows.registry import assign, fetch_tags, find, models, push_tags, register, scores_at, trained_on_at
 from flows.repository import git
-from tests.flows.repositories import commit, write, write_json
+from tests.flows.repositories import commit, write_json
 
 NAME = "sentence-encoder"
 
@@ -29,8 +20,11 @@ def next_commit(root, dev: float) -> str:
 
 def test_versions_count_up_and_stages_move(repository):
     assert models(repository, NAME) == []
-    first = register(repository, NAME, next_commit(repository, 80.0))
+    first = register(repository, NAME, revision := next_commit(repository, 80.0))
+    assert register(repository, NAME, revision) == first, "a commit has one version"
     second = register(repository, NAME, next_commit(repository, 81.0))
+    assert scores_at(repository, revision) == {"dev": 80.0, "STS-B": 75.0}
+    assert (first.author, trained_on_at(repository, revision)) == ("Ada", "nli.csv, 80 triplets")
     assert [model.version for model in models(repository, NAME)] == ["v1.1.0", "v1.0.0"]
     assert not any(model.stages for model in models(repository, NAME))
 
@@ -49,20 +43,6 @@ def test_ten_versions_are_in_order(repository):
         register(repository, NAME, next_commit(repository, float(dev)))
     assert models(repository, NAME)[0].version == "v1.10.0"
     assert find(repository, NAME).version == "v1.10.0"
-
-
-def test_a_commit_has_one_version(repository):
-    revision = next_commit(repository, 80.0)
-    assert register(repository, NAME, revision) == register(repository, NAME, revision)
-    assert git(repository, "tag").splitlines() == [f"{NAME}@v1.0.0"]
-
-
-def test_who_registered_and_what_it_scores(repository):
-    model = register(repository, NAME, next_commit(repository, 80.0))
-    write(repository / "source.txt", "changed since\n")
-    assert model.author == "Ada"
-    assert scores_at(repository, model.revision) == {"dev": 80.0, "STS-B": 75.0}
-    assert trained_on_at(repository, model.revision) == "nli.csv, 80 triplets"
 
 
 def test_a_machine_without_a_name_can_register(repository):

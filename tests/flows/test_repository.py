@@ -29,22 +29,21 @@ def test_a_root_needs_a_commit(tmp_path):
         find_root(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["dvc.lock", "params.yaml"])
-def test_both_sides_of_a_merge(repository, name):
+def test_both_sides_of_a_merge(repository):
     """A real conflict, made by git."""
-    write(repository / name, "a: 1\n")
+    write(repository / "dvc.lock", "a: 1\n")
     commit(repository, "base")
     git(repository, "switch", "--quiet", "--create", "theirs")
-    write(repository / name, "a: 2\n")
+    write(repository / "dvc.lock", "a: 2\n")
     commit(repository, "theirs")
     git(repository, "switch", "--quiet", "main")
-    write(repository / name, "a: 3\n")
+    write(repository / "dvc.lock", "a: 3\n")
     commit(repository, "ours")
     with pytest.raises(CseError, match="git merge"):
         git(repository, "merge", "theirs")
-    with pytest.raises(CseError, match=rf"{name}:1: unresolved merge conflict"):
+    with pytest.raises(CseError, match=r"dvc\.lock:1: unresolved merge conflict"):
         check_no_conflict(repository)
-    git(repository, "checkout", "--quiet", "--theirs", name)
+    git(repository, "checkout", "--quiet", "--theirs", "dvc.lock")
     check_no_conflict(repository)
 
 

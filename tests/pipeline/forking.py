@@ -2,8 +2,8 @@
 
 ``launchers()`` makes an environment whose ``cse``, ``dvc`` and ``python`` are launchers: put its folder ``bin`` first
 in ``PATH``. The project, code (``-c``) that uses it, DVC and Ray's workers are forked. A launcher connects to the
-server of its variables, which it starts if there is none, and hands over its folder, arguments, variables, limits and
-standard streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
+server of its variables, which it starts if there is none, and hands over its folder, arguments, variables and standard
+streams; the server forks, and the child runs the command. Its exit code or the signal that ended it becomes
 the launcher's; signals go from the launcher to the child, and a launcher that is killed takes the child with it. What
 differs from a real start is what is imported already, nothing of the project, of Ray or of Prefect, that cycles are
 collected less often, and that a graph which a test run has traced is not traced again (``tests/export/memo.py``).
@@ -28,7 +28,6 @@ import importlib.util
 import json
 import os
 import re
-import resource
 import runpy
 import select
 import shutil
@@ -60,7 +59,6 @@ OWN = re.compile(
 GRAPHS = "CSE_TEST_GRAPHS"  # the variable with the folder of the graphs that a test run has traced
 IDLE = 600.0  # seconds after which a server ends
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
-LIMITS = (resource.RLIMIT_FSIZE, resource.RLIMIT_NOFILE, resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
 
 
 @functools.cache
@@ -107,12 +105,11 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
             arguments
         )  # it starts its modules by its own Python, and not by a launcher
         os.execv(real, [real if plain else f"{folder}/bin/python", *arguments])
-    limits = [(limit, resource.getrlimit(limit)) for limit in LIMITS]
     request = {
-        "folder": str(Path.cwd()), "environment": dict(os.environ), "limits": limits, "umask": _umask(),
+        "folder": str(Path.cwd()), "environment": dict(os.environ),
         "python": f"{folder}/bin/python", "arguments": arguments if name == "python" else [real, *arguments],
     }  # fmt: skip
-    connection = _connect(folder, f"{bin_folder}/python", limits)
+    connection = _connect(folder, f"{bin_folder}/python")
     for number in SIGNALS:
         signal.signal(number, lambda received, frame: connection.sendall(bytes([received])))
     text = json.dumps(request).encode()
@@ -135,15 +132,10 @@ def launch(folder: str, bin_folder: str, name: str, arguments: list[str]) -> Non
     os._exit(code)
 
 
-def _umask() -> int:
-    os.umask(mask := os.umask(0))
-    return mask
-
-
-def _connect(folder: str, python: str, limits: list[Any]) -> socket.socket:
+def _connect(folder: str, python: str) -> socket.socket:
     """Return a connection to the server of this environment, started if there is none."""
     kept = {name: value for name, value in sorted(os.environ.items()) if not FREE.fullmatch(name)}
-    stem = Path(folder) / hashlib.sha256(json.dumps([kept, limits]).encode()).hexdigest()[:16]
+    stem = Path(folder) / hashlib.sha256(json.dumps(kept).encode()).hexdigest()[:16]
     address = str(stem.with_suffix(".socket"))
     connection = socket.socket(socket.AF_UNIX)
     with stem.with_suffix(".lock").open("w") as lock:
@@ -248,12 +240,9 @@ def _keep(connection: socket.socket) -> dict[str, Any]:
 def prepare(request: dict[str, Any]) -> None:
     """Make this process what a fresh one with the same command would be."""
     os.setpgid(0, 0)
-    os.umask(request["umask"])
     os.chdir(request["folder"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    for limit, values in request["limits"]:
-        resource.setrlimit(limit, tuple(values))
     sys.stdin = open(0, closefd=False)  # noqa: SIM115 - these stay open
     sys.stdout = open(1, "w", buffering=1 if os.isatty(1) else -1, closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115

@@ -22,7 +22,7 @@ from cse.settings import load_settings
 from cse.settings.document import write_values
 from cse.settings.load import flatten
 from cse.settings.presets import apply_preset
-from tests.pipeline.workspace import STAGES, Workspace, ran, tiny_clone, write_triplets
+from tests.pipeline.workspace import STAGES, Workspace, ran, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -42,7 +42,7 @@ def copy(finished, tmp_path) -> Workspace:
     return finished.copy(tmp_path / "clone")
 
 
-def test_repro_makes_everything(finished):
+def test_repro_makes_everything_and_a_second_one_nothing(finished):
     stages = finished.locked_stages()
     assert list(stages) == list(STAGES)
     for name in OUTPUTS:
@@ -50,9 +50,18 @@ def test_repro_makes_everything(finished):
     assert len([out for stage in stages.values() for out in stage["outs"]]) == 12
     assert finished.leftovers() == []
     assert not list((finished.folder / ".cse/resume").iterdir()), "the state of a finished run is removed"
-
-
-def test_a_second_repro_does_nothing(finished):
+    tracked = finished.run("git", "ls-files").splitlines()  # nothing that DVC asks git to track is ignored by it
+    assert {"dvc.lock", "data/.gitignore", "data/plots/.gitignore", "data/metrics/train.json"} <= set(tracked)
+    assert [name for name in tracked if name.startswith(OUTPUTS[0:1] + OUTPUTS[2:3] + OUTPUTS[4:])] == []
+    assert finished.run("git", "status", "--short") == ""
+    # Python writes byte code beside the code; a stage that depended on it would be stale in every clone
+    assert list((finished.folder / "cse").rglob("*.pyc")), "this test needs byte code to be there"
+    for name, stage in stages.items():
+        for dep in stage["deps"]:
+            folder = finished.folder / dep["path"]
+            if dep["path"].startswith("cse") and folder.is_dir():
+                sources = [path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()]
+                assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
     lock, times = finished.lock(), finished.times()
     output = finished.dvc("repro")
     assert [f"Stage '{name}' didn't change, skipping" in output for name in STAGES] == [True] * len(STAGES)
@@ -60,39 +69,6 @@ def test_a_second_repro_does_nothing(finished):
     assert finished.lock() == lock
     assert finished.times() == times
     assert len(times) > 60
-
-
-def test_what_a_run_leaves_can_be_committed(finished):
-    """Nothing that DVC asks to be tracked by git is ignored by it, and what DVC keeps is not in git."""
-    tracked = finished.run("git", "ls-files").splitlines()
-    assert {"dvc.lock", "data/.gitignore", "data/plots/.gitignore", "data/metrics/train.json"} <= set(tracked)
-    assert [name for name in tracked if name.startswith(OUTPUTS[0:1] + OUTPUTS[2:3] + OUTPUTS[4:])] == []
-    assert finished.run("git", "status", "--short") == ""
-
-
-def test_byte_code_is_no_dependency(finished):
-    """Python writes ``__pycache__`` beside the code; a stage that depended on it would be stale in every clone."""
-    assert list((finished.folder / "cse").rglob("*.pyc")), "this test needs byte code to be there"
-    for name, stage in finished.locked_stages().items():
-        for dep in stage["deps"]:
-            folder = finished.folder / dep["path"]
-            if dep["path"].startswith("cse") and folder.is_dir():
-                sources = [path for path in folder.rglob("*") if path.suffix != ".pyc" and path.is_file()]
-                assert dep["nfiles"] == len(sources), f"{name}: {dep['path']} holds more than its sources"
-
-
-def test_a_changed_value_runs_what_it_must(copy):
-    before = copy.locked_stages()
-    copy.set({"evaluation.measures": ["sts"]})
-    output = copy.dvc("repro")
-    after = copy.locked_stages()
-    if before[EVALUATE]["outs"] == after[EVALUATE]["outs"]:  # the same scores: nothing new to export
-        assert ran(output) == [EVALUATE]
-    else:
-        assert ran(output) in ([EVALUATE], [EVALUATE, EXPORT])
-    unchanged = [name for name in STAGES if name not in ran(output)]
-    assert [before[name] for name in unchanged] == [after[name] for name in unchanged]
-    assert ran(copy.dvc("repro")) == []
 
 
 def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy):
@@ -114,47 +90,20 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
         params.write_text(original, encoding="utf-8")
 
 
-def test_a_readme_runs_nothing(copy):
+def test_a_readme_runs_nothing_and_changed_code_and_text_their_stages(copy):
     for name in ("README.md", "cse/README.md", "docs/train.md"):
         (copy.folder / name).parent.mkdir(exist_ok=True)
         (copy.folder / name).write_text("changed\n", encoding="utf-8")
     assert ran(copy.dvc("repro")) == []
-
-
-def test_changed_training_text_runs_prepare(copy):
-    write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
-    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
-    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
-    assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
-
-
-def test_changed_models_that_a_training_reads_run_it(copy):
-    """A prompt to start from and a teacher train again, a generator corrupts again; what they lead to follows."""
-    (copy.folder / "data/raw/prompt/weights.safetensors").write_bytes(b"another prompt")
-    (copy.folder / "data/raw/teacher/config.json").write_text("{}", encoding="utf-8")
-    changed = json.loads(copy.dvc("status", "--json"))
-    assert changed.keys() == {TRAIN}
-    read = {"data/raw/prompt": "modified", "data/raw/teacher": "modified"}
-    assert read in [entry.get("changed deps") for entry in changed[TRAIN]]
-    (copy.folder / "data/raw/generator/config.json").write_text("{}", encoding="utf-8")
-    assert json.loads(copy.dvc("status", "--json")).keys() == {CORRUPT, TRAIN}
-
-
-def test_changed_code_runs_its_stages(copy):
-    """The code of the clone is what runs: a stage made to fail there fails."""
     with (copy.folder / "cse/export/parity.py").open("a", encoding="utf-8") as file:
         file.write("\nraise SystemExit('the code of this clone')\n")
     output = copy.dvc("repro", fails=True)
     assert ran(output) == [EXPORT]
     assert "the code of this clone" in output
-
-
-def test_two_clones_make_the_same_bytes(finished, tmp_path):
-    other = tiny_clone(tmp_path / "another place")
-    other.dvc("repro")
-    assert other.bytes_of(*OUTPUTS) == finished.bytes_of(*OUTPUTS)
-    assert other.lock() == finished.lock()
-    assert str(tmp_path) not in other.lock()
+    write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
+    assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
+    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
+    assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
 
 
 def test_metrics_and_plots(copy, tmp_path):

@@ -59,10 +59,7 @@ def settings(models) -> Callable[..., Settings]:
     return make
 
 
-REPLACED = {
-    "objective.replaced_tokens.weight": 0.5,
-    "objective.replaced_tokens.corruption": "prepared",
-}
+REPLACED = {"objective.replaced_tokens.weight": 0.5, "objective.replaced_tokens.corruption": "prepared"}
 
 
 @pytest.fixture

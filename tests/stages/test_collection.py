@@ -101,19 +101,6 @@ def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, mod
     assert losses[-1] < losses[0]
 
 
-def test_judged_pairs_are_a_source_whose_document_is_the_label(prepared, documents, tmp_path):
-    judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
-    settings = prepared(TERMS | {"data.more": [judged]})
-    train(settings, tmp_path)
-    data = PreparedData(tmp_path / "prepared")
-    encoder = SentenceEncoder.load(tmp_path / "checkpoint")
-    made = collection_from(encoder, [data, data.of("judged")])
-    labelled = np.flatnonzero(~made.pairs.stands_in)
-    assert len(labelled) == 12 and len(made.pairs.documents) == 30, "the judged documents are those of the collection"
-    best = made.targets.place[labelled, made.targets.share[labelled].argmax(axis=1)]
-    np.testing.assert_array_equal(best, made.pairs.place[labelled])
-
-
 def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     drawn = {"data.max_rows": 7, "data.more": [judged]}
@@ -148,12 +135,8 @@ def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models
     sided = SentenceEncoder(encoder.backbone, side="query")
     with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
         collection_from(sided, [PreparedData(data["sentences"])])
-
-
-def test_one_document_is_no_collection(prepared, tmp_path, models):
     (tmp_path / "one.txt").write_text("A cat sleeps. A dog runs.\n", encoding="utf-8")
     prepared({"data.train_path": str(tmp_path / "one.txt")})
-    sided = SentenceEncoder(SentenceEncoder.load(str(models["bert"])).backbone, side="query")
     with pytest.raises(CseError, match="one document is no collection; prepare two or more"):
         collection_from(sided, [PreparedData(tmp_path / "prepared")])
 

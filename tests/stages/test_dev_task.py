@@ -155,3 +155,26 @@ def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, 
     items = read_items(tmp_path / "records/trained" / ITEMS_FILE)
     assert items["topics"]["kNN"].mean() == pytest.approx(scores["topics (kNN)"], abs=1e-4)
     assert "search (times 100; retrieval: 2 queries, 118 documents" in capsys.readouterr().out
+
+
+# ---- the gate; scores are compared in tests/cli/test_bank_update.py ----------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_the_bare_backbones_bundle_does_not_pass_for_a_checkpoint(models, data, settings, tmp_path, precision):
+    """A prompt of one vector moves vectors less than a tolerance for int8 would allow."""
+    made = settings({
+        "data.view": "triplets", "prompt.length": 1, "prompt.position_shift": False, "train.learning_rate": 1e-6,
+        "train.epochs": 1, "export.precision": precision, "export.score_loss": 100.0,
+    })  # fmt: skip
+    facts = train_in(tmp_path, made, data["triplets"])
+    for model in (tmp_path / "checkpoint", models["bert"]):
+        export_stage(made, model=model, prepared=data["triplets"], metrics=(), bundle=tmp_path / f"of-{model.name}")
+    places = {"checkpoint": tmp_path / "checkpoint", "prepared": data["triplets"], "promoted": None}
+    found = judge(made, bundle=tmp_path / "of-checkpoint", **places)
+    assert found.passed, found.reasons
+    assert found.difference < {"fp32": 1e-5, "int8": 0.05}[precision]
+    assert precision == "int8" or found.dev == pytest.approx(facts["dev_spearman"], abs=0.01), "ONNX and torch agree"
+    found = judge(made, bundle=tmp_path / "of-bert", **places)
+    assert not found.passed and found.difference is None
+    assert "no parity with torch" in found.reasons[0]

@@ -8,26 +8,30 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import chdir, contextmanager
 from pathlib import Path
 
 import psutil
 import pytest
 import torch
 
+from cse.data.store import TRAIN_FILE, open_rows
 from cse.errors import CseError
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.domain import domain_stage, main
+from cse.stages.prepare import prepare_stage
 from tests.cli.workspace import contents, write_params
 from tests.pipeline.workspace import write_pairs, write_triplets
+from tests.stages.training import train_in
 from tests.waiting import wait_for
 
 WORKER = "ray::_reason_of_run"
 DOMAINS = {
     "first": "{data: raw/first, set: {train.epochs: 20}}",
     "second": "{data: raw/second, set: {prompt.length: 2}}",
-    "third": "{data: raw/third, set: {data.view: pairs, objective.energy_hinge.weight: 0.0, pooler.kind: cls}}",
+    "third": "{data: raw/third, set: {data.view: pairs, mine.negatives: 1, mine.margin: 1.0, pooler.kind: cls}}",
     "wrong": "{data: raw/wrong}",
 }
 
@@ -72,21 +76,29 @@ def scores_of(folder: Path, name: str) -> Path:
     return folder / f"data/metrics/domains/{name}.json"
 
 
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """As many as a worker has: sums depend on it."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
+
+
 @pytest.fixture(scope="module")
 def alone(tiny_folders, tmp_path_factory) -> Path:
     """A project whose domains were trained one by one by stage ``domain``; do not change it."""
     folder = write_project(tmp_path_factory.mktemp("alone"), tiny_folders["bert"])
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as many as a worker has: sums depend on it
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.chdir(folder)
-            settings = load_settings(PARAMS_FILE, any_view=True)
-            for name in ("first", "second", "third"):
-                domain_stage(settings_of_domain(settings, name), name)
-    finally:
-        torch.set_num_threads(threads)
+    with chdir(folder), one_thread():
+        settings = load_settings(PARAMS_FILE, any_view=True)
+        for name in ("first", "second", "third"):
+            domain_stage(settings_of_domain(settings, name), name)
     assert len({results(folder, name)["weights"] for name in ("first", "second", "third")}) == 3
+    assert open_rows(folder / "data/domains/third/mined" / TRAIN_FILE).column_names[-1] == "hard_neg", (
+        "it mines for itself"
+    )
     return folder
 
 
@@ -113,6 +125,19 @@ def said(errors: str, names: Iterable[str]) -> dict[str, str]:
     found = dict(lines)
     assert len(found) == len(lines)
     return found
+
+
+@pytest.mark.slow
+def test_a_domain_is_the_pipeline_with_the_same_settings(alone, tmp_path):
+    paths = {f"data.{part}_path": f"raw/first/{part}" for part in ("train", "dev", "evaluation")}
+    with chdir(alone), one_thread():
+        settings = load_settings(PARAMS_FILE, {"data.source": "files", "train.epochs": 20} | paths)
+        prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+        train_in(tmp_path, settings, tmp_path / "prepared")
+    domain, weights = alone / "data/domains/first", "checkpoint/weights.safetensors"
+    assert (tmp_path / weights).read_bytes() == (domain / weights).read_bytes()
+    assert contents(tmp_path / "prepared") == contents(domain / "prepared")
+    assert contents(tmp_path / "plots") == contents(domain / "plots/train")
 
 
 @pytest.mark.slow

@@ -38,7 +38,7 @@ def exported(models, data, settings, tmp_path):
     return export
 
 
-@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_classifier_is_of_the_vectors_of_the_bundle_in_its_precision(exported, precision):
     folder, task = exported(precision), labelled()
     encoder = OnnxEncoder(folder, provider="cpu")

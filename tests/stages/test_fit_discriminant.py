@@ -1,4 +1,4 @@
-"""A discriminant from prepared labels: which texts it sees, its shrinkage, in training and behind a model."""
+"""Heads from prepared labels: which texts they see, shrinkage and passes, in training and behind a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,15 @@ from cse.model.post import fit_discriminant, numbered
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.data import DataSettings
 from cse.stages.train import train_stage
-from cse.training.fit_post import SHRINKAGES, choose_shrinkage, labelled_texts, put_behind
+from cse.training.fit_post import (
+    PASSES,
+    SHRINKAGES,
+    choose_passes,
+    choose_shrinkage,
+    fit_linear,
+    labelled_texts,
+    put_behind,
+)
 from tests.stages.test_dev_task import TEXTS
 
 ROWS = [(text, label) for label, texts in TEXTS.items() for text in texts]
@@ -64,7 +72,7 @@ def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
     assert f"{len(several(rows))} of {total} texts have more than one label" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("view", ["sentences", "triplets", "labelled"])
+@pytest.mark.parametrize("view", ["sentences", "labelled"])
 def test_rows_without_labels_are_refused_before_encoding(data, models, settings, tmp_path, monkeypatch, view):
     """The labels of NLI pairs are of pairs, not of texts."""
     monkeypatch.setattr(SentenceEncoder, "encode_counting", lambda *_, **__: pytest.fail("encoded"))
@@ -153,3 +161,65 @@ def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, sett
     assert (behind["steps"], behind["data"]) == (plain["steps"], plain["data"])
     assert (plain["settings"]["post"]["kind"], behind["settings"]["post"]["kind"]) == ("none", "discriminant")
     assert SentenceEncoder.load(tmp_path / "out").dimension == 2
+
+
+# ---- a linear head --------------------------------------------------------------------------------------------------
+
+
+def bent(labels: int, rows: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
+    """Labels of two clusters each, far from each other: their means and covariance do not tell them apart."""
+    rng = np.random.default_rng(seed)
+    label = np.repeat(np.arange(labels), rows)
+    centres = rng.normal(size=(labels, 2, 16)) * 2
+    vectors = centres[label, rng.integers(0, 2, len(label))] + rng.normal(size=(len(label), 16))
+    return vectors.astype(np.float32), [f"label {one:03}" for one in label]
+
+
+def found_again(fitted, vectors, labels) -> float:
+    projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors))).numpy()
+    return float(same_label_precisions(projected, numbered(labels)).mean())
+
+
+def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
+    vectors, labels = bent(9, 160)
+    seen, new = np.arange(len(labels)) % 2 == 0, np.arange(len(labels)) % 2 == 1
+    train, test = ((vectors[part], [labels[row] for row in np.flatnonzero(part)]) for part in (seen, new))
+    start, fitted = fit_discriminant(*train, 0.1), fit_linear(*train, 0.1, None, seed=1)
+    assert fitted.config() == start.config() | {"kind": "linear"}
+    assert found_again(fitted, *test) > found_again(start, *test) + 0.01
+
+
+def test_the_passes_are_those_that_held_out_texts_choose(capsys):
+    for data in (noisy(7, 13), bent(5, 60)):
+        scores = choose_passes(*data, 0.1, None, seed=1)
+        assert list(scores) == list(PASSES)
+        fit_linear(*data, 0.1, None, seed=1)
+        best = max(scores, key=scores.get)
+        tried = ", ".join(f"{count} {100 * score:.2f}" for count, score in scores.items())
+        assert capsys.readouterr().err == f"{best} passes (MAP of held-out texts: {tried})\n"
+
+
+def test_no_pass_is_the_discriminant(monkeypatch):
+    vectors, labels = noisy(7, 13)
+    monkeypatch.setattr("cse.training.fit_post.PASSES", (0,))
+    start, fitted = fit_discriminant(vectors, labels, 0.1), fit_linear(vectors, labels, 0.1, None, seed=1)
+    x = torch.from_numpy(vectors)
+    cosines = torch.nn.functional.cosine_similarity(start(x), fitted(x) * start(x).norm(dim=1, keepdim=True).mean())
+    torch.testing.assert_close(cosines, torch.ones(len(x)))
+
+
+def test_the_same_seed_gives_the_same_bits_and_another_does_not(monkeypatch):
+    monkeypatch.setattr("cse.training.fit_post.PASSES", (5,))
+    one, again, other = (fit_linear(*bent(5, 60), 0.1, None, seed).matrix for seed in (1, 1, 2))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+
+
+@pytest.mark.parametrize("sizes", [[2, 1, 1, 1], [2, 2], [30, 1]])
+def test_too_few_texts_to_hold_out_is_the_discriminant(sizes, capsys):
+    labels = [str(number) for number, size in enumerate(sizes) for _ in range(size)]
+    vectors = np.random.default_rng(0).normal(size=(len(labels), 8)).astype(np.float32)
+    fitted = fit_linear(vectors, labels, 0.1, None, seed=1)
+    assert fitted.dimension == len(sizes) - 1
+    said = capsys.readouterr().err
+    assert "one dimension is left" in said or "0 passes (too few texts of a label to hold any out)" in said

@@ -9,35 +9,22 @@ from pathlib import Path
 import pytest
 
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
 from cse.training import Folders
 from cse.training.ready import depends_on, open_training
-from tests.parts import new_prompt, sentence_encoder
+from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
 
 GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
-
-
-def write_prompt(folder: Path, backbone: Path, init_std: float) -> Path:
-    """A checkpoint with the prompt that the settings of these tests ask for."""
-    loaded = load_backbone(find_backbone(str(backbone)))
-    prompt = new_prompt("key_value", loaded, length=4, dropout=0.0, init_std=init_std)
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    save_checkpoint(sentence_encoder(loaded, prompt), folder)
-    return folder
 
 
 @pytest.fixture
 def inputs(settings, models, tmp_path):
     """Settings that read four local folders, and the folders, to change at will."""
     folders = {name: shutil.copytree(models[name], tmp_path / name) for name in ("bert", "generator")}
-    folders["start"] = write_prompt(tmp_path / "start", folders["bert"], 0.1)
+    folders["start"] = write_checkpoint(tmp_path / "start", folders["bert"], 0.1, length=4)
     folders["teachers"] = tmp_path / "teachers"
     shutil.copytree(models["headless"], folders["teachers"] / "first")
-    write_prompt(folders["teachers"] / "second", folders["bert"], 0.1)
+    write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
     chosen = settings(
         GENERATES
         | {
@@ -57,9 +44,9 @@ def inputs(settings, models, tmp_path):
 def change(folders: dict[str, Path], name: str) -> None:
     """Other bytes in the same folder."""
     if name == "start":
-        write_prompt(folders["start"], folders["bert"], 0.2)
+        write_checkpoint(folders["start"], folders["bert"], 0.2, length=4)
     elif name == "teacher":
-        write_prompt(folders["teachers"] / "second", folders["bert"], 0.3)
+        write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.3, length=4)
     elif name == "generator":
         shutil.rmtree(folders["generator"])
         make_backbone_folder(folders["generator"], "bert", seed=2, head=True, num_hidden_layers=1)

@@ -15,7 +15,6 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_row
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.stages.domain import domain_stage
 from cse.stages.mine import mine_stage
 from cse.training.mining import NONE, mine, read_pairs
 from tests.cli.workspace import contents
@@ -175,27 +174,6 @@ def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, 
         mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
-def test_training_reads_the_triplets_and_its_dev_pairs(settings, pairs_of_labels, tmp_path):
-    """The default hinge needs triplets: pairs with mining on are enough."""
-    chosen = settings(MINE | {"objective.energy_hinge.weight": 10.0, "train.distinct_batches": True})
-    mine_stage(chosen, prepared=pairs_of_labels, mined=tmp_path / "mined")
-    facts = train_in(tmp_path, chosen, pairs_of_labels, mined=tmp_path / "mined")
-    rows = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert facts["trained_on"] == f"pairs.csv, {len(rows)} triplets"
-    assert "start_dev_spearman" in facts
-    written = json.loads((tmp_path / "checkpoint/checkpoint.json").read_text())["facts"]
-    assert (written["data"]["view"], written["data"]["rows"]) == ("triplets", len(rows))
-
-
-def test_triplets_of_other_settings_are_refused(settings, pairs_of_labels, tmp_path):
-    mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / "mined")
-    for key, value in {"mine.margin": 0.9, "pooler.kind": "cls"}.items():
-        with pytest.raises(
-            CseError, match=rf"mined with other settings \({key.split('.')[0]}\) than this training's; run"
-        ):
-            train_in(tmp_path, settings(MINE | {key: value}), pairs_of_labels, mined=tmp_path / "mined")
-
-
 def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pairs_of_labels, models, tmp_path):
     local, mined = tmp_path / "model", tmp_path / "mined"
     shutil.copytree(models["bert"], local)
@@ -211,7 +189,7 @@ def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pa
     assert train_in(tmp_path, chosen, pairs_of_labels, mined=mined)["steps"] > 0
 
 
-def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
+def test_triplets_of_other_settings_or_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
     mined = tmp_path / "mined"
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse mine`"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
@@ -219,49 +197,25 @@ def test_triplets_of_other_pairs_and_none_at_all_are_refused(settings, pairs_of_
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
     mine_stage(settings(MINE), prepared=pairs_of_labels, mined=mined)
+    for key, value in {"mine.margin": 0.9, "pooler.kind": "cls"}.items():
+        what = rf"mined with other settings \({key.split('.')[0]}\) than this training's; run"
+        with pytest.raises(CseError, match=what):
+            train_in(tmp_path, settings(MINE | {key: value}), pairs_of_labels, mined=mined)
     write_rows(pairs_of_labels / TRAIN_FILE, "pairs", [("a b", "c d", "x")] * 3, grouped=True)
     with pytest.raises(CseError, match=r"mined: mined from other rows than this training's"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
 
 
-def test_rows_that_are_no_pairs_are_refused(settings, data, tmp_path):
-    with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
-        mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
-    assert list(tmp_path.iterdir()) == []
-    with pytest.raises(CseError, match=r"^test: mine.negatives: negatives are mined for pairs, but data.view is 'sent"):
-        settings({"mine.negatives": 1})
-
-
-def test_no_pair_with_a_negative_is_one_line(settings, pairs_of_labels, tmp_path):
+def test_rows_that_are_no_pairs_or_keep_no_negative_are_refused(settings, data, pairs_of_labels, tmp_path):
     with pytest.raises(CseError, match=r"no pair keeps a hard negative; raise mine.margin"):
         mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
-
-
-def test_a_domain_of_the_bank_mines_for_itself(settings, models, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "raw/train").mkdir(parents=True)
-    (tmp_path / "raw/dev").mkdir()
-    words = ("cat", "dog", "book", "house", "rain", "old")
-    lines = [f"the {a} runs near the {b},{b}" for a in words for b in words]
-    (tmp_path / "raw/train/rows.csv").write_text("\n".join(["text,category", *lines]), encoding="utf-8")
-    (tmp_path / "raw/dev/dev.csv").write_text("sentence1,sentence2,score\na cat,a dog,1\nbook,book,5\n")
-    chosen = settings(
-        MINE
-        | {
-            "data.view": "categories",
-            "data.source": "files",
-            "data.train_path": "raw/train",
-            "data.dev_path": "raw/dev",
-            "mine.margin": 1.0,
-            "objective.energy_hinge.weight": 10.0,
-            "train.epochs": 1,
-            "bank.domains": {"pets": {"data": "raw"}},
-        }
-    )
-    domain_stage(chosen, "pets", place=tmp_path / "domains", metrics=tmp_path / "metrics", scratch=tmp_path / "scratch")
-    assert open_rows(tmp_path / "domains/pets/mined" / TRAIN_FILE).column_names[-2:] == ["hard_neg", GROUP]
-    written = json.loads((tmp_path / "domains/pets/checkpoint/checkpoint.json").read_text())["facts"]
-    assert written["data"]["view"] == "triplets"
+    with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
+        mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
+    assert list(tmp_path.iterdir()) == [pairs_of_labels]
+    with pytest.raises(CseError, match=r"contains triplets, but mine.neighbours needs sentences"):
+        mine_stage(settings(NEIGHBOURS), prepared=data["triplets"], mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
+        settings({"data.view": "pairs", "mine.neighbours": 2})
 
 
 # ---- pairs from plain sentences ------------------------------------------------------------------------------------
@@ -298,10 +252,3 @@ def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
             found["sent0"].to_pylist(), found["sent1"].to_pylist(), found["hard_neg"].to_pylist(), strict=True
         )
     )
-
-
-def test_neighbours_of_pairs_are_refused(settings, pairs_of_labels, tmp_path):
-    with pytest.raises(CseError, match=r"contains pairs, but mine.neighbours needs sentences"):
-        mine_stage(settings(NEIGHBOURS), prepared=pairs_of_labels, mined=tmp_path / "mined")
-    with pytest.raises(CseError, match=r"mine.neighbours: pairs are made of sentences, but data.view is 'pairs'"):
-        settings({"data.view": "pairs", "mine.neighbours": 2})

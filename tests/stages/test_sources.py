@@ -13,12 +13,11 @@ from cse.data.store import PreparedData, source_file, write_rows
 from cse.errors import CseError
 from cse.model.checkpoint import read_config
 from cse.settings.document import params_text, write_values
-from cse.settings.domains import settings_of_domain
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.training import MINING_FILE, Folders
-from cse.training.ready import groups_of, open_training
+from cse.training.ready import open_training
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
@@ -123,6 +122,7 @@ def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
     results = run(settings, prepare=False)
     assert results["steps"] == 2 * 2 * math.ceil(mined / 8)
     assert results["trained_on"] == f"pairs.csv, {mined} triplets + triplets.csv, 19 triplets"
+    assert "start_dev_spearman" in results, "dev pairs are those of the prepared rows"
 
 
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
@@ -142,12 +142,6 @@ def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     assert same.folder.path.name in names, "the rows themselves count"
     write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
     assert opened(several(nli), tmp_path).folder.path.name not in names
-
-
-def test_without_further_sources_the_data_settings_name_no_run(settings):
-    assert list(groups_of(settings())) == [
-        "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train",
-    ]  # fmt: skip
 
 
 def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
@@ -173,19 +167,12 @@ def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path)
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
 
 
-def test_a_source_that_was_not_prepared(run, several, files):
-    run(several())
+def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_rows(run, several, files):
+    run(several(source(files, "triplets")))
     with pytest.raises(CseError, match=r"prepared/train-the-pairs.arrow: no such file; run `cse prepare`$"):
         run(several(source(files, "pairs")), prepare=False)
-
-
-def test_a_source_that_was_prepared_from_another_view(run, several, files):
-    run(several(source(files, "triplets")))
     with pytest.raises(CseError, match=r"^data.more.the-triplets: .* contains triplets, not pairs; run `cse prepare`$"):
         run(several(source(files, "triplets") | {"view": "pairs"}), prepare=False)
-
-
-def test_too_few_rows_of_a_source(run, several, files):
     few = source(files, "pairs", max_rows=1)
     with pytest.raises(CseError, match=r"^data.more.the-pairs: contains 1 row, but objective.nt_xent uses other rows"):
         run(several(few))
@@ -200,7 +187,6 @@ def test_too_few_rows_of_a_source(run, several, files):
             "data.more.the-pairs: holds pairs, but objective.energy_hinge needs hard negatives; set its terms: "
             "{energy_hinge: 0}, or view: triplets",
         ),
-        ({}, {"terms": {"nt_xent": 0}}, "data.more.the-pairs.terms: every term has weight 0"),
         (
             {},
             {"terms": {"hinge": 0}},
@@ -213,10 +199,7 @@ def test_too_few_rows_of_a_source(run, several, files):
         ({}, {"lines": 3}, "data.more.0.lines: unknown key"),
         ({"data.source": "sample"}, {}, "data.more: further sources need data.source: files, found 'sample'"),
         (
-            {
-                "objective.replaced_tokens.weight": 1.0,
-                "objective.replaced_tokens.corruption": "prepared",
-            },
+            {"objective.replaced_tokens.weight": 1.0, "objective.replaced_tokens.corruption": "prepared"},
             {},
             "data.more: only the rows of the main source can be corrupted before training",
         ),
@@ -264,12 +247,3 @@ def test_sources_in_a_settings_file(tmp_path):
     assert load_settings(path).data.more[0].weight == 2.0
     write_values(path, {"data.more": []})
     assert load_settings(path).data.more == []
-
-
-def test_a_domain_of_a_bank_has_the_sources_of_all_or_its_own(several, files, tmp_path):
-    (tmp_path / "tickets/train").mkdir(parents=True)
-    own = {"data.more": [source(files, "triplets")]}
-    domains = {"plain": {"data": str(tmp_path / "tickets")}, "own": {"data": str(tmp_path / "tickets"), "set": own}}
-    settings = several(source(files, "pairs"), **{"bank.domains": domains})
-    named = {name: [each.name for each in settings_of_domain(settings, name).data.more] for name in domains}
-    assert named == {"plain": ["the-pairs"], "own": ["the-triplets"]}

@@ -7,31 +7,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
 from cse.stages.train import train_stage
 from cse.training.losses import teachers_of
-from tests.parts import new_prompt, new_template, sentence_encoder
+from tests.stages.training import write_checkpoint
 from tests.tiny import write_dev
-
-
-def write_checkpoint(folder: Path, backbone: Path, **options) -> Path:
-    """A checkpoint with a prompt of its own."""
-    torch.manual_seed(3)
-    loaded = load_backbone(find_backbone(str(backbone)))
-    folder.mkdir(parents=True)
-    prompt = new_prompt("key_value", loaded, length=5, init_std=0.5)
-    templates = [new_template('the "{sentence}" not {mask} .', loaded)] if options.get("pooler") == "mask" else ()
-    save_checkpoint(sentence_encoder(loaded, prompt, templates=templates, **options), folder)
-    return folder
 
 
 def test_a_training_learns_the_similarities_of_its_teachers(settings, models, data, tmp_path):

@@ -114,7 +114,7 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
 
 @pytest.mark.parametrize(
     ("changes", "precision"),
-    [({}, "fp32"), ({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
+    [({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
 )
 def test_a_checkpoint_says_what_it_was_computed_by(run, settings, tmp_path, changes, precision):
     metrics = run(settings(changes | {"train.epochs": 1}))
@@ -186,7 +186,10 @@ def scores(monkeypatch, values):
     monkeypatch.setattr("cse.training.ready.score_dev", lambda *_, **__: DevScore(next(left)))
 
 
-def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, settings, tmp_path, monkeypatch, capsys):
+def test_a_training_says_whether_it_improves_and_keeps_its_start_if_not(run, settings, tmp_path, monkeypatch, capsys):
+    scores(monkeypatch, [50.0, 49.0, 52.0, 47.0, 46.0])
+    run(settings(), "better")
+    assert "trained 16 steps, dev Spearman 52.00 at step 10 (before training 50.00): " in capsys.readouterr().out
     monkeypatch.setattr("cse.training.encoder._INIT_STD", 0.0)
     scores(monkeypatch, [50.0, 49.0, 48.0, 47.0, 46.0])
     facts = run(settings())
@@ -195,12 +198,6 @@ def test_a_training_that_improves_nothing_keeps_its_start_and_says_so(run, setti
     said = capsys.readouterr()
     assert "before training: dev Spearman 50.00" in said.err
     assert "trained 16 steps, dev Spearman 50.00: keeping the initial weights" in said.out
-
-
-def test_a_training_that_improves_says_from_where(run, settings, monkeypatch, capsys):
-    scores(monkeypatch, [50.0, 49.0, 52.0, 47.0, 46.0])
-    run(settings())
-    assert "trained 16 steps, dev Spearman 52.00 at step 10 (before training 50.00): " in capsys.readouterr().out
 
 
 def test_dev_pairs_choose_nothing_where_no_term_compares_sentences(run, settings, tmp_path, monkeypatch, capsys):
@@ -278,6 +275,29 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
 # ---- corruption prepared before training --------------------------------------------------------------------------
 
 
+def test_nothing_to_corrupt_is_a_folder_that_says_so(settings, data, tmp_path, capsys):
+    for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
+        corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
+        assert sorted(contents(tmp_path / "out")) == ["corruption.json", "manifest.json"]
+        assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
+        assert "nothing to corrupt (" in capsys.readouterr().out
+
+
+def test_the_same_seed_corrupts_to_the_same_bytes(settings, data, prepared_corruption, tmp_path):
+    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
+        changed = settings(prepared_corruption | {"train.seed": seed})
+        corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
+    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
+    arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
+    assert set(one) == arrays | {"corruption.json", "rows.json", "manifest.json"}
+    assert one == two
+    assert all(one[name] != other[name] for name in arrays)
+    facts = json.loads(one["corruption.json"])
+    assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
+    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
+    assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
+
+
 @pytest.mark.slow
 def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
     run, settings, data, prepared_corruption, tmp_path, monkeypatch
@@ -350,11 +370,6 @@ def refused(run, settings, message, view="sentences"):
         ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
         (
             "sentences",
-            {"data.view": "labelled", "objective.nt_xent.weight": 0.0, "objective.nli_softmax.weight": 1.0},
-            r"contains sentences, but objective.nli_softmax needs labels: set its weight to 0 \(-s objective",
-        ),
-        (
-            "sentences",
             {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full",
              "prompt.kind": "none"},
             r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
@@ -371,27 +386,17 @@ def test_what_does_not_fit_the_rows_or_the_model(run, settings, tmp_path, view, 
     assert not list((tmp_path / "scratch").rglob("state.pt"))
 
 
-@pytest.mark.parametrize(
-    ("rows", "changes", "message"),
-    [
-        (1, {}, "contains 1 row, but objective.nt_xent uses other rows as negatives; prepare at least 2"),
-        (
-            7,
-            {"objective.nt_xent.weight": 0.0, "objective.contrastive_tension.weight": 1.0},
-            "contains 7 rows, but objective.contrastive_tension uses other rows as negatives; prepare at least 8",
-        ),
-    ],
-)
-def test_rows_that_give_no_negative(settings, data, tmp_path, rows, changes, message):
-    few = tmp_path / "few"
-    shutil.copytree(data["sentences"], few)
-    write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
-    write_report(few, "sentences", rows)
-    with pytest.raises(CseError, match=message):
-        stage_in(settings(changes), {"sentences": few}, tmp_path, "out")
+def test_rows_that_give_no_negative(settings, data, tmp_path):
+    few = shutil.copytree(data["sentences"], tmp_path / "few")
+    for rows, term, least in ((7, "contrastive_tension", 8), (1, "nt_xent", 2)):
+        write_rows(few / TRAIN_FILE, "sentences", [(f"the cat {number}",) for number in range(rows)])
+        write_report(few, "sentences", rows)
+        changes = {"objective.nt_xent.weight": 0.0, f"objective.{term}.weight": 1.0}
+        message = f"rows?, but objective.{term} uses other rows as negatives; prepare at least {least}"
+        with pytest.raises(CseError, match=f"contains {rows} {message}"):
+            stage_in(settings(changes), {"sentences": few}, tmp_path, "out")
     alone = {"objective.nt_xent.weight": 0.0, "objective.masked_lm.weight": 1.0, "train.epochs": 1}
-    if rows == 1:  # a term over tokens has no negatives
-        assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1
+    assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1, "tokens have no negatives"
 
 
 def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):

@@ -10,15 +10,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.evaluation.dev_facts import standard_error
-from cse.tune.outcome import (
-    TRIALS,
-    Sweep,
-    TrialRecord,
-    describe,
-    read_sweep,
-    to_promote,
-    write_sweep,
-)
+from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, read_sweep, to_promote, write_sweep
 from cse.tune.spaces import named
 
 
@@ -55,6 +47,9 @@ def test_the_best_has_finished_and_came_first(sweep):
     assert replace(sweep, trials=(stopped, *sweep.trials)).best.number == 2
     with pytest.raises(CseError, match=r"no trial succeeded \(train.learning_rate: the loss is nan"):
         _ = replace(sweep, trials=(sweep.trials[3],)).best
+    lines = describe(sweep).splitlines()
+    assert [line.split()[0] for line in lines[1:7]] == ["2", "5", "1", "6", "3", "4"], "the table has the best first"
+    assert lines[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
 
 
 def test_a_sweep_is_read_as_it_was_written(sweep):
@@ -66,12 +61,6 @@ def test_a_sweep_is_read_as_it_was_written(sweep):
     assert [row["dev_spearman"] for row in rows] == ["80.25", "82.5", "61.0", "", "82.5", "79.0"]
     assert rows[3]["reason"] == "train.learning_rate: the loss is nan <at step 5>"
     assert {row["state"] for row in rows} == {"finished", "stopped", "failed"}
-
-
-def test_the_table_has_the_best_first(sweep):
-    lines = describe(sweep).splitlines()
-    assert [line.split()[0] for line in lines[1:7]] == ["2", "5", "1", "6", "3", "4"]
-    assert lines[-2].startswith("best: trial 2, dev 82.50 with train.learning_rate 0.02")
 
 
 @pytest.mark.parametrize(("rho", "pairs"), [(0.85, 400), (0.3, 100)])

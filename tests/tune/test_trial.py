@@ -175,19 +175,6 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     assert found.state == "finished"
 
 
-def test_a_trial_that_is_stopped_is_not_on_record(make_job):
-    job, told = make_job(evaluations=4), []
-
-    def stop(report):
-        told.append(report)
-        raise SystemExit
-
-    with pytest.raises(SystemExit):
-        run_trial(CONFIG, job, stop)
-    assert [report["percent"] for report in told] == [25]
-    assert job.record_of(CONFIG) is None
-
-
 def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
     job, opened = make_job(), []
     real = place_module.open_language_model
