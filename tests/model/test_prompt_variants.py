@@ -12,7 +12,6 @@ from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.sentence_encoder import load_checkpoint
 from cse.training.encoder import start_from_checkpoint, start_from_text
 from tests.model import reference
-from tests.model.test_prompts import numpy_weights
 from tests.parts import backbone_of, embed, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
@@ -20,14 +19,6 @@ from tests.tiny import make_backbone_folder
 def make_prompt(backbone, kind, length=5, **options) -> Prompt:
     torch.manual_seed(4)
     return new_prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7, **options)
-
-
-def outputs(backbone, ids_BL, mask_BL, family, shift, **more):
-    return reference.hidden_states(
-        numpy_weights(backbone), ids_BL.numpy(), mask_BL.numpy(), layers=backbone.layers, heads=backbone.heads,
-        prefix=None, shift=shift, family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
-        **more,
-    )[-1]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["key_value", "hidden_state"])
@@ -67,11 +58,11 @@ def test_gradients_equal_finite_differences(bert, kind, shared):
 
 @pytest.mark.parametrize("pooler", ["cls", "mean"])
 @pytest.mark.parametrize("shift", [True, False])
-def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pooler, shift):
+def test_an_input_prompt_passes_through_all_layers(backbone, batch, pooler, shift):
     encoder = sentence_encoder(backbone, make_prompt(backbone, "input"), pooler=pooler, position_shift=shift)
     ids_BL, mask_BL = batch
     front = encoder.prompt.table.detach().double().numpy()
-    last = outputs(backbone, ids_BL, mask_BL, family, 5 if shift else 0, front=front)[:, 5:]
+    last = reference.states_of(backbone, ids_BL, mask_BL, shift=5 if shift else 0, front=front)[-1][:, 5:]
     mask = mask_BL.numpy()[..., None]
     expected = last[:, 0] if pooler == "cls" else (last * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
@@ -79,7 +70,7 @@ def test_an_input_prompt_passes_through_all_layers(backbone, family, batch, pool
     assert encoder.prefix() is None
 
 
-def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone(backbone, family, batch):
+def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone(backbone, batch):
     ids_BL, mask_BL = batch
     ids_BL = ids_BL.clone()
     ids_BL[:, 0] = backbone.special_ids["cls"]
@@ -89,9 +80,9 @@ def test_the_cls_prompt_starts_as_the_backbones_own_and_replaces_that_word_alone
         assert torch.equal(embed(encoder, ids_BL, mask_BL), bare)
         encoder.cls.add_(torch.linspace(-1, 1, 32))
         found = embed(encoder, ids_BL, mask_BL).numpy()
-    words = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL.numpy()]
+    words = backbone.model.embeddings.word_embeddings.weight.detach().double().numpy()[ids_BL.numpy()]
     words[:, 0] = encoder.cls.detach().numpy()
-    last = outputs(backbone, ids_BL, mask_BL, family, 0, words=words)
+    last = reference.states_of(backbone, ids_BL, mask_BL, words=words)[-1]
     mask = mask_BL.numpy()[..., None]
     np.testing.assert_allclose(found, (last * mask).sum(axis=1) / mask.sum(axis=1), atol=2e-5)
     assert list(encoder.trainable()) == ["cls"]

@@ -12,7 +12,6 @@ from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
 from tests.model.families import make_family_folder
-from tests.model.test_prompts import numpy_weights
 from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
@@ -160,14 +159,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
 # ---- read-out -----------------------------------------------------------------------------------------------------
 
 
-def last_states(backbone, family, ids_BL, mask_BL, shift=0, **more):
-    return reference.hidden_states(
-        numpy_weights(backbone), ids_BL, mask_BL, layers=backbone.layers, heads=backbone.heads, shift=shift,
-        family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
-        **({"prefix": None} | more),
-    )[-1]  # fmt: skip
-
-
 def padded(backbone, rows):
     ids_BL = np.full((len(rows), max(map(len, rows))), backbone.pad_id)
     for row, ids in zip(ids_BL, rows, strict=True):
@@ -176,7 +167,7 @@ def padded(backbone, rows):
 
 
 @pytest.mark.parametrize(("kind", "shift"), [(None, True), ("key_value", True), ("key_value", False)])
-def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, family, kind, shift):
+def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, kind, shift):
     """PromptBERT: what stands behind the sentence keeps the positions that it has behind the sentence."""
     encoder = make_encoder(backbone, kind=kind, denoise="always", shift=shift)
     plain = make_encoder(backbone, kind=kind, shift=shift)
@@ -189,9 +180,9 @@ def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_i
     noise = []
     for text in sentences:
         pushed = np.where(np.arange(len(ids)) < template.start, 0, len(ids_of(backbone, text)))
-        last_BLD = last_states(
-            backbone, family, ids[None], np.ones((1, len(ids)), int), encoder.shift, prefix=prefix, pushed=pushed[None]
-        )  # fmt: skip
+        last_BLD = reference.states_of(
+            backbone, ids[None], np.ones((1, len(ids)), int), shift=encoder.shift, prefix=prefix, pushed=pushed[None]
+        )[-1]
         noise.append(last_BLD[0, len(ids) - 1 - template.tail])
     expected = plain.encode(sentences, normalize=False) - np.array(noise)
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=3e-5)
@@ -214,7 +205,7 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     np.testing.assert_array_equal(encoder.encode(sentences), before)
 
 
-def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone, family):
+def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone):
     encoder, fixed = make_encoder(backbone, trained=True), make_encoder(backbone)
     sentences = ["two small birds", "the man sleeps"]  # both hold words of the template
     np.testing.assert_array_equal(encoder.encode(sentences), fixed.encode(sentences))
@@ -225,9 +216,9 @@ def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backb
     found = encoder.encode(sentences, normalize=False)
     rows = [fixed.tokenizer.encode(text).ids for text in sentences]
     ids_BL, mask_BL = padded(backbone, rows)
-    words_BLD = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL]
+    words_BLD = backbone.model.embeddings.word_embeddings.weight.detach().double().numpy()[ids_BL]
     words_BLD[:, 2] += 1.0  # the template's "man" behind [CLS] and "the", not the sentence's
-    last_BLD = last_states(backbone, family, ids_BL, mask_BL, words=words_BLD)
+    last_BLD = reference.states_of(backbone, ids_BL, mask_BL, words=words_BLD)[-1]
     where = [row.index(backbone.special_ids["mask"]) for row in rows]
     np.testing.assert_allclose(found, last_BLD[np.arange(2), where], atol=2e-5)
 
