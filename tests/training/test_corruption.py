@@ -159,35 +159,21 @@ def masked_logits(folder, part, vocabulary, how, epoch):
     return logits.double().numpy(), chosen
 
 
-def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(parts, folders, family):
+@pytest.mark.parametrize("changes", [{}, {"positions": "masked"}, {"protect_special": True}], ids=str)
+def test_the_likeliest_token_is_taken_but_in_front_and_in_padding(parts, folders, family, changes):
     _, vocabulary, generator, part = parts
-    found = Corrupter(HOW, SEED, vocabulary, generator)(part, CPU, 1).numpy()
-    logits, _ = masked_logits(folders[family], part, vocabulary, HOW, 1)
-    expected = np.where(part.mask_BL == 1, logits.argmax(-1), part.ids_BL)
-    expected[:, 0] = part.ids_BL[:, 0]
-    assert np.array_equal(found, expected)
-    last = part.mask_BL.sum(1) - 1
-    assert (found[np.arange(len(found)), last] != part.ids_BL[np.arange(len(found)), last]).any(), "[SEP] was kept"
-    assert (part.mask_BL == 0).any()
-
-
-def test_masked_positions_only(parts, folders, family):
-    _, vocabulary, generator, part = parts
-    found = Corrupter(HOW.model_copy(update={"positions": "masked"}), SEED, vocabulary, generator)(part, CPU, 0).numpy()
-    logits, chosen = masked_logits(folders[family], part, vocabulary, HOW, 0)
-    assert np.array_equal(found[chosen], logits.argmax(-1)[chosen])
-    assert np.array_equal(found[~chosen], part.ids_BL[~chosen])
-    assert chosen.any()
-
-
-def test_special_tokens_are_protected_where_that_is_asked_for(parts):
-    _, vocabulary, generator, part = parts
+    how = HOW.model_copy(update=changes)
+    found = Corrupter(how, SEED, vocabulary, generator)(part, CPU, 1).numpy()
+    logits, chosen = masked_logits(folders[family], part, vocabulary, how, 1)
+    taken = chosen if "positions" in changes else part.mask_BL == 1
     special = np.isin(part.ids_BL, vocabulary.special)
-    for protect in (False, True):
-        found = Corrupter(HOW.model_copy(update={"protect_special": protect}), SEED, vocabulary, generator)(
-            part, CPU, 0
-        ).numpy()
-        assert np.array_equal(found[special], part.ids_BL[special]) == protect
+    if "protect_special" in changes:
+        taken &= ~special
+    taken[:, 0] = False
+    assert np.array_equal(found, np.where(taken, logits.argmax(-1), part.ids_BL))
+    ends = (part.mask_BL == 1) & special
+    assert (found != part.ids_BL)[ends].any() == (not changes), "[SEP] is taken too, unless it is protected"
+    assert taken.any() and (part.mask_BL == 0).any()
 
 
 def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):

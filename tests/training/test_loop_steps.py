@@ -134,9 +134,3 @@ def test_every_gradient_is_clipped(bert, tmp_path, monkeypatch):
     monkeypatch.setattr(loop, "CLIP_NORM", 0.01)
     train(encoder, Look(encoder), table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
     assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)
-
-
-def test_the_last_step_of_a_short_run_has_the_full_rate():
-    assert new_plan(learning_rate=1.0, batch_size=2).factor(0, 1) == 1.0
-    plan = new_plan(learning_rate=1.0, batch_size=2, warmup_share=0.75)
-    assert [plan.factor(step, 4) for step in (2, 3)] == [1.0, 1.0]
