@@ -79,6 +79,21 @@ def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
     return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | options))
 
 
+def prompted(
+    backbone,
+    kind: str | None = "key_value",
+    length: int = 5,
+    *,
+    dropout: float = 0.0,
+    init_std: float = 0.7,
+    **options: Any,
+) -> SentenceEncoder:
+    """An encoder with a prompt that is far from zero, or with none, the same on every call."""
+    torch.manual_seed(3)
+    prompt = None if kind is None else new_prompt(kind, backbone, length=length, dropout=dropout, init_std=init_std)
+    return sentence_encoder(backbone, prompt, **options)
+
+
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
     return make_template(text, backbone, trained=trained, end_with_period=end_with_period)
 

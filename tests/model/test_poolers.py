@@ -85,23 +85,6 @@ def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
         assert layer.bias is None or layer.bias.any()
 
 
-def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
-    """ConSERT: trained on the mean of the last layer, evaluated on that of the last two."""
-    encoder = sentence_encoder(bert, pooler="mean_top2", loss_pooler="mean")
-    both = {kind: sentence_encoder(bert, pooler=kind) for kind in ("mean", "mean_top2")}
-    ids_BL, mask_BL = batch
-    ids_BL = torch.where(mask_BL == 1, ids_BL, bert.pad_id)
-    with torch.no_grad():
-        read = {kind: embed(model, ids_BL, mask_BL) for kind, model in both.items()}
-        assert torch.equal(embed(encoder, ids_BL, mask_BL), read["mean_top2"])
-        assert torch.equal(encoder.pooled(ids_BL, mask_BL, encoder.constants()).pooled_BD, read["mean"])
-    assert not torch.allclose(read["mean"], read["mean_top2"], atol=1e-3)
-    texts = ["the cat sleeps", "a dog"]
-    with encoder.read_as_in_training():
-        np.testing.assert_array_equal(encoder.encode(texts), both["mean"].encode(texts))
-    np.testing.assert_array_equal(encoder.encode(texts), both["mean_top2"].encode(texts))
-
-
 def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):
     folder = make_backbone_folder(tmp_path / "backbone", family, head=True)
     backbone = backbone_of(folder)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from cse.settings.train import AugmentSettings
-from cse.training.augment import second_text
 from cse.training.tokens import tokenise
 from tests.parts import Cut, new_plan, new_template, replan, sentence_encoder
 from tests.training.helpers import embed_rows, make_rows, make_table
@@ -26,31 +25,8 @@ def rows_of(batch, view):
     return [found[place] for place in sorted(found)]
 
 
-def written(table, view):
-    column = table.columns[view]
-    return [column.ids[column.starts[row] : column.starts[row + 1]].tolist() for row in ROWS]
-
-
 def augmented(**options):
     return replan(PLAN, augment=AugmentSettings(**options))
-
-
-def test_words_are_repeated_in_the_second_copy_alone(bert):
-    encoder, table = sentence_encoder(bert), make_table(bert)
-    with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, augmented(repeat_words=0.5))
-    assert rows_of(batch, 0) == written(table, 0)
-    assert rows_of(batch, 2) == written(table, 2)
-    longer = 0
-    for found, before in zip(rows_of(batch, 1), written(table, 1), strict=True):
-        longer += len(found) > len(before)
-        rest = iter(found)
-        assert all(token in rest for token in before), "words were lost or moved"
-        assert set(found) == set(before)
-    assert longer > 3
-    assert sum(int(piece.mask_BL.sum()) for piece in batch.slices) == sum(
-        len(row) for view in range(3) for row in rows_of(batch, view)
-    )
 
 
 def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
@@ -91,28 +67,6 @@ def test_positions_are_shuffled_in_the_first_copy_alone(watched):
                 assert torch.equal(row, plain)
             assert torch.equal(row[int(mask.sum()) - 1 :], plain[int(mask.sum()) - 1 :])
     assert shuffled > 6
-
-
-def test_a_span_is_masked_in_the_text_of_the_second_copy_alone(backbone):
-    rows = make_rows(30)
-    change = second_text(AugmentSettings(mask_span=5), backbone, seed=3)
-
-    def made(second_text, data=rows):
-        return tokenise(
-            data, "sentences", [backbone.tokenizer], max_length=20, pad_id=backbone.pad_id, second_text=second_text
-        )
-
-    plain, table, again = made(None), made(change), made(change)
-    assert plain.columns[0] is plain.columns[1]
-    assert np.array_equal(table.columns[0].ids, plain.columns[0].ids)
-    assert np.array_equal(table.columns[1].ids, again.columns[1].ids)
-    mask = backbone.special_ids["mask"]
-    assert mask not in table.columns[0].ids
-    for row, text in enumerate(rows["sent0"].to_pylist()):
-        column = table.columns[1]
-        ids = column.ids[column.starts[row] : column.starts[row + 1]].tolist()
-        assert ids.count(mask) == (len(text) > 5), text
-    assert second_text(AugmentSettings(), backbone, seed=3) is None
 
 
 FIRST, SECOND = "the cat {sentence} reads {mask} slowly", "a {sentence} not {mask} on the old sofa"

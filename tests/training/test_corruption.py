@@ -20,7 +20,6 @@ from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.batch import pad_in_groups
 from cse.training.corruption import Corrupter, corrupt_all, prepared
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import make_table
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
@@ -107,7 +106,7 @@ def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
         found = {}
         for rows in batches:
             for part in pad_in_groups(table, rows, groups):
-                index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
+                index = part.index_BL
                 ids, _ = mask_tokens(
                     part.ids_BL, part.mask_BL, index, part.views, VOCABULARY, share=0.5, seed=3, epoch=2
                 )
@@ -122,15 +121,6 @@ def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
 
 
 # ---- corruption by a masked language model ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("generators")
-    return {
-        family: make_backbone_folder(root / family, family, seed=4, head=True, num_hidden_layers=1)
-        for family in ("bert", "roberta")
-    }
 
 
 @pytest.fixture
@@ -149,9 +139,8 @@ CPU = torch.device("cpu")
 
 def masked_logits(folder, part, vocabulary, how, epoch):
     """What transformers makes of the same masked rows, and which tokens were masked."""
-    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
     ids, chosen = mask_tokens(
-        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
+        part.ids_BL, part.mask_BL, part.index_BL, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
     )
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -183,8 +172,7 @@ def test_a_sampled_token_inverts_the_distribution_function(parts, folders, famil
     logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
     share = np.exp(logits - logits.max(-1, keepdims=True))
     upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
-    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
-    draw = uniform(SEED, 0, part.views, index, 3)
+    draw = uniform(SEED, 0, part.views, part.index_BL, 3)
     expected = (upto <= draw[..., None]).sum(-1)
     taken = part.mask_BL == 1
     taken[:, 0] = False

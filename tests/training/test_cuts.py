@@ -50,5 +50,5 @@ def test_every_row_is_in_one_slice_with_its_own_tokens(bert):
     for part in slices:
         for place, ids, mask, view in zip(part.places, part.ids_BL, part.mask_BL, part.views, strict=True):
             column, row = table.columns[view], rows[place % len(rows)]
-            assert ids[mask == 1].tolist() == column.ids[column.starts[row] : column.starts[row + 1]].tolist()
+            assert ids[mask == 1].tolist() == column.row(row).tolist()
             assert (ids[mask == 0] == table.pad_id).all()

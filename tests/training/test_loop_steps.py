@@ -10,7 +10,6 @@ import torch
 
 from cse.errors import CseError
 from cse.losses.shared import Batch
-from cse.training import loop
 from cse.training.batches import Batches, RowOrder
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
@@ -121,16 +120,3 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
         )
     assert [step for step, _, _ in recorder.scores if step >= 4] == []
     assert recorder.closed == 1
-
-
-def test_every_gradient_is_clipped(bert, tmp_path, monkeypatch):
-    encoder, _, table = make_problem(bert, rows=ROWS, dropout=0.0)
-    norms = []
-
-    class Look(Spy):
-        def after_update(self, batch):
-            norms.append(encoder.prompt.table.grad.norm().item())
-
-    monkeypatch.setattr(loop, "CLIP_NORM", 0.01)
-    train(encoder, Look(encoder), table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-    assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)

@@ -26,7 +26,7 @@ from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import Cut, embed, new_plan, new_prompt, replan, sentence_encoder, train
+from tests.parts import Cut, embed, new_plan, prompted, replan, train
 from tests.training.helpers import (
     Fours,
     Recorder,
@@ -44,10 +44,12 @@ ROWS = np.array([3, 17, 0, 9, 31])
 LAYERS, WIDTH, LENGTH = 3, 32, 4
 
 
-def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", trained="prompts", **options) -> SentenceEncoder:
-    torch.manual_seed(3)
-    made = new_prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
-    return sentence_encoder(backbone, made, pooler=pooler, trained=trained, **options)
+def make_encoder(backbone, *, prompt=True, **options) -> SentenceEncoder:
+    return prompted(backbone, "key_value" if prompt else None, LENGTH, init_std=0.5, **options)
+
+
+def ids_of(column, row: int) -> torch.Tensor:
+    return torch.from_numpy(column.row(row).astype(np.int64))[None]
 
 
 def in_float64(encoder, batch):
@@ -279,14 +281,8 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
         table, losses = one_view(bert).columns[0], []
         for anchor in (0, 4):
             for row in range(anchor, anchor + 4):
-                ids = [
-                    torch.from_numpy(table.ids[table.starts[i] : table.starts[i + 1]].astype(np.int64))[None]
-                    for i in (anchor, row)
-                ]
-                first, second = (
-                    embed(model, x, torch.ones_like(x))[0]
-                    for model, x in zip((encoder, term.second.eval()), ids, strict=True)
-                )
+                read = (encoder, ids_of(table, anchor)), (term.second.eval(), ids_of(table, row))
+                first, second = (embed(model, ids, torch.ones_like(ids))[0] for model, ids in read)
                 losses.append(-F.logsigmoid((1 if row == anchor else -1) * (first @ second)).item())
     assert found == pytest.approx(np.mean(losses), rel=1e-5)
 
@@ -324,9 +320,7 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 
 def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     """Over texts of other rows; teachers of other read-outs and prompts; the batch is cut into several slices."""
-    torch.manual_seed(7)
-    prompted = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.5), pooler="mean")
-    teachers = [prompted, make_encoder(bert, prompt=False, pooler="cls")]
+    teachers = [prompted(bert, length=3, pooler="mean"), make_encoder(bert, prompt=False, pooler="cls")]
     encoder = make_encoder(bert, pooler="mean").eval()
     term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.2), teachers)
     with torch.no_grad():
@@ -496,7 +490,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
         found = MutualInformation(encoder, of.MutualInformationSettings())(batch).item()
         column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
-            ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))[None]
+            ids = ids_of(column, row)
             made = encoder.pooled(ids, torch.ones_like(ids), encoder.constants())
             sentences.append(made.pooled_BD[0])
             tokens.append(made.local_BLD[0])
@@ -519,11 +513,8 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
         found = term(batch).item()
         losses = []
         for row in ROWS:
-            views = []
-            for column in table.columns:
-                ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))
-                views.append(embed(encoder, ids[None], torch.ones_like(ids[None]))[0].double().numpy())
-            u, v = views
+            both = [ids_of(column, row) for column in table.columns]
+            u, v = (embed(encoder, ids, torch.ones_like(ids))[0].double().numpy() for ids in both)
             w, b = (value.detach().double().numpy() for value in term.classify.parameters())
             losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])
     assert batch.labels_B.tolist() == labels[ROWS].tolist()
