@@ -14,27 +14,14 @@ from tests.model import reference
 from tests.parts import embed, prompted, sentence_encoder
 
 
-@pytest.mark.parametrize(
-    ("pooler", "first_layer", "states"),
-    [
-        ("cls", "embeddings", None),
-        ("mean", "embeddings", [-1]),
-        ("mean_top2", "embeddings", [-2, -1]),
-        ("mean_first_last", "embeddings", [0, -1]),
-        ("mean_first_last", "block1", [1, -1]),
-    ],
-)
-def test_poolers_equal_float64_reference(backbone, batch, pooler, first_layer, states):
-    encoder = prompted(backbone, pooler=pooler, first_layer=first_layer)
+def test_the_mean_of_the_first_and_last_layer_behind_prompts_equals_numpy(backbone, batch):
+    """The first may be that behind the first block; other poolers: ``tests/interchange/test_released``."""
+    encoder = prompted(backbone, pooler="mean_first_last", first_layer="block1")
     ids_BL, mask_BL = batch
     prefix = reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), 3, 32)
-    outputs = reference.states_of(backbone, ids_BL, mask_BL, prefix=prefix, shift=encoder.shift)
-    if states is None:
-        expected = outputs[-1][:, 0]
-    else:
-        mixed = np.mean([outputs[i] for i in states], axis=0)
-        mask = mask_BL.numpy()[..., None]
-        expected = (mixed * mask).sum(axis=1) / mask.sum(axis=1)
+    states = reference.states_of(backbone, ids_BL, mask_BL, prefix=prefix, shift=encoder.shift)
+    mask = mask_BL.numpy()[..., None]
+    expected = ((states[1] + states[-1]) / 2 * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
         np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
 

@@ -14,12 +14,11 @@ from transformers import AutoModelForMaskedLM
 from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import PaddedRows
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.batch import pad_in_groups
 from cse.training.corruption import Corrupter, corrupt_all, prepared
+from tests.parts import backbone_of
 from tests.training.helpers import make_table
 
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
@@ -126,7 +125,7 @@ def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
 @pytest.fixture
 def parts(folders, family):
     """A backbone with its vocabulary, a generator, and all rows of a table as one slice with much padding."""
-    backbone = load_backbone(find_backbone(str(folders[family])))
+    backbone = backbone_of(folders[family])
     special = (*backbone.special_ids.values(), backbone.pad_id)
     vocabulary = Vocabulary(46, backbone.special_ids["mask"], special)
     generator = load_generator(str(folders[family]), backbone, dropout=False)

@@ -19,14 +19,13 @@ from cse.losses.masked_lm import MaskedLm, mask_tokens
 from cse.losses.mutual_information import MutualInformation
 from cse.losses.nli_softmax import NliSoftmax
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import Cut, embed, new_plan, prompted, replan, train
+from tests.parts import Cut, backbone_of, embed, new_plan, prompted, replan, train
 from tests.training.helpers import (
     Fours,
     Recorder,
@@ -215,7 +214,7 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
 
 @pytest.fixture
 def with_head(folders, family):
-    return load_backbone(find_backbone(str(folders[family])))
+    return backbone_of(folders[family])
 
 
 def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> MaskedLm:
