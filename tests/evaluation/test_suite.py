@@ -49,15 +49,6 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
 
 
-def test_what_is_not_there_is_not_measured(data):
-    partial = SuiteData(data.transfer[:1], missing=["everything else"])
-    results = evaluate_suite(FakeEncoder(), partial, classifier=QUICK)
-    assert (results.sts, results.cxc, results.retrieval, results.space) == (None, None, None, None)
-    text = format_suite({"model": results})
-    assert text.endswith("not measured: everything else\n")
-    assert "STS (" not in text
-
-
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
 def test_every_table_has_its_setting_above_it(data, style):
     results = evaluate_suite(FakeEncoder(), data.with_tasks([BIRDS]), classifier=QUICK)

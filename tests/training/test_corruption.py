@@ -207,27 +207,6 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
 # ---- prepared before training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [HOW, HOW.model_copy(update={"choice": "sample", "protect_special": True}), "unigram"])
-def test_prepared_rows_equal_rows_made_Corrupter(parts, tmp_path, how):
-    backbone, vocabulary, generator, _ = parts
-    table = make_table(backbone)
-    if how == "unigram":
-        how, generator = HOW, UnigramGenerator([c.ids for c in table.columns], 46, vocabulary.special)
-    corrupt_all(table, tmp_path, Corrupter(how, SEED, vocabulary, generator), epochs=2)
-    made, live = prepared(tmp_path, table, epochs=2), Corrupter(how, SEED, vocabulary, generator)
-    seen = []
-    for epoch in range(2):
-        for rows in np.array_split(np.random.default_rng(epoch).permutation(len(table)), 3):
-            for part in pad_in_groups(table, rows, 4):
-                expected = live(part, CPU, epoch)
-                assert torch.equal(made(part, CPU, epoch), expected)
-                assert expected.dtype == torch.int64
-                seen.append((expected != torch.from_numpy(part.ids_BL)).float().mean().item())
-    assert min(seen) > 0, "nothing was replaced"
-    first, second = (np.load(tmp_path / f"epoch-{epoch}-view-0.npy") for epoch in range(2))
-    assert not np.array_equal(first, second)
-
-
 @pytest.fixture
 def made(bert, tmp_path):
     table = make_table(bert)

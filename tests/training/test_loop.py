@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +14,6 @@ from cse.evaluation.measures import NotFinite, UndefinedScore
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
 from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder, train
-from tests.tiny import make_backbone_folder
 from tests.training.helpers import (
     Recorder,
     Stop,
@@ -212,66 +208,6 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tiny_folders, tmp_path, name)
         assert found.keys() == expected.keys()
         for part, weight in expected.items():
             assert torch.equal(weight, found[part]), part
-
-
-SCRIPT = """
-import sys, torch
-from pathlib import Path
-torch.set_num_threads(1)
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.training.state import RunFolder
-from tests.parts import Cut, new_plan, replan, train
-from tests.training.helpers import Recorder, make_problem
-
-class Slow(Recorder):
-    def step(self, record):
-        print("step", record.step, flush=True)
-
-backbone = load_backbone(find_backbone(sys.argv[1]))
-encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = new_plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
-state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
-              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
-torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
-"""
-
-
-def start_run(backbone: Path, folder: Path, out: Path, python: str = sys.executable) -> subprocess.Popen:
-    command = [python, "-c", SCRIPT, str(backbone), str(folder), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path, forking_python):
-    """SIGKILL at several moments of one run, then to the end: every bit as in the run that was left alone."""
-    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
-    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt", forking_python)
-    whole.communicate(timeout=120)
-    assert whole.returncode == 0
-
-    kills = 0
-    for target in (15, 85, 160):
-        process = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
-        for line in process.stdout:
-            if line.startswith("step") and int(line.split()[1]) >= target:
-                time.sleep(0.007 * kills)  # not always right after a report
-                process.kill()
-                break
-        kills += process.wait(timeout=60) == -signal.SIGKILL
-    assert kills == 3
-    assert not (tmp_path / "cut.pt").exists()
-    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", forking_python)
-    output, _ = last.communicate(timeout=120)
-    assert last.returncode == 0
-    first_step = int(output.splitlines()[0].split()[1])
-    assert first_step > 150, "the last run started from the beginning"
-
-    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
-    assert torch.equal(expected["table"], found["table"])
-    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
-    for name, weight in expected["state"]["weights"].items():
-        assert torch.equal(weight, found["state"]["weights"][name]), name
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])

@@ -26,13 +26,11 @@ class Spy(Losses):
     def __init__(self, encoder, broken_from: int = 1000) -> None:
         super().__init__(losses_of(encoder).terms)
         self.batches: list[Batch] = []
-        self.modes: set[bool] = set()
         self.bf16: set[bool] = set()
         self.broken_from = broken_from
 
     def forward(self, batch):
         self.batches.append(batch)
-        self.modes.add(self.training)
         self.bf16.add(torch.is_autocast_enabled("cpu"))
         terms = super().forward(batch)
         return terms | {"loss": terms["loss"] * float("nan")} if batch.step >= self.broken_from else terms
@@ -64,21 +62,6 @@ def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
     last = recorder.records[-1]
     assert (last.step, last.steps) == (steps, steps)
     assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
-
-
-def test_a_run_trains_with_dropout_and_ends_without(bert, tmp_path):
-    encoder, losses, table = make_problem(bert, rows=ROWS)
-    encoder.eval()
-    losses.eval()
-    found = []
-
-    class Look(Recorder):
-        def step(self, record):
-            found.append({module.training for part in (encoder, losses) for module in part.modules()})
-
-    train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Look())
-    assert found == [{True}, {True}]
-    assert {module.training for module in encoder.modules()} == {False}
 
 
 def test_records_tell_learning_rate_and_speed(bert, tmp_path):
