@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.losses.group import ALONE, Group
+from cse.losses.group import ALONE
 from cse.training.state import RunFolder
 from tests.parts import Cut, new_plan, train
 from tests.training.helpers import Recorder
@@ -127,13 +127,6 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
     first, *others = (worker["training"]["weights"] for worker in workers)
     for other in others:
         assert all(torch.equal(first[name], other[name]) for name in first)
-
-
-def test_slices_are_dealt_from_either_end():
-    four = Group(size=4)
-    assert ALONE.deal(3) == [[0, 1, 2]]
-    assert four.deal(8) == [[0, 7], [1, 6], [2, 5], [3, 4]]
-    assert four.deal(18) == [[0, 7, 8, 15, 16], [1, 6, 9, 14, 17], [2, 5, 10, 13], [3, 4, 11, 12]]
 
 
 def test_a_worker_alone_divides_by_its_own_tokens():
