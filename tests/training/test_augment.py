@@ -7,13 +7,8 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from cse.training.augment import (
-    cut_features,
-    mask_span,
-    repeat_words,
-    repeat_words_as_released,
-    shuffled_positions,
-)
+from cse.settings.train import AugmentSettings
+from cse.training.augment import alteration, cut_features, mask_span, repeat_words, repeat_words_as_released
 
 SPECIAL = np.array([1, 2])
 
@@ -65,9 +60,10 @@ def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
     torch.manual_seed(1)
     mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
     plain_BL = torch.arange(8).expand(2, -1)
+    released = alteration(AugmentSettings(shuffle_tokens="released"), torch.zeros(2))
     firsts = [set(), set()]
     for _ in range(400):
-        found_BL = shuffled_positions(plain_BL, mask_BL, special=True)
+        found_BL = released.positions(plain_BL, mask_BL)
         for row, length in enumerate((6, 3)):
             assert sorted(found_BL[row, :length].tolist()) == list(range(length))
             assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
@@ -75,14 +71,16 @@ def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
     assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"
 
 
-def test_shuffled_positions_keep_first_last_and_padding():
+def test_shuffled_positions_keep_first_last_and_padding_and_every_second_copy():
     torch.manual_seed(0)
-    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6])
-    positions_BL = torch.arange(8).expand(3, -1) + 4
+    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6, [1] * 8])
+    positions_BL = torch.arange(8).expand(4, -1) + 4
+    paper = alteration(AugmentSettings(shuffle_tokens="paper"), torch.tensor([0, 0, 0, 1]))
     seen = set()
     for _ in range(50):
-        shuffled = shuffled_positions(positions_BL, mask_BL)
+        shuffled = paper.positions(positions_BL, mask_BL)
         assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
+        assert torch.equal(shuffled[3], positions_BL[3])
         for row, length in enumerate((8, 5, 2)):
             assert shuffled[row, 0] == 4
             assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])

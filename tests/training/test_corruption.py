@@ -97,28 +97,6 @@ def test_special_tokens_padding_and_pieces_of_a_template_are_never_chosen():
     assert np.array_equal(changed[never], ids[never])
 
 
-def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
-    """Whole columns in one slice, or scattered over batches and length groups: the same ids come out."""
-    table = make_table(bert)
-
-    def treated(batches, groups):
-        found = {}
-        for rows in batches:
-            for part in pad_in_groups(table, rows, groups):
-                index = part.index_BL
-                ids, _ = mask_tokens(
-                    part.ids_BL, part.mask_BL, index, part.views, VOCABULARY, share=0.5, seed=3, epoch=2
-                )
-                for line, column in zip(*part.mask_BL.nonzero(), strict=True):
-                    found[part.views[line], index[line, column]] = ids[line, column]
-        return found
-
-    order = np.random.default_rng(1).permutation(len(table))
-    together = treated([np.arange(len(table))], 1)
-    assert len(together) == sum(len(column.ids) for column in table.columns)
-    assert together == treated(np.array_split(order, 6), 3)
-
-
 # ---- corruption by a masked language model ------------------------------------------------------------------------
 
 

@@ -432,27 +432,6 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
         assert queue.follower[0].backbone is not encoder.backbone
 
 
-def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
-    """The copy follows; what stands behind it is the projector as it is after the update."""
-    encoder = make_encoder(bert, mlp="train_only").eval()
-    queue = momentum_queue(encoder, size=5, momentum=0.5, projector="current")
-    queue.momentum = 1.0
-    before = copies(encoder.trainable())
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
-    table = make_table(bert)
-    queue.take_in(embed_rows(encoder, table, ROWS, PLAN))
-    assert queue.follower[0].mlp is encoder.mlp
-    assert not [name for name, _ in queue.named_buffers() if "mlp" in name]
-    with torch.no_grad():  # momentum 1: the copy stays at its start
-        for name, weight in encoder.trainable().items():
-            if not name.startswith("mlp."):
-                weight.copy_(before[name])
-        expected = embed_rows(encoder, table, ROWS, replan(PLAN, cut=Cut(1, None))).views[0]
-    torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
-
-
 def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     """All anchors are normalised together, whatever the slices."""
     encoder = make_encoder(bert, mlp="train_only", projector="batch_norm").eval()
