@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,6 +112,19 @@ def replan(plan: Plan, **changes: Any) -> Plan:
     own = {name: changes.pop(name) for name in ("augment", "bf16") if name in changes}
     cut = changes.pop("cut")._asdict() if "cut" in changes else {}
     return replace(plan, train=TrainSettings(**plan.train.model_dump() | cut | changes), **own)
+
+
+def slopes(loss: Callable[[], torch.Tensor], weight: torch.Tensor, step: float) -> tuple[float, float]:
+    """The slope of a loss along a random direction of a weight: by autograd, and by differences of fourth order."""
+    along = torch.randn(weight.shape, generator=torch.Generator().manual_seed(5), dtype=weight.dtype)
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    start, found = weight.detach().clone(), []
+    with torch.no_grad():
+        for factor in (1, -1, 2, -2, 0):
+            weight.copy_(start + factor * step * along)
+            found.append(loss().item())
+    near, far = (found[0] - found[1]) / (2 * step), (found[2] - found[3]) / (4 * step)
+    return (gradient * along).sum().item(), (4 * near - far) / 3
 
 
 def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

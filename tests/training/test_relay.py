@@ -9,9 +9,8 @@ import pytest
 from cse.errors import CseError
 from cse.losses.group import PeerLost
 from cse.storage import filesystem
-from cse.training import Folders
 from cse.training import workers as module
-from cse.training.workers import GROUP, LOST, Relay, files_in, followed, in_line, remove_run, told, unpacked
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
 from tests.training.helpers import Recorder
 
 
@@ -99,20 +98,6 @@ def test_a_lost_peer_is_another_workers_error_or_none():
     with pytest.raises(PeerLost), told(relay.fail, rank=0):
         raise PeerLost("Connection closed by peer")
     assert relay.failed() is None
-
-
-# ---- rows for machines that share no disk, and what is left of a run in a bucket (here: in memory) ------------------
-
-
-def test_rows_reach_a_machine_as_they_are(tmp_path):
-    for name in ("prepared/tasks/dev.arrow", "prepared/train.arrow", "tokens/a.pt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(name.encode())
-    files = files_in(Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none", tmp_path / "tokens"))
-    there = unpacked(files, tmp_path / "there")
-    assert there.prepared / "train.arrow" in there.prepared.rglob("*") and not there.mined.exists()
-    assert (there.prepared / "tasks/dev.arrow").read_bytes() == b"prepared/tasks/dev.arrow"
-    assert (there.tokens / "a.pt").read_bytes() == b"tokens/a.pt"
 
 
 def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
