@@ -90,18 +90,6 @@ def test_scores_agree_with_a_reference():
     assert list(single.values.values()) == [pytest.approx(single.values["all"])] * 3
 
 
-def test_each_distinct_sentence_is_encoded_once_in_one_call():
-    encoder = FakeEncoder()
-    tasks = [make_task("STS12", {"x": 60}), make_task("STS13", {"x": 60}), make_task("own", {"x": 60})]
-    results = evaluate_sts(encoder, tasks, batch_size=7, progress=True)
-    used = {sentence for task in tasks for sentence in (*task.sentence1, *task.sentence2)}
-    [(sentences, batch_size, normalize, show_progress_bar)] = encoder.calls
-    assert len(sentences) == len(used) == results.facts["sentences"]
-    assert len(used) < sum(2 * len(task) for task in tasks) / 2  # sentences do recur
-    assert set(sentences) == used
-    assert (batch_size, normalize, show_progress_bar) == (7, False, True)
-
-
 # ---- averages -----------------------------------------------------------------------------------------------------
 
 
