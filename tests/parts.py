@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from cse.choices import ReadOut
+from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.flow import Flow, fit_flow
@@ -112,6 +114,14 @@ def replan(plan: Plan, **changes: Any) -> Plan:
     own = {name: changes.pop(name) for name in ("augment", "bf16") if name in changes}
     cut = changes.pop("cut")._asdict() if "cut" in changes else {}
     return replace(plan, train=TrainSettings(**plan.train.model_dump() | cut | changes), **own)
+
+
+def refusal(call: Callable[..., object], *given: Any, **options: Any) -> str:
+    """The one line with which a call is refused."""
+    with pytest.raises(CseError) as caught:
+        call(*given, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
 
 
 def slopes(loss: Callable[[], torch.Tensor], weight: torch.Tensor, step: float) -> tuple[float, float]:

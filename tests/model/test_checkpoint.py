@@ -19,7 +19,7 @@ from cse.model.declared import CONFIG_FILE, is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from tests.export.systems import PARTS, POST, ROWS, make_encoder
 from tests.model.families import make_family_folder
-from tests.parts import backbone_of
+from tests.parts import backbone_of, refusal
 from tests.tiny import make_backbone_folder
 
 SENTENCES = ["the cat sits on the mat", "a dog", "", "two small birds eat red apple bread near the old river"]
@@ -44,11 +44,7 @@ def checkpoint(bert, tmp_path):
 
 def refused(folder, **options) -> str:
     """The one line that loading the checkpoint ends with."""
-    with pytest.raises(CseError) as caught:
-        SentenceEncoder.load(folder, **options)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+    return refusal(SentenceEncoder.load, folder, **options)
 
 
 def edit_weights(folder, **changes):

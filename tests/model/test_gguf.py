@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.parts import refusal
 
 gguf = pytest.importorskip("gguf")
 
@@ -141,9 +143,7 @@ def test_a_damaged_file_is_one_line(model, tmp_path, damage):
     path = tmp_path / "tiny.gguf"
     write(path, model)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CseError, match=r"cannot read .*tiny\.gguf: .*; fetch it again") as caught:
-        find_backbone(str(path))
-    assert "\n" not in str(caught.value)
+    assert re.search(r"cannot read .*tiny\.gguf: .*; fetch it again", refusal(find_backbone, str(path)))
 
 
 def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
