@@ -5,15 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel
 
 from cse.errors import CseError
+from cse.model.declared import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.tokens import plain_copy
 from tests.model import reference
 from tests.model.families import make_family_folder
 from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
-from tests.tiny import WORDS, make_backbone_folder
+from tests.tiny import make_backbone_folder
 
 TEXT = "the man reads {sentence} near {mask} ."
 
@@ -75,42 +77,23 @@ RELEASED = {
 
 @pytest.fixture(scope="module")
 def pieces_backbones(tmp_path_factory):
-    """A tiny BERT with word pieces and a tiny RoBERTa with a byte-level BPE, trained on a few words."""
-    found = {}
-    for family in RELEASED:
-        folder = make_backbone_folder(tmp_path_factory.mktemp(family), family, vocab_size=400)
-        make_subword_tokenizer(family).save(str(folder / "tokenizer.json"))
-        found[family] = backbone_of(folder)
-    return found
-
-
-def make_subword_tokenizer(family: str) -> Tokenizer:
-    bert = family == "bert"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]") if bert else models.BPE())
-    options = {"vocab_size": 400, "show_progress": False}
-    if bert:
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(special_tokens=special, **options)
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, **options)
-    tokenizer.train_from_iterator([*WORDS, "a dog . the cat . This sentence : ' of means \" dog."] * 3, trainer)
-    first, last = ("[CLS]", "[SEP]") if bert else ("<s>", "</s>")
-    ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
-    mask = special[-1]
-    tokenizer.add_special_tokens([AddedToken(mask, lstrip=not bert, normalized=False)])
-    return tokenizer
+    """MiniLM, which has word pieces, and a tiny RoBERTa whose tokens are bytes."""
+    folder = make_backbone_folder(tmp_path_factory.mktemp("bytes"), "roberta", vocab_size=400)
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ends = [("<s>", 0), ("</s>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return {"bert": backbone_of(MINILM), "roberta": backbone_of(folder)}
 
 
 def released_ids(backbone, family: str, sentence: str) -> list[int]:
     """What PromptBERT's evaluation makes of a sentence: one text, a period pressed on, cut as a whole."""
     if sentence and sentence[-1] not in ".?\"'":
         sentence += "."
-    return backbone.tokenizer.encode(RELEASED[family][0].format(sentence)).ids
+    return plain_copy(backbone.tokenizer).encode(RELEASED[family][0].format(sentence)).ids
 
 
 @pytest.mark.parametrize(
