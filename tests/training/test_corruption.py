@@ -20,8 +20,8 @@ from cse.training.batch import pad_in_groups
 from cse.training.corruption import Corrupter, corrupt_all, prepared
 from tests.parts import backbone_of, refusal
 from tests.training.helpers import make_table
+from tests.training.systems import CPU, VOCABULARY
 
-VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 TOKENS = 40_000
 HOW, SEED = ReplacedTokensSettings(mask_share=0.3), 9
 
@@ -109,9 +109,6 @@ def parts(folders, family):
     generator = load_generator(str(folders[family]), backbone, dropout=False)
     (part,) = pad_in_groups(make_table(backbone, 20), np.arange(20), 1)
     return backbone, vocabulary, generator, part
-
-
-CPU = torch.device("cpu")
 
 
 def masked_logits(folder, part, vocabulary, how, epoch):
