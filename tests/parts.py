@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import pytest
 import torch
 
 from cse.choices import ReadOut
+from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.flow import Flow, fit_flow
@@ -79,6 +81,21 @@ def new_prompt(kind: str, backbone, **options: Any) -> Prompt:
     return Prompt(kind, backbone, **({"dropout": 0.1, "init_std": 0.02} | options))
 
 
+def prompted(
+    backbone,
+    kind: str | None = "key_value",
+    length: int = 5,
+    *,
+    dropout: float = 0.0,
+    init_std: float = 0.7,
+    **options: Any,
+) -> SentenceEncoder:
+    """An encoder with a prompt that is far from zero, or with none, the same on every call."""
+    torch.manual_seed(3)
+    prompt = None if kind is None else new_prompt(kind, backbone, length=length, dropout=dropout, init_std=init_std)
+    return sentence_encoder(backbone, prompt, **options)
+
+
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
     return make_template(text, backbone, trained=trained, end_with_period=end_with_period)
 
@@ -97,6 +114,27 @@ def replan(plan: Plan, **changes: Any) -> Plan:
     own = {name: changes.pop(name) for name in ("augment", "bf16") if name in changes}
     cut = changes.pop("cut")._asdict() if "cut" in changes else {}
     return replace(plan, train=TrainSettings(**plan.train.model_dump() | cut | changes), **own)
+
+
+def refusal(call: Callable[..., object], *given: Any, **options: Any) -> str:
+    """The one line with which a call is refused."""
+    with pytest.raises(CseError) as caught:
+        call(*given, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def slopes(loss: Callable[[], torch.Tensor], weight: torch.Tensor, step: float) -> tuple[float, float]:
+    """The slope of a loss along a random direction of a weight: by autograd, and by differences of fourth order."""
+    along = torch.randn(weight.shape, generator=torch.Generator().manual_seed(5), dtype=weight.dtype)
+    (gradient,) = torch.autograd.grad(loss(), weight)
+    start, found = weight.detach().clone(), []
+    with torch.no_grad():
+        for factor in (1, -1, 2, -2, 0):
+            weight.copy_(start + factor * step * along)
+            found.append(loss().item())
+    near, far = (found[0] - found[1]) / (2 * step), (found[2] - found[3]) / (4 * step)
+    return (gradient * along).sum().item(), (4 * near - far) / 3
 
 
 def embed(encoder: SentenceEncoder, ids_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:

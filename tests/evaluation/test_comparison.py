@@ -37,19 +37,11 @@ def test_the_interval_of_a_mean_is_that_of_scipy():
     assert (found.items, found.seeds) == (301, (1, 1))
 
 
-def test_items_are_paired():
-    before, after = of_items(np.random.default_rng(1), gain=0.03, spread=0.02)
-    shuffled = Outcomes(np.random.default_rng(0).permuted(after.values, axis=1))
-    paired, unpaired = compare(before, after), compare(before, shuffled)
-    assert paired.verdict == "better"
-    assert paired.p == pytest.approx(2 / 2001), "the smallest that 2,000 resamples can give"
-    assert unpaired.high - unpaired.low > 4 * (paired.high - paired.low)
-
-
 def test_better_worse_and_neither():
     before, after = of_items(np.random.default_rng(3), gain=0.05)
-    assert compare(before, after).verdict == "better"
-    assert compare(after, before).verdict == "worse"
+    found = compare(before, after)
+    assert (found.verdict, compare(after, before).verdict) == ("better", "worse")
+    assert found.p == pytest.approx(2 / 2001), "the smallest that 2,000 resamples can give"
     same = compare(before, before)
     assert (same.difference, same.low, same.high, same.p) == (0, 0, 0, 1)
     assert same.verdict == "no difference at this size"
@@ -154,18 +146,6 @@ def test_two_records_of_the_same_system_are_told_apart_in_five_percent(seeds, mo
         assert (found.p < 0.05) == verdicts[-1], "p and the interval say the same"
     assert 0.02 < np.mean(verdicts) < 0.07
     assert np.mean(smallest) < 0.025
-
-
-def test_seed_noise_alone_gives_no_small_p():
-    """Three seeds that differ by chance alone; once p <= 0.001 came out of 27 % of such trainings."""
-    rng = np.random.default_rng(0)
-    items_1N = rng.normal(size=(1, 40))
-    found = []
-    for _ in range(300):
-        trained = items_1N + rng.normal(size=(3, 1))
-        found.append(compare(Outcomes(items_1N, trained=False), Outcomes(trained)).p)
-    assert np.mean(np.array(found) <= 0.001) < 0.01
-    assert np.mean(found) == pytest.approx(0.5, abs=0.06), "uniform, as a p value is where nothing differs"
 
 
 def test_one_training_says_that_it_is_one():

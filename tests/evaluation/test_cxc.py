@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.sts import Bootstrap, score_cxc
 from tests.evaluation.test_sts import FakeEncoder
+from tests.parts import refusal
 
 SHARED = Path(__file__).parents[3] / "shared/data/cxc"
 
@@ -90,9 +92,7 @@ ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
     ],
 )
 def test_a_broken_file_is_one_line(tmp_path, rows, message):
-    with pytest.raises(CseError, match=message) as caught:
-        read_cxc(write(tmp_path / "cxc.csv", rows))
-    assert "\n" not in str(caught.value)
+    assert re.search(message, refusal(read_cxc, write(tmp_path / "cxc.csv", rows)))
 
 
 def test_other_columns_another_count_and_no_file(tmp_path):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.evaluation.linear import FAST, FULL, Problem, fit
+from cse.evaluation.linear import FULL, Problem, fit
 from tests.evaluation.sequential import accuracy, train_one
 
 SMALL = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=4, max_epoch=30)
@@ -59,9 +59,3 @@ def test_the_callers_random_state_is_left_alone(rows):
     torch.manual_seed(7)
     fit(*rows, [Problem(np.arange(100), None, (1e-4,))], SMALL)
     assert torch.rand(1) == expected
-
-
-def test_published_settings():
-    assert (FULL.batch_size, FULL.epoch_size, FULL.tenacity, FULL.folds, FULL.optimizer) == (64, 4, 5, 10, "adam")
-    assert (FAST.batch_size, FAST.epoch_size, FAST.tenacity, FAST.folds, FAST.optimizer) == (128, 2, 3, 5, "rmsprop")
-    assert (FULL.l2, FULL.seed, FULL.max_epoch) == ((1e-5, 1e-4, 1e-3, 1e-2), 1111, 200)

@@ -17,7 +17,6 @@ from cse.evaluation.record import ITEMS_FILE, read_items, read_record, write_rec
 from cse.evaluation.retrieval import OF_WORDS
 from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.table import format_suite
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.page import as_html, as_markdown, make_report
 from cse.report.systems import group
@@ -149,18 +148,6 @@ def test_a_task_that_has_no_score_leaves_the_others():
         evaluate_suite(FakeEncoder(), only(same), measures=("tasks",))
     with pytest.raises(UndefinedScore):  # the default measures, and no tasks: as if there were no measure of them
         evaluate_suite(FakeEncoder(), SuiteData([same]), measures=("sts", "tasks"))
-
-
-@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
-def test_a_table_per_task_below_its_setting(style):
-    models = {name: evaluate_suite(FakeEncoder(), only(BIRDS, BANK), measures=("tasks",)) for name in ("one", "two")}
-    text = format_suite(models, style)
-    setting = "times 100; retrieval: 3 queries, 21 documents, 4 judgements in qrels/test.tsv; exact search by cosine"
-    title = {"text": "birds", "markdown": "**birds**", "latex": "% birds"}[style]
-    assert f"{title} ({setting}" in text
-    ndcg = f"{models['two'].tasks['birds'].values['nDCG@10']:.2f}"
-    (row,) = (line for line in text.splitlines() if "two" in line and ndcg in line)
-    assert len(row.replace("|", " ").replace("&", " ").rstrip("\\ ").split()) == 8
 
 
 def test_records_hold_items_and_the_report_a_table(tmp_path):

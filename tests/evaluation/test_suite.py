@@ -17,6 +17,7 @@ from cse.evaluation.space import score_space
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_examples, format_suite
 from tests.evaluation.test_cxc import make_rows, write
+from tests.evaluation.test_score_task import BIRDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.evaluation.test_transfer import part
 
@@ -48,23 +49,20 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
 
 
-def test_what_is_not_there_is_not_measured(data):
-    partial = SuiteData(data.transfer[:1], missing=["everything else"])
-    results = evaluate_suite(FakeEncoder(), partial, classifier=QUICK)
-    assert (results.sts, results.cxc, results.retrieval, results.space) == (None, None, None, None)
-    text = format_suite({"model": results})
-    assert text.endswith("not measured: everything else\n")
-    assert "STS (" not in text
-
-
 @pytest.mark.parametrize("style", ["text", "markdown", "latex"])
 def test_every_table_has_its_setting_above_it(data, style):
-    results = evaluate_suite(FakeEncoder(), data, classifier=QUICK)
+    results = evaluate_suite(FakeEncoder(), data.with_tasks([BIRDS]), classifier=QUICK)
     text = format_suite({"first model": results, "second": results}, style)
-    for setting in (results.cxc.setting, results.retrieval.setting, results.space.setting):
+    birds = results.tasks["birds"]
+    for setting in (results.cxc.setting, results.retrieval.setting, results.space.setting, birds.setting):
         assert setting in text
     below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
-    assert text.count("first model") == text.count("second") == 6 + below
+    assert text.count("first model") == text.count("second") == 7 + below
+    assert {"text": "birds", "markdown": "**birds**", "latex": "% birds"}[style] + " (times 100; retrieval: 3" in text
+    ndcg = f"{birds.values['nDCG@10']:.2f}"
+    last = text.partition(birds.setting)[2].splitlines()
+    (row,) = (line for line in last if "second" in line and ndcg in line)
+    assert len(row.replace("|", " ").replace("&", " ").rstrip("\\ ").split()) == 8
     assert f"{results.cxc.values['mean']:.2f}" in text
     assert f"{results.transfer.average():.2f}" in text
     if style == "latex":

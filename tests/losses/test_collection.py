@@ -50,19 +50,6 @@ def test_a_sample_of_all_documents_is_the_whole_collection():
     assert none.item() == pytest.approx(found(), rel=1e-12)
 
 
-def test_documents_at_random_stand_for_the_rest():
-    place, share, own = PLACE[:1], SHARE[:1], OWN[:1]  # 0, 3, 8, and 2, where it is from
-    sampled = sampled_cross_entropy(
-        *tensors(QUERIES[:1], DOCUMENTS, place, share, own, np.array([3, 5, 7])), temperature=0.3
-    )
-    unit = [values / np.linalg.norm(values, axis=1, keepdims=True) for values in (QUERIES[:1], DOCUMENTS)]
-    score = (unit[0] @ unit[1].T)[0] / 0.3
-    # 5 and 7 stand for the five documents that the query does not need
-    whole = np.exp(score[[0, 3, 8]]).sum() + 5 / 2 * np.exp(score[[5, 7]]).sum()
-    expected = -(share[0] * (score[place[0]] - np.log(whole))).sum()
-    assert sampled.item() == pytest.approx(expected, rel=1e-6)
-
-
 def test_a_step_reads_the_documents_it_ranks_alone():
     """All others are not a number; those of the sample stand for 958 that no query needs."""
     place, own = torch.arange(40).reshape(4, 10), torch.tensor([50, NO_DOCUMENT, 3, 51])

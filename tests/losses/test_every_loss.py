@@ -1,14 +1,17 @@
-"""Every loss: its gradient is the numeric one, and it computes in float32 or better, whatever autocast says.
+"""Every loss: its gradient is the numeric one, what it leaves out, and float32 or better, whatever autocast says.
 
-Values of losses with passes or weights of their own: ``tests/training/test_terms``.
+Values: ``test_nt_xent``, ``test_collection``, and ``tests/training/test_terms`` of those with passes or weights.
 """
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from scipy.special import logsumexp
 
 from cse.losses.collection import NO_DOCUMENT, collection_cross_entropy
 from cse.losses.contrastive_tension import contrastive_tension
@@ -84,6 +87,7 @@ NOTHING = {
     "replaced_tokens_tokens": lambda a, b: replaced_tokens(a.view(8, 8, 2), REPLACED, NONE, normalize="tokens")[0],
     "replaced_tokens_sum": lambda a, b: replaced_tokens(a.view(8, 8, 2), REPLACED, NONE, normalize="sum")[0],
     "squared_distance": lambda a, b: squared_distance([a], [a.detach()]),
+    "masked_lm": lambda a, b: masked_lm(a[:0], LABELS[:0]),
 }
 
 
@@ -104,8 +108,49 @@ def test_where_nothing_is_to_be_learned_the_loss_is_zero_with_zero_gradient(name
     assert not any(each.grad.any() for each in inputs if each.grad is not None) and inputs[0].grad is not None
 
 
-def test_large_scores_of_contrastive_tension_stay_finite():
-    assert torch.isfinite(contrastive_tension(1e3 * FIRST, 1e3 * SECOND, group=4))
+@pytest.mark.parametrize("normalize", ["tokens", "sum"])
+def test_what_stands_at_padding_does_not_matter_to_detection(normalize):
+    logits, rest = FIRST.double().view(8, 8, 2), REAL.any(dim=1)
+    found = replaced_tokens(logits, REPLACED, REAL, normalize=normalize)
+    expected = replaced_tokens(logits[rest], (REPLACED & REAL)[rest], REAL[rest], normalize=normalize)
+    torch.testing.assert_close(found, expected)
+
+
+def test_what_stands_at_padding_does_not_matter_to_mutual_information():
+    """A row of padding alone is no sentence: the mean of no tokens is not a number."""
+    rest = REAL.any(dim=1)
+    local = FIRST.double().view(8, 8, 2).masked_fill(~REAL[..., None], float("nan")).requires_grad_()
+    sentences = SECOND[:, :2].double().masked_fill(~rest[:, None], float("nan")).requires_grad_()
+    loss = local_global_information(local, sentences, REAL.long())
+    kept = local.detach().nan_to_num()[rest], sentences.detach()[rest], REAL[rest].long()
+    assert loss.item() == pytest.approx(local_global_information(*kept).item(), rel=1e-12)
+    loss.backward()
+    assert torch.equal(local.grad.abs().amin(dim=-1) > 0, REAL)
+    assert torch.isfinite(sentences.grad).all()
+
+
+@pytest.mark.parametrize("score", [21.0, 500.0])
+def test_large_scores_are_exact(score):
+    """Torch's softplus returns its argument above 20; two tokens that are all wrong cost a little more than that."""
+    local = torch.eye(2, dtype=torch.float64)[:, None, :]
+    sentences = torch.tensor([[-score, score], [score, -score]], dtype=torch.float64)
+    found = local_global_information(local, sentences, torch.ones(2, 1)).item()
+    assert found - 2 * score == pytest.approx(2 * math.log1p(math.exp(-score)), abs=1e-12)
+    assert torch.isfinite(contrastive_tension(score * FIRST, score * SECOND, group=4))
+
+
+def test_supervised_contrastive_equals_numpy():
+    """Each other text of the label is a positive, and all other texts are negatives."""
+    unit = (FIRST.double() / FIRST.double().norm(dim=1, keepdim=True)).numpy()
+    losses = []
+    for row, label in enumerate(PARTLY.tolist()):
+        others = [other for other in range(8) if other != row]
+        positives = [other for other in others if PARTLY[other] == label != UNLABELLED]
+        logits = unit @ unit[row] / 0.2
+        if positives:
+            losses.append(-np.mean([logits[p] - logsumexp(logits[others]) for p in positives]))
+    assert len(losses) == 5
+    assert supervised_contrastive(FIRST.double(), PARTLY, 0.2).item() == pytest.approx(np.mean(losses), rel=1e-12)
 
 
 @pytest.mark.parametrize("name", LOSSES)

@@ -8,12 +8,27 @@ import numpy as np
 
 
 def hidden_states(
-    weights, ids_BL, mask_BL, *, layers, heads, prefix, shift, family, pad_id, eps, words=None, front=None, pushed=0
+    weights,
+    ids_BL,
+    mask_BL,
+    *,
+    layers,
+    heads,
+    prefix,
+    shift,
+    family,
+    pad_id,
+    eps,
+    words=None,
+    front=None,
+    first=None,
+    pushed=0,
 ):
     """Outputs of the embeddings and of every layer, each (B, L, D); ``prefix`` has one (key, value) (P, D) a layer.
 
     ``words`` (B, L, D) stands in for the word vectors of the ids, ``front`` (P, D) goes through all layers before the
-    tokens (normalised, without position or type), ``pushed`` (B, L) is added to the positions.
+    tokens (normalised, without position or type), ``first`` (B, D) takes the place of the first token behind the
+    embedding LayerNorm, ``pushed`` (B, L) is added to the positions.
     """
     w = {name: value.astype(np.float64) for name, value in weights.items()}
     rows, length = ids_BL.shape
@@ -25,11 +40,23 @@ def hidden_states(
     x = w["embeddings.word_embeddings.weight"][ids_BL] if words is None else words
     x = x + w["embeddings.position_embeddings.weight"][positions] + w["embeddings.token_type_embeddings.weight"][0]
     x = norm(x, w, "embeddings.LayerNorm", eps)
+    if first is not None:
+        x = np.concatenate([first[:, None], x[:, 1:]], axis=1)
     if front is not None:
         before = np.broadcast_to(norm(front, w, "embeddings.LayerNorm", eps), (rows, *front.shape))
         x = np.concatenate([before, x], axis=1)
         mask_BL = np.concatenate([np.ones((rows, len(front)), dtype=mask_BL.dtype), mask_BL], axis=1)
     return run_layers(x, mask_BL, w, layers=layers, heads=heads, prefix=prefix, eps=eps)
+
+
+def states_of(backbone, ids_BL, mask_BL, *, prefix=None, shift=0, **more):
+    """``hidden_states`` with the weights and sizes of a ``Backbone``."""
+    weights = {name: weight.detach().numpy() for name, weight in backbone.model.state_dict().items()}
+    return hidden_states(
+        weights, np.asarray(ids_BL), np.asarray(mask_BL), layers=backbone.layers, heads=backbone.heads, prefix=prefix,
+        shift=shift, family=backbone.family.name, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
+        **more,
+    )  # fmt: skip
 
 
 def run_layers(x, mask_BL, w, *, layers, heads, prefix, eps):

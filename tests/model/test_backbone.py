@@ -20,7 +20,7 @@ from cse.model.prompts import Prompt
 from cse.model.sentence_encoder import SentenceEncoder, load_bare_backbone
 from cse.settings.load import check_settings
 from cse.training.encoder import encoder_from
-from tests.parts import backbone_of, new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 
@@ -40,11 +40,8 @@ def no_hub(monkeypatch):
     monkeypatch.setattr(backbone_files, "snapshot_download", download)
 
 
-def refused(name, error=CseError) -> str:
-    with pytest.raises(error) as caught:
-        backbone_of(name)
-    message = str(caught.value)
-    assert "\n" not in message
+def refused(name) -> str:
+    message = refusal(backbone_of, name)
     assert message.startswith("backbone.name: ")
     return message
 
@@ -78,8 +75,9 @@ def test_package_with_other_bytes_is_refused(no_hub, monkeypatch):
 def test_other_hub_id_without_network_is_one_line_and_not_tried_again(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     monkeypatch.setattr(time, "sleep", pytest.fail)
-    message = refused("no-such-owner/no-such-model", OfflineError)
-    assert "'no-such-owner/no-such-model' is not in the local cache and the hub cannot be reached" in message
+    line = "'no-such-owner/no-such-model' is not in the local cache and the hub cannot be reached"
+    with pytest.raises(OfflineError, match=f"^backbone.name: .*{line}"):
+        backbone_of("no-such-owner/no-such-model")
 
 
 @pytest.mark.parametrize("name", ["./nowhere", "/no/such/folder", "~/nowhere", "a/b/c"])
@@ -138,53 +136,47 @@ def prompt_of(backbone: Backbone, length: int) -> Prompt:
 
 @pytest.mark.parametrize("length", [38, 40, 41, 100])
 def test_prompt_that_fills_the_position_table(backbone, length):
-    with pytest.raises(CseError) as caught:
-        sentence_encoder(backbone, prompt_of(backbone, length))
-    message = str(caught.value)
+    message = refusal(sentence_encoder, backbone, prompt_of(backbone, length))
     assert message.startswith(f"prompt.length: {length} leaves ")
     assert "of the 40 positions" in message
-    assert "\n" not in message
     assert "-" not in message.replace(backbone.files.name, ""), "a negative number of positions says nothing"
     assert sentence_encoder(backbone, prompt_of(backbone, length), position_shift=False).max_length > 3
 
 
-def test_training_length_beyond_the_declared_length(tiny_folders):
-    """Positions are left, so they are not what is blamed."""
-    backbone = backbone_of(tiny_folders["bert"]).use_as(max_length=12, texts=None)
-    settings = check_settings({"prompt": {"length": 4}, "train": {"max_length": 20}}, "test")
-    with pytest.raises(CseError) as caught:
-        encoder_from(backbone, settings)
-    assert str(caught.value) == (
-        f"train.max_length: 20 tokens, but {backbone.files.name} is declared for 12; lower it or raise "
-        "backbone.max_length"
-    )
+def training(prompt: int, longest: int, **more) -> dict:
+    return {"prompt": {"length": prompt}, "train": {"max_length": longest}, **more}
 
 
-def test_training_length_beyond_the_position_table(bert):
-    settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 29}}, "test")
-    with pytest.raises(CseError) as caught:
-        encoder_from(bert, settings)
-    assert str(caught.value) == (
-        f"prompt.length: 12 leaves 28 of the 40 positions of {bert.files.name}, fewer than train.max_length 29; "
-        "lower one of the two"
-    )
-    settings = check_settings({"prompt": {"length": 12}, "train": {"max_length": 28}}, "test")
-    assert encoder_from(bert, settings).max_length == 28
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            training(4, 20, backbone={"max_length": 12}),
+            "train.max_length: 20 tokens, but {} is declared for 12; lower it or raise backbone.max_length",
+        ),
+        (
+            training(12, 29),
+            "prompt.length: 12 leaves 28 of the 40 positions of {}, fewer than train.max_length 29; lower one of the "
+            "two",
+        ),
+        *(
+            (
+                training(4, 32, augment={"repeat_words": 0.32, "repeat_rule": rule}),
+                f"augment.repeat_words: 0.32 makes rows of {longest} tokens out of 32, but {{}} has room for 36; lower "
+                "it or train.max_length",
+            )
+            for rule, longest in (("paper", 42), ("released", 41))
+        ),
+    ],
+)
+def test_training_rows_longer_than_the_backbone_reads(bert, settings, message):
+    checked = check_settings(settings, "test")
+    backbone = bert.use_as(max_length=checked.backbone.max_length, texts=None)
+    assert refusal(encoder_from, backbone, checked) == message.format(backbone.files.name)
 
 
-@pytest.mark.parametrize(("rule", "longest"), [("paper", 42), ("released", 41)])
-def test_repeated_pieces_beyond_the_position_table(bert, rule, longest):
-    tree = {
-        "prompt": {"length": 4},
-        "augment": {"repeat_words": 0.32, "repeat_rule": rule},
-        "train": {"max_length": 32},
-    }
-    with pytest.raises(CseError) as caught:
-        encoder_from(bert, check_settings(tree, "test"))
-    assert str(caught.value) == (
-        f"augment.repeat_words: 0.32 makes rows of {longest} tokens out of 32, but {bert.files.name} has room for "
-        "36; lower it or train.max_length"
-    )
+def test_training_rows_that_just_fit(bert):
+    assert encoder_from(bert, check_settings(training(12, 28), "test")).max_length == 28
 
 
 def test_weights_in_several_files_are_those_of_one(tiny_folders, tmp_path):

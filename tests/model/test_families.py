@@ -19,7 +19,7 @@ from cse.model.families import FAMILIES
 from cse.model.mlm_head import load_mlm_head
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.model.families import CASES, make_family_folder
-from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
+from tests.parts import backbone_of, embed, new_prompt, new_template, prompted, sentence_encoder, slopes
 
 LENGTHS = (12, 5, 9)  # tokens of the rows: longer than the windows
 
@@ -52,12 +52,6 @@ def rows():
     mask_BL = torch.tensor([[1] * n + [0] * (max(LENGTHS) - n) for n in LENGTHS])
     ids_BL = torch.randint(5, 60, mask_BL.shape, generator=torch.Generator().manual_seed(1))
     return ids_BL, mask_BL
-
-
-def prompted(backbone, kind="key_value", length=3, shift=False):
-    torch.manual_seed(3)
-    prompt = new_prompt(kind, backbone, length=length, dropout=0.0, init_std=0.7)
-    return sentence_encoder(backbone, prompt, position_shift=shift, pooler="mean").double()
 
 
 def test_every_family_has_a_case(folders):
@@ -158,7 +152,7 @@ def real(states_BLD, mask_BL):
 @pytest.mark.parametrize(("kind", "shift"), [("key_value", 3), ("hidden_state", 0)])
 def test_states_equal_the_library_with_attention_written_out(case, rows, kind, shift, monkeypatch):
     _, folder = case
-    encoder = prompted(backbone_of(folder), kind, shift=bool(shift))
+    encoder = prompted(backbone_of(folder), kind, 3, position_shift=bool(shift), pooler="mean").double()
     with torch.no_grad():
         prefix = encoder.prefix()
         found = encoder.states(*rows, prefix)[-1]
@@ -171,9 +165,8 @@ def test_states_equal_the_library_with_attention_written_out(case, rows, kind, s
 
 def test_gradient_equals_finite_differences(case, rows):
     _, folder = case
-    encoder = prompted(backbone_of(folder))
+    encoder = prompted(backbone_of(folder), length=3, position_shift=False, pooler="mean").double()
     table, generator = encoder.prompt.table, torch.Generator().manual_seed(5)
-    along = torch.randn(table.shape, generator=generator, dtype=torch.float64)
     target = torch.randn((len(LENGTHS), encoder.dimension), generator=generator, dtype=torch.float64)
 
     def loss():
@@ -182,13 +175,8 @@ def test_gradient_equals_finite_differences(case, rows):
     loss().backward()
     assert (table.grad.view(len(table), encoder.backbone.layers, 2, -1).abs().sum(dim=-1) > 0).all()
     assert all(weight.grad is None for weight in encoder.backbone.parameters())
-    start, step, found = table.detach().clone(), 1e-2, []  # norms of decoders are in float32
-    with torch.no_grad():
-        for factor in (1, -1, 2, -2):
-            table.copy_(start + factor * step * along)
-            found.append(loss().item())
-    near, far = (found[0] - found[1]) / (2 * step), (found[2] - found[3]) / (4 * step)
-    assert (4 * near - far) / 3 == pytest.approx((table.grad * along).sum().item(), rel=2e-4)
+    found, expected = slopes(loss, table, 1e-2)  # norms of decoders are in float32
+    assert found == pytest.approx(expected, rel=2e-4)
 
 
 SENTENCES = ["the cat sits on the mat", "", "red " * 30, "a small bird", "two friends read music in the old house"]
@@ -197,11 +185,9 @@ SENTENCES = ["the cat sits on the mat", "", "red " * 30, "a small bird", "two fr
 @pytest.mark.slow
 @pytest.mark.usefixtures("openvino_in_float32")
 def test_exported_bundle_equals_torch(distinct, tmp_path):
-    torch.manual_seed(3)
     backbone = backbone_of(distinct)
-    pooler = "last" if backbone.family.causal else "mean"
-    prompt = new_prompt("key_value", backbone, length=3, dropout=0.0, init_std=0.7)
-    encoder = sentence_encoder(backbone, prompt, position_shift=backbone.family.positions != "rotary", pooler=pooler)
+    pooler, shift = "last" if backbone.family.causal else "mean", backbone.family.positions != "rotary"
+    encoder = prompted(backbone, length=3, position_shift=shift, pooler=pooler)
     with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
         pass
     onnx = OnnxEncoder(tmp_path / "bundle", provider="cpu")

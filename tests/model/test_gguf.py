@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.parts import refusal
 
 gguf = pytest.importorskip("gguf")
 
@@ -86,29 +88,19 @@ def cache(tmp_path, monkeypatch):
     return tmp_path / "assets"
 
 
-def test_its_states_are_those_of_the_model_that_was_written(model, tmp_path):
-    write(tmp_path / "tiny.gguf", model)
-    backbone = load_backbone(find_backbone(str(tmp_path / "tiny.gguf")))
-    assert (backbone.family.name, backbone.layers, backbone.heads) == ("llama", 2, 2)
-    encoding = backbone.tokenizer.encode("a cat")
-    assert encoding.tokens == ["a", "Ġcat"]
-    ids = torch.tensor([encoding.ids])
-    with torch.no_grad():
-        expected = model(ids).last_hidden_state[0, -1]
-    found = SentenceEncoder(backbone).encode("a cat", normalize=False)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
-
-
 @pytest.mark.parametrize(("pooling", "pool"), [
     (None, lambda states: states[-1]), (0, lambda states: states[-1]), (1, lambda states: states.mean(dim=0)),
     (2, lambda states: states[0]), (3, lambda states: states[-1]),
 ])  # fmt: skip
-def test_it_pools_as_the_file_says(model, tmp_path, pooling, pool):
+def test_it_gives_the_states_that_were_written_pooled_as_the_file_says(model, tmp_path, pooling, pool):
     """A family of decoders takes the last token where nothing is said."""
     write(tmp_path / "tiny.gguf", model, pooling=pooling)
     encoder = SentenceEncoder.load(str(tmp_path / "tiny.gguf"))
+    backbone = encoder.backbone
+    assert (backbone.family.name, backbone.layers, backbone.heads) == ("llama", 2, 2)
+    assert backbone.tokenizer.encode("a cat").tokens == ["a", "Ġcat"]
     with torch.no_grad():
-        states = model(torch.tensor([encoder.backbone.tokenizer.encode("a cat cat").ids])).last_hidden_state[0]
+        states = model(torch.tensor([backbone.tokenizer.encode("a cat cat").ids])).last_hidden_state[0]
     np.testing.assert_allclose(encoder.encode("a cat cat", normalize=False), pool(states), atol=1e-5)
 
 
@@ -151,9 +143,7 @@ def test_a_damaged_file_is_one_line(model, tmp_path, damage):
     path = tmp_path / "tiny.gguf"
     write(path, model)
     path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(CseError, match=r"cannot read .*tiny\.gguf: .*; fetch it again") as caught:
-        find_backbone(str(path))
-    assert "\n" not in str(caught.value)
+    assert re.search(r"cannot read .*tiny\.gguf: .*; fetch it again", refusal(find_backbone, str(path)))
 
 
 def test_a_missing_package_is_named(model, tmp_path, monkeypatch):

@@ -125,12 +125,11 @@ def test_a_file(models, outcome, tmp_path, name):
         assert outcome(folder), f"{value!r:.80} was taken"
 
 
-@pytest.mark.parametrize("layers", [1, 2])
-def test_layers_that_nobody_would_miss(models, outcome, tmp_path, layers):
+def test_layers_that_nobody_would_miss(models, outcome, tmp_path):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": layers}))
-    assert f"describes {layers} layers, and its weights 3" in outcome(folder)
+    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
+    assert "describes 2 layers, and its weights 3" in outcome(folder)
 
 
 def with_template(tree: dict[str, Any], piece: dict[str, Any], times: int) -> dict[str, Any]:

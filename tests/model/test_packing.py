@@ -16,9 +16,8 @@ from cse.settings.train import TrainSettings
 from cse.training.batch import Batcher
 from tests.parts import PLAIN
 from tests.training.helpers import make_problem
-from tests.training.systems import make_system
+from tests.training.systems import CPU, make_system
 
-CPU = torch.device("cpu")
 ROWS = np.array([3, 17, 0, 9, 31])
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.special import erf
 from torch import nn
 
 from cse.model.mlm_head import load_mlm_head
 from cse.model.pooling import BatchNormProjector, TokenCnn, pool
 from cse.model.prompts import Reparametrized
-from tests.parts import backbone_of, embed, sentence_encoder
+from tests.parts import backbone_of, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 
@@ -85,34 +84,13 @@ def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
         assert layer.bias is None or layer.bias.any()
 
 
-def test_the_loss_may_read_another_pooler_than_the_embedding(bert, batch):
-    """ConSERT: trained on the mean of the last layer, evaluated on that of the last two."""
-    encoder = sentence_encoder(bert, pooler="mean_top2", loss_pooler="mean")
-    both = {kind: sentence_encoder(bert, pooler=kind) for kind in ("mean", "mean_top2")}
-    ids_BL, mask_BL = batch
-    ids_BL = torch.where(mask_BL == 1, ids_BL, bert.pad_id)
-    with torch.no_grad():
-        read = {kind: embed(model, ids_BL, mask_BL) for kind, model in both.items()}
-        assert torch.equal(embed(encoder, ids_BL, mask_BL), read["mean_top2"])
-        assert torch.equal(encoder.pooled(ids_BL, mask_BL, encoder.constants()).pooled_BD, read["mean"])
-    assert not torch.allclose(read["mean"], read["mean_top2"], atol=1e-3)
-    texts = ["the cat sleeps", "a dog"]
-    with encoder.read_as_in_training():
-        np.testing.assert_array_equal(encoder.encode(texts), both["mean"].encode(texts))
-    np.testing.assert_array_equal(encoder.encode(texts), both["mean_top2"].encode(texts))
-
-
-def test_mlm_transform_is_the_transform_of_the_pretrained_head(family, tmp_path, batch):
-    folder = make_backbone_folder(tmp_path / "backbone", family, head=True)
-    backbone = backbone_of(folder)
+def test_mlm_transform_starts_as_that_of_the_pretrained_head(family, tmp_path):
+    """What it computes: ``tests/interchange/test_released``."""
+    backbone = backbone_of(make_backbone_folder(tmp_path / "backbone", family, head=True))
     encoder = sentence_encoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
-    head = load_mlm_head(backbone, wanted_by="test").double()
-    with torch.no_grad():
-        pooled = embed(sentence_encoder(backbone, pooler="cls"), *batch).double().numpy()
-        found = embed(encoder, *batch).numpy()
-    wide = pooled @ head.dense.weight.numpy().T + head.dense.bias.numpy()
-    wide = wide * (1 + erf(wide / np.sqrt(2))) / 2
-    centred = wide - wide.mean(axis=1, keepdims=True)
-    unit = centred / np.sqrt(wide.var(axis=1, keepdims=True) + head.norm.eps)
-    np.testing.assert_allclose(found, unit * head.norm.weight.numpy() + head.norm.bias.numpy(), atol=1e-4)
+    head = load_mlm_head(backbone, wanted_by="test")
+    dense, _, norm = encoder.mlp
+    for own, pretrained in ((dense, head.dense), (norm, head.norm)):
+        assert torch.equal(own.weight, pretrained.weight) and torch.equal(own.bias, pretrained.bias)
+    assert norm.eps == head.norm.eps
     assert {name.split(".")[0] for name in encoder.trainable()} == {"mlp"}

@@ -11,13 +11,7 @@ from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
 from cse.errors import CseError
 from cse.model.flow import Flow
-from cse.model.post import (
-    Scatter,
-    fit_discriminant,
-    fit_whitening,
-    numbered,
-    scatter_of,
-)
+from cse.model.post import fit_discriminant, fit_whitening, numbered
 from cse.training.fit_post import fit_linear
 from tests.parts import new_flow
 
@@ -140,17 +134,6 @@ class TestDiscriminant:
         assert torch.equal(fit_discriminant(vectors, labels, 0.1, WIDTH).matrix, full.matrix)
         largest = full.matrix.abs().argmax(0)
         assert (full.matrix[largest, range(5)] > 0).all()
-
-    def test_sums_without_a_fold_are_those_of_the_rest(self):
-        vectors, labels = labelled([30, 8, 2, 1])
-        label = numbered(labels)
-        whole = scatter_of(vectors, label)
-        rest = whole - Scatter.of(vectors[:15], label[:15], 4, whole.origin_D)
-        left = [name for name in sorted(set(labels)) if name in labels[15:]]
-        assert len(left) >= 2
-        found, expected = rest.fit(0.1), fit_discriminant(vectors[15:], labels[15:], 0.1)
-        torch.testing.assert_close(found.matrix, expected.matrix, atol=1e-5, rtol=1e-5)
-        torch.testing.assert_close(found.mean, expected.mean)
 
     def test_a_far_mean_does_not_cancel(self):
         vectors, labels = labelled([30, 8, 20])

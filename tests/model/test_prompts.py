@@ -11,50 +11,17 @@ from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.prompts import PROMPT_KINDS
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.model import reference
-from tests.parts import embed, new_prompt, sentence_encoder
+from tests.parts import embed, prompted, sentence_encoder
 
 
-def make_encoder(backbone, kind="key_value", length=5, dropout=0.0, **options) -> SentenceEncoder:
-    torch.manual_seed(3)
-    return sentence_encoder(
-        backbone, new_prompt(kind, backbone, length=length, dropout=dropout, init_std=0.7), **options
-    )
-
-
-def numpy_weights(backbone) -> dict[str, np.ndarray]:
-    return {name: weight.detach().numpy() for name, weight in backbone.model.named_parameters()}
-
-
-def float64_states(encoder, family, ids_BL, mask_BL):
-    backbone = encoder.backbone
-    table = encoder.prompt.table.detach().double().numpy()
-    return reference.hidden_states(
-        numpy_weights(backbone), ids_BL.numpy(), mask_BL.numpy(), layers=backbone.layers, heads=backbone.heads,
-        prefix=reference.key_value_prefix(table, backbone.layers, backbone.hidden_size), shift=encoder.shift,
-        family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
-    )  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("pooler", "first_layer", "states"),
-    [
-        ("cls", "embeddings", None),
-        ("mean", "embeddings", [-1]),
-        ("mean_top2", "embeddings", [-2, -1]),
-        ("mean_first_last", "embeddings", [0, -1]),
-        ("mean_first_last", "block1", [1, -1]),
-    ],
-)
-def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_layer, states):
-    encoder = make_encoder(backbone, pooler=pooler, first_layer=first_layer)
+def test_the_mean_of_the_first_and_last_layer_behind_prompts_equals_numpy(backbone, batch):
+    """The first may be that behind the first block; other poolers: ``tests/interchange/test_released``."""
+    encoder = prompted(backbone, pooler="mean_first_last", first_layer="block1")
     ids_BL, mask_BL = batch
-    outputs = float64_states(encoder, family, ids_BL, mask_BL)
-    if states is None:
-        expected = outputs[-1][:, 0]
-    else:
-        mixed = np.mean([outputs[i] for i in states], axis=0)
-        mask = mask_BL.numpy()[..., None]
-        expected = (mixed * mask).sum(axis=1) / mask.sum(axis=1)
+    prefix = reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), 3, 32)
+    states = reference.states_of(backbone, ids_BL, mask_BL, prefix=prefix, shift=encoder.shift)
+    mask = mask_BL.numpy()[..., None]
+    expected = ((states[1] + states[-1]) / 2 * mask).sum(axis=1) / mask.sum(axis=1)
     with torch.no_grad():
         np.testing.assert_allclose(embed(encoder, ids_BL, mask_BL).numpy(), expected, atol=2e-5)
 
@@ -62,7 +29,7 @@ def test_poolers_equal_float64_reference(backbone, family, batch, pooler, first_
 @pytest.mark.parametrize("kind", PROMPT_KINDS)
 def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     """Two copies of a sentence differ by the prompt's dropout alone; in evaluation they are equal."""
-    encoder = make_encoder(bert, kind, dropout=0.5)
+    encoder = prompted(bert, kind, dropout=0.5)
     encoder.backbone.eval()
     ids_BL, mask_BL = torch.tensor([[2, 9, 3], [2, 9, 3]]), torch.ones(2, 3, dtype=torch.long)
     encoder.prompt.train()
@@ -71,16 +38,6 @@ def test_prompt_dropout_is_drawn_for_each_row(bert, kind):
     encoder.prompt.eval()
     first, second = embed(encoder, ids_BL, mask_BL)
     torch.testing.assert_close(first, second, atol=1e-6, rtol=0)
-
-
-def test_prompt_dropout_keeps_the_expected_share(bert):
-    prompt = new_prompt("key_value", bert, length=6, dropout=0.1, init_std=0.02).train()
-    prefix = prompt(bert, rows=200)
-    dropped = torch.stack([(block == 0).float().mean() for layer in prefix for block in layer])
-    assert len(prefix) == bert.layers
-    assert dropped.mean().item() == pytest.approx(0.1, abs=0.01)
-    kept = prefix[0][0] / prompt.eval()(bert, rows=1)[0][0]
-    assert torch.allclose(kept[kept != 0], torch.tensor(1 / 0.9), atol=1e-5)
 
 
 def test_full_fine_tuning_trains_every_weight(bert):

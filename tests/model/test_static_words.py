@@ -1,5 +1,7 @@
 """Word vectors from a text file: read right, refused with one line where they are not, averaged like any backbone."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import find_words, load_words, read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.open_model import open_model
-from tests.parts import sentence_encoder
+from tests.parts import refusal, sentence_encoder
 
 VECTORS = {"the": [1, 0, 2], "cat": [0.5, -1, 3], "sleeps": [2, 2, 2], ",": [0, 0, 1], "\u00e9t\u00e9": [1, 1, 1]}
 
@@ -80,9 +82,7 @@ def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
 )
 def test_broken_files_are_refused_with_file_and_line(tmp_path, rows, expected):
     path = write(tmp_path / "glove.txt", rows)
-    with pytest.raises(CseError, match=expected) as caught:
-        read_words(path, {"the", "cat"})
-    assert "\n" not in str(caught.value)
+    assert re.search(expected, refusal(read_words, path, {"the", "cat"}))
 
 
 def test_what_is_a_word_file(words, tmp_path):

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel
 
 from cse.errors import CseError
+from cse.model.declared import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
+from cse.runtime.tokens import plain_copy
 from tests.model import reference
 from tests.model.families import make_family_folder
-from tests.model.test_prompts import numpy_weights
 from tests.parts import backbone_of, embed, new_prompt, new_template, sentence_encoder
-from tests.tiny import WORDS, make_backbone_folder
+from tests.tiny import make_backbone_folder
 
 TEXT = "the man reads {sentence} near {mask} ."
 
@@ -76,42 +77,23 @@ RELEASED = {
 
 @pytest.fixture(scope="module")
 def pieces_backbones(tmp_path_factory):
-    """A tiny BERT with word pieces and a tiny RoBERTa with a byte-level BPE, trained on a few words."""
-    found = {}
-    for family in RELEASED:
-        folder = make_backbone_folder(tmp_path_factory.mktemp(family), family, vocab_size=400)
-        make_subword_tokenizer(family).save(str(folder / "tokenizer.json"))
-        found[family] = backbone_of(folder)
-    return found
-
-
-def make_subword_tokenizer(family: str) -> Tokenizer:
-    bert = family == "bert"
-    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] if bert else ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]") if bert else models.BPE())
-    options = {"vocab_size": 400, "show_progress": False}
-    if bert:
-        tokenizer.normalizer = normalizers.BertNormalizer()
-        tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-        trainer = trainers.WordPieceTrainer(special_tokens=special, **options)
-    else:
-        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        alphabet = pre_tokenizers.ByteLevel.alphabet()
-        trainer = trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet, **options)
-    tokenizer.train_from_iterator([*WORDS, "a dog . the cat . This sentence : ' of means \" dog."] * 3, trainer)
-    first, last = ("[CLS]", "[SEP]") if bert else ("<s>", "</s>")
-    ends = [(token, tokenizer.token_to_id(token)) for token in (first, last)]
-    tokenizer.post_processor = processors.TemplateProcessing(single=f"{first} $A {last}", special_tokens=ends)
-    mask = special[-1]
-    tokenizer.add_special_tokens([AddedToken(mask, lstrip=not bert, normalized=False)])
-    return tokenizer
+    """MiniLM, which has word pieces, and a tiny RoBERTa whose tokens are bytes."""
+    folder = make_backbone_folder(tmp_path_factory.mktemp("bytes"), "roberta", vocab_size=400)
+    tokens = ["<s>", "<pad>", "</s>", "<unk>", "<mask>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+    tokenizer = Tokenizer(models.BPE(vocab={token: number for number, token in enumerate(tokens)}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    ends = [("<s>", 0), ("</s>", 2)]
+    tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A </s>", special_tokens=ends)
+    tokenizer.add_special_tokens([AddedToken("<mask>", lstrip=True, normalized=False)])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    return {"bert": backbone_of(MINILM), "roberta": backbone_of(folder)}
 
 
 def released_ids(backbone, family: str, sentence: str) -> list[int]:
     """What PromptBERT's evaluation makes of a sentence: one text, a period pressed on, cut as a whole."""
     if sentence and sentence[-1] not in ".?\"'":
         sentence += "."
-    return backbone.tokenizer.encode(RELEASED[family][0].format(sentence)).ids
+    return plain_copy(backbone.tokenizer).encode(RELEASED[family][0].format(sentence)).ids
 
 
 @pytest.mark.parametrize(
@@ -160,14 +142,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
 # ---- read-out -----------------------------------------------------------------------------------------------------
 
 
-def last_states(backbone, family, ids_BL, mask_BL, shift=0, **more):
-    return reference.hidden_states(
-        numpy_weights(backbone), ids_BL, mask_BL, layers=backbone.layers, heads=backbone.heads, shift=shift,
-        family=family, pad_id=backbone.pad_id, eps=backbone.model.config.layer_norm_eps,
-        **({"prefix": None} | more),
-    )[-1]  # fmt: skip
-
-
 def padded(backbone, rows):
     ids_BL = np.full((len(rows), max(map(len, rows))), backbone.pad_id)
     for row, ids in zip(ids_BL, rows, strict=True):
@@ -176,7 +150,7 @@ def padded(backbone, rows):
 
 
 @pytest.mark.parametrize(("kind", "shift"), [(None, True), ("key_value", True), ("key_value", False)])
-def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, family, kind, shift):
+def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_it_to(backbone, kind, shift):
     """PromptBERT: what stands behind the sentence keeps the positions that it has behind the sentence."""
     encoder = make_encoder(backbone, kind=kind, denoise="always", shift=shift)
     plain = make_encoder(backbone, kind=kind, shift=shift)
@@ -189,9 +163,9 @@ def test_noise_is_the_template_alone_at_the_positions_that_the_sentence_pushes_i
     noise = []
     for text in sentences:
         pushed = np.where(np.arange(len(ids)) < template.start, 0, len(ids_of(backbone, text)))
-        last_BLD = last_states(
-            backbone, family, ids[None], np.ones((1, len(ids)), int), encoder.shift, prefix=prefix, pushed=pushed[None]
-        )  # fmt: skip
+        last_BLD = reference.states_of(
+            backbone, ids[None], np.ones((1, len(ids)), int), shift=encoder.shift, prefix=prefix, pushed=pushed[None]
+        )[-1]
         noise.append(last_BLD[0, len(ids) - 1 - template.tail])
     expected = plain.encode(sentences, normalize=False) - np.array(noise)
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), expected, atol=3e-5)
@@ -214,7 +188,7 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
     np.testing.assert_array_equal(encoder.encode(sentences), before)
 
 
-def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone, family):
+def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone):
     encoder, fixed = make_encoder(backbone, trained=True), make_encoder(backbone)
     sentences = ["two small birds", "the man sleeps"]  # both hold words of the template
     np.testing.assert_array_equal(encoder.encode(sentences), fixed.encode(sentences))
@@ -225,9 +199,9 @@ def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backb
     found = encoder.encode(sentences, normalize=False)
     rows = [fixed.tokenizer.encode(text).ids for text in sentences]
     ids_BL, mask_BL = padded(backbone, rows)
-    words_BLD = numpy_weights(backbone)["embeddings.word_embeddings.weight"].astype(np.float64)[ids_BL]
+    words_BLD = backbone.model.embeddings.word_embeddings.weight.detach().double().numpy()[ids_BL]
     words_BLD[:, 2] += 1.0  # the template's "man" behind [CLS] and "the", not the sentence's
-    last_BLD = last_states(backbone, family, ids_BL, mask_BL, words=words_BLD)
+    last_BLD = reference.states_of(backbone, ids_BL, mask_BL, words=words_BLD)[-1]
     where = [row.index(backbone.special_ids["mask"]) for row in rows]
     np.testing.assert_allclose(found, last_BLD[np.arange(2), where], atol=2e-5)
 

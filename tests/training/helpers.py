@@ -65,8 +65,8 @@ def contrast(encoder: SentenceEncoder, *, queue: MomentumQueue | None = None, te
     return made
 
 
-def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float, projector="following") -> MomentumQueue:
-    made = MomentumQueue(encoder, NtXentSettings(queue=size, queue_projector=projector))
+def momentum_queue(encoder: SentenceEncoder, *, size: int, momentum: float) -> MomentumQueue:
+    made = MomentumQueue(encoder, NtXentSettings(queue=size, queue_projector="following"))
     made.momentum = momentum
     return made
 

@@ -23,15 +23,13 @@ from cse.losses.mutual_information import MutualInformation
 from cse.losses.nli_softmax import NliSoftmax
 from cse.losses.shared import Loss
 from cse.losses.supervised_contrastive import SupervisedContrastive
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
 from cse.training.tokens import TokenTable, tokenise
-from tests.parts import Cut, new_prompt, new_template, sentence_encoder
+from tests.parts import Cut, backbone_of, new_prompt, new_template, sentence_encoder
 from tests.training.helpers import (
     Fours,
     contrast,
@@ -73,7 +71,7 @@ def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
         dropout: of prompt and backbone.
         rows: training rows.
     """
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     for module in backbone.model.modules():
         if hasattr(module, "p"):
             module.p = dropout

@@ -7,44 +7,23 @@ import pytest
 import torch
 from scipy.stats import chisquare
 
-from cse.training.augment import (
-    cut_features,
-    mask_span,
-    repeat_words,
-    repeat_words_as_released,
-    shuffled_positions,
-)
+from cse.settings.train import AugmentSettings
+from cse.training.augment import alteration, cut_features, mask_span, repeat_words, repeat_words_as_released
 
 SPECIAL = np.array([1, 2])
 
 
-def test_repeated_words_stand_behind_themselves_and_special_tokens_never_repeat():
-    rng = np.random.default_rng(0)
-    ids = np.array([1, 10, 11, 12, 13, 14, 15, 2])
-    for _ in range(200):
-        longer = repeat_words(ids, largest_share=0.5, rng=rng, special=SPECIAL)
+@pytest.mark.parametrize(("words", "share", "most"), [(0, 0.3, 0), (1, 0.3, 1), (2, 0.3, 2), (6, 0.3, 2), (10, 0.4, 4)])
+def test_words_are_repeated_behind_themselves_a_uniform_number_of_times(words, share, most):
+    """Up to the share of the words, up to two where that is less, and special tokens never."""
+    rng, ids, added = np.random.default_rng(1), np.array([1, *range(10, 10 + words), 2]), np.zeros(most + 1, int)
+    for _ in range(500):
+        longer = repeat_words(ids, largest_share=share, rng=rng, special=SPECIAL)
         counts = Counter(longer.tolist())
-        assert counts[1] == counts[2] == 1
-        assert set(counts.values()) <= {1, 2}
-        without_repeats = [a for a, b in zip(longer, [*longer[1:], -1], strict=True) if a != b]
-        assert without_repeats == ids.tolist()
-
-
-def test_number_of_repetitions_is_uniform_up_to_the_share():
-    rng = np.random.default_rng(1)
-    ids = np.array([1, *range(10, 20), 2])
-    added = [len(repeat_words(ids, largest_share=0.4, rng=rng, special=SPECIAL)) - len(ids) for _ in range(2000)]
-    counts = np.bincount(added)
-    assert len(counts) == 5, "0 to 4 of 10 words"
-    assert chisquare(counts).pvalue > 0.001
-
-
-@pytest.mark.parametrize(("words", "most"), [(0, 0), (1, 1), (2, 2), (6, 2)])
-def test_short_rows_repeat_at_most_two_words_and_never_more_than_they_have(words, most):
-    rng = np.random.default_rng(2)
-    ids = np.array([1, *range(10, 10 + words), 2])
-    added = {len(repeat_words(ids, largest_share=0.3, rng=rng, special=SPECIAL)) - len(ids) for _ in range(100)}
-    assert added == set(range(most + 1))
+        assert counts[1] == counts[2] == 1 and set(counts.values()) <= {1, 2}
+        assert [a for a, b in zip(longer, [*longer[1:], -1], strict=True) if a != b] == ids.tolist()
+        added[len(longer) - len(ids)] += 1
+    assert most == 0 or chisquare(added).pvalue > 0.001
 
 
 @pytest.mark.parametrize(("length", "most"), [(3, 0), (5, 0), (6, 0), (7, 1), (12, 2), (40, 9), (60, 9)])
@@ -81,9 +60,10 @@ def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
     torch.manual_seed(1)
     mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
     plain_BL = torch.arange(8).expand(2, -1)
+    released = alteration(AugmentSettings(shuffle_tokens="released"), torch.zeros(2))
     firsts = [set(), set()]
     for _ in range(400):
-        found_BL = shuffled_positions(plain_BL, mask_BL, special=True)
+        found_BL = released.positions(plain_BL, mask_BL)
         for row, length in enumerate((6, 3)):
             assert sorted(found_BL[row, :length].tolist()) == list(range(length))
             assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
@@ -91,14 +71,16 @@ def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
     assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"
 
 
-def test_shuffled_positions_keep_first_last_and_padding():
+def test_shuffled_positions_keep_first_last_and_padding_and_every_second_copy():
     torch.manual_seed(0)
-    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6])
-    positions_BL = torch.arange(8).expand(3, -1) + 4
+    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6, [1] * 8])
+    positions_BL = torch.arange(8).expand(4, -1) + 4
+    paper = alteration(AugmentSettings(shuffle_tokens="paper"), torch.tensor([0, 0, 0, 1]))
     seen = set()
     for _ in range(50):
-        shuffled = shuffled_positions(positions_BL, mask_BL)
+        shuffled = paper.positions(positions_BL, mask_BL)
         assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
+        assert torch.equal(shuffled[3], positions_BL[3])
         for row, length in enumerate((8, 5, 2)):
             assert shuffled[row, 0] == 4
             assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])

@@ -14,16 +14,14 @@ from transformers import AutoModelForMaskedLM
 from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import PaddedRows
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.batch import pad_in_groups
 from cse.training.corruption import Corrupter, corrupt_all, prepared
-from tests.tiny import make_backbone_folder
+from tests.parts import backbone_of, refusal
 from tests.training.helpers import make_table
+from tests.training.systems import CPU, VOCABULARY
 
-VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
 TOKENS = 40_000
 HOW, SEED = ReplacedTokensSettings(mask_share=0.3), 9
 
@@ -99,44 +97,13 @@ def test_special_tokens_padding_and_pieces_of_a_template_are_never_chosen():
     assert np.array_equal(changed[never], ids[never])
 
 
-def test_a_token_is_treated_alike_in_every_batch_and_padding(bert):
-    """Whole columns in one slice, or scattered over batches and length groups: the same ids come out."""
-    table = make_table(bert)
-
-    def treated(batches, groups):
-        found = {}
-        for rows in batches:
-            for part in pad_in_groups(table, rows, groups):
-                index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
-                ids, _ = mask_tokens(
-                    part.ids_BL, part.mask_BL, index, part.views, VOCABULARY, share=0.5, seed=3, epoch=2
-                )
-                for line, column in zip(*part.mask_BL.nonzero(), strict=True):
-                    found[part.views[line], index[line, column]] = ids[line, column]
-        return found
-
-    order = np.random.default_rng(1).permutation(len(table))
-    together = treated([np.arange(len(table))], 1)
-    assert len(together) == sum(len(column.ids) for column in table.columns)
-    assert together == treated(np.array_split(order, 6), 3)
-
-
 # ---- corruption by a masked language model ------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("generators")
-    return {
-        family: make_backbone_folder(root / family, family, seed=4, head=True, num_hidden_layers=1)
-        for family in ("bert", "roberta")
-    }
 
 
 @pytest.fixture
 def parts(folders, family):
     """A backbone with its vocabulary, a generator, and all rows of a table as one slice with much padding."""
-    backbone = load_backbone(find_backbone(str(folders[family])))
+    backbone = backbone_of(folders[family])
     special = (*backbone.special_ids.values(), backbone.pad_id)
     vocabulary = Vocabulary(46, backbone.special_ids["mask"], special)
     generator = load_generator(str(folders[family]), backbone, dropout=False)
@@ -144,14 +111,10 @@ def parts(folders, family):
     return backbone, vocabulary, generator, part
 
 
-CPU = torch.device("cpu")
-
-
 def masked_logits(folder, part, vocabulary, how, epoch):
     """What transformers makes of the same masked rows, and which tokens were masked."""
-    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
     ids, chosen = mask_tokens(
-        part.ids_BL, part.mask_BL, index, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
+        part.ids_BL, part.mask_BL, part.index_BL, part.views, vocabulary, share=how.mask_share, seed=SEED, epoch=epoch
     )
     model = AutoModelForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
@@ -159,35 +122,21 @@ def masked_logits(folder, part, vocabulary, how, epoch):
     return logits.double().numpy(), chosen
 
 
-def test_the_likeliest_token_is_taken_everywhere_but_in_front_and_in_padding(parts, folders, family):
+@pytest.mark.parametrize("changes", [{}, {"positions": "masked"}, {"protect_special": True}], ids=str)
+def test_the_likeliest_token_is_taken_but_in_front_and_in_padding(parts, folders, family, changes):
     _, vocabulary, generator, part = parts
-    found = Corrupter(HOW, SEED, vocabulary, generator)(part, CPU, 1).numpy()
-    logits, _ = masked_logits(folders[family], part, vocabulary, HOW, 1)
-    expected = np.where(part.mask_BL == 1, logits.argmax(-1), part.ids_BL)
-    expected[:, 0] = part.ids_BL[:, 0]
-    assert np.array_equal(found, expected)
-    last = part.mask_BL.sum(1) - 1
-    assert (found[np.arange(len(found)), last] != part.ids_BL[np.arange(len(found)), last]).any(), "[SEP] was kept"
-    assert (part.mask_BL == 0).any()
-
-
-def test_masked_positions_only(parts, folders, family):
-    _, vocabulary, generator, part = parts
-    found = Corrupter(HOW.model_copy(update={"positions": "masked"}), SEED, vocabulary, generator)(part, CPU, 0).numpy()
-    logits, chosen = masked_logits(folders[family], part, vocabulary, HOW, 0)
-    assert np.array_equal(found[chosen], logits.argmax(-1)[chosen])
-    assert np.array_equal(found[~chosen], part.ids_BL[~chosen])
-    assert chosen.any()
-
-
-def test_special_tokens_are_protected_where_that_is_asked_for(parts):
-    _, vocabulary, generator, part = parts
+    how = HOW.model_copy(update=changes)
+    found = Corrupter(how, SEED, vocabulary, generator)(part, CPU, 1).numpy()
+    logits, chosen = masked_logits(folders[family], part, vocabulary, how, 1)
+    taken = chosen if "positions" in changes else part.mask_BL == 1
     special = np.isin(part.ids_BL, vocabulary.special)
-    for protect in (False, True):
-        found = Corrupter(HOW.model_copy(update={"protect_special": protect}), SEED, vocabulary, generator)(
-            part, CPU, 0
-        ).numpy()
-        assert np.array_equal(found[special], part.ids_BL[special]) == protect
+    if "protect_special" in changes:
+        taken &= ~special
+    taken[:, 0] = False
+    assert np.array_equal(found, np.where(taken, logits.argmax(-1), part.ids_BL))
+    ends = (part.mask_BL == 1) & special
+    assert (found != part.ids_BL)[ends].any() == (not changes), "[SEP] is taken too, unless it is protected"
+    assert taken.any() and (part.mask_BL == 0).any()
 
 
 def test_a_sampled_token_inverts_the_distribution_function(parts, folders, family):
@@ -197,8 +146,7 @@ def test_a_sampled_token_inverts_the_distribution_function(parts, folders, famil
     logits, _ = masked_logits(folders[family], part, vocabulary, how, 0)
     share = np.exp(logits - logits.max(-1, keepdims=True))
     upto = (share / share.sum(-1, keepdims=True)).cumsum(-1)
-    index = part.starts[:, None] + np.arange(part.ids_BL.shape[1])
-    draw = uniform(SEED, 0, part.views, index, 3)
+    draw = uniform(SEED, 0, part.views, part.index_BL, 3)
     expected = (upto <= draw[..., None]).sum(-1)
     taken = part.mask_BL == 1
     taken[:, 0] = False
@@ -234,27 +182,6 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
 # ---- prepared before training -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [HOW, HOW.model_copy(update={"choice": "sample", "protect_special": True}), "unigram"])
-def test_prepared_rows_equal_rows_made_Corrupter(parts, tmp_path, how):
-    backbone, vocabulary, generator, _ = parts
-    table = make_table(backbone)
-    if how == "unigram":
-        how, generator = HOW, UnigramGenerator([c.ids for c in table.columns], 46, vocabulary.special)
-    corrupt_all(table, tmp_path, Corrupter(how, SEED, vocabulary, generator), epochs=2)
-    made, live = prepared(tmp_path, table, epochs=2), Corrupter(how, SEED, vocabulary, generator)
-    seen = []
-    for epoch in range(2):
-        for rows in np.array_split(np.random.default_rng(epoch).permutation(len(table)), 3):
-            for part in pad_in_groups(table, rows, 4):
-                expected = live(part, CPU, epoch)
-                assert torch.equal(made(part, CPU, epoch), expected)
-                assert expected.dtype == torch.int64
-                seen.append((expected != torch.from_numpy(part.ids_BL)).float().mean().item())
-    assert min(seen) > 0, "nothing was replaced"
-    first, second = (np.load(tmp_path / f"epoch-{epoch}-view-0.npy") for epoch in range(2))
-    assert not np.array_equal(first, second)
-
-
 @pytest.fixture
 def made(bert, tmp_path):
     table = make_table(bert)
@@ -268,9 +195,7 @@ def test_a_file_that_is_cut_off_is_one_line(made, left):
     table, folder = made
     file = folder / "epoch-0-view-1.npy"
     file.write_bytes(file.read_bytes()[:left])
-    with pytest.raises(CseError, match=r"epoch-0-view-1.npy: missing or cut off; run `cse corrupt`") as error:
-        prepared(folder, table, epochs=1)
-    assert "\n" not in str(error.value)
+    assert "epoch-0-view-1.npy: missing or cut off; run `cse corrupt`" in refusal(prepared, folder, table, epochs=1)
 
 
 def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):

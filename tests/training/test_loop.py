@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import subprocess
-import sys
-import time
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.losses.group import Group
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
-from tests.parts import Cut, Plan, new_plan, new_prompt, replan, sentence_encoder, train
-from tests.tiny import make_backbone_folder
+from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder, train
 from tests.training.helpers import (
     Recorder,
     Stop,
     contrast,
     copies,
-    embed_rows,
     make_problem,
     make_table,
     momentum_queue,
@@ -34,6 +27,7 @@ from tests.training.helpers import (
 from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), eval_every=3, save_seconds=0, seed=5)
+MIXED = replan(PLAN, start_share=0.3)
 
 
 def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
@@ -43,48 +37,47 @@ def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
     return encoder, state, recorder
 
 
-def test_learning_rate_falls_linearly_after_a_warm_up():
-    plan = new_plan(learning_rate=1.0, batch_size=2, warmup_share=0.2)
-    factors = [plan.factor(step, 10) for step in range(10)]
-    assert factors[:2] == [0.5, 1.0]
-    assert factors[2:] == pytest.approx([1 - i / 8 for i in range(8)])
-    assert [new_plan(learning_rate=1.0, batch_size=2).factor(step, 4) for step in range(4)] == [1.0, 0.75, 0.5, 0.25]
+def make_composition(backbone, rows: int = 40):
+    """Queue, replaced tokens against a trained copy, and a batch-norm projector: all that a resumed run must hold."""
+    table = make_table(backbone, rows, "sentences")
+    torch.manual_seed(11)
+    prompt = new_prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
+    encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
+    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", copy_learning_rate=1e-3)
+    queue = momentum_queue(encoder, size=20, momentum=0.9)
+    return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
 
 
-def test_dev_pairs_are_scored_by_the_first_worker_for_all(bert, tmp_path):
-    class Second(Group):
-        def from_first(self, make):
-            made = make() if not told else 7.0
-            told.append(made)
-            return made
-
-    told, (encoder, losses, table), recorder = [], make_problem(bert), Recorder()
-    train(
-        encoder, losses, table, PLAN, dev=lambda: pytest.fail("it waits for the first one's score"),
-        folder=RunFolder(tmp_path), observer=recorder, group=Second(),
-    )  # fmt: skip
-    assert [score for _, score, _ in recorder.scores] == [7.0] * 5
-
-
-def test_early_stop(bert, tmp_path):
-    scores = iter([3.0, 2.0, 4.0, 3.0, 4.0, 9.0])
-    _, state, recorder = run(bert, tmp_path, replan(PLAN, early_stop=2, epochs=4), dev=lambda: next(scores))
-    assert state.step == 12
-    assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 4.0, 3.0, 4.0]
+@pytest.mark.parametrize(
+    ("settings", "steps", "factors"),
+    [
+        ({"warmup_share": 0.2}, 10, [*enumerate([0.5, 1.0, *(1 - i / 8 for i in range(8))])]),
+        ({}, 4, [*enumerate([1.0, 0.75, 0.5, 0.25])]),
+        ({}, 1, [(0, 1.0)]),
+        ({"warmup_share": 0.75}, 4, [(2, 1.0), (3, 1.0)]),
+        ({"schedule": "constant", "warmup_share": 0.25}, 8, [*enumerate([0.5, *[1.0] * 7])]),
+        (
+            {"schedule": "staircase"},
+            10_000,
+            [(0, 1), (499, 1), (500, 0.8), (999, 0.8), (1000, 0.6), (1500, 0.4), (2000, 0.2), (9000, 0.2)],
+        ),
+        ({"schedule": "staircase", "warmup_share": 0.01}, 10_000, [(99, 1), (599, 1), (600, 0.8)]),
+    ],
+)
+def test_the_learning_rate_follows_its_schedule(settings, steps, factors):
+    plan = new_plan(learning_rate=1.0, batch_size=2, **settings)
+    for step, factor in factors:
+        assert plan.factor(step, steps) == pytest.approx(factor)
 
 
 def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(bert, tmp_path):
     """Killed between its last save and the end of the stage: its folder is still there."""
-    plan = replan(PLAN, early_stop=1)
-
-    def dev_of(scores):
-        left = iter(scores)
-        return lambda: next(left)
-
-    first, state, _ = run(bert, tmp_path, plan, dev=dev_of([3.0, 4.0, 2.0]))
-    again, same, recorder = run(bert, tmp_path, plan, dev=dev_of([]))
-    assert (state.step, same.step, same.best_step) == (6, 6, 3)
-    assert (recorder.starts, recorder.records, recorder.scores) == ([(6, 10)], [], [])
+    plan, scores = replan(PLAN, early_stop=2, epochs=4), iter([3.0, 2.0, 4.0, 3.0, 4.0, 9.0])
+    first, state, recorder = run(bert, tmp_path, plan, dev=lambda: next(scores))
+    assert [score for _, score, _ in recorder.scores] == [3.0, 2.0, 4.0, 3.0, 4.0]
+    again, same, recorder = run(bert, tmp_path, plan, dev=lambda: next(scores))
+    assert (state.step, same.step, same.best_step) == (12, 12, 6)
+    assert (recorder.starts, recorder.records, recorder.scores) == ([(12, 20)], [], [])
     assert same.evaluations == state.evaluations
     assert torch.equal(first.prompt.table, again.prompt.table)
 
@@ -167,131 +160,43 @@ def test_dev_pairs_that_cannot_be_scored_end_the_run_before_it_trains(bert, tmp_
 # ---- kills --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("frozen", [True, False])
-def test_a_stopped_run_goes_on_to_the_same_weights(bert, tmp_path, frozen):
-    """A signal between saves; scores of the dev set are remembered too."""
+STOPPED = {
+    "composition": (make_composition, PLAN),
+    "full": (partial(make_problem, frozen=False), replan(PLAN, learning_rate=0.01)),
+    "share of the start": (make_problem, MIXED),
+}
 
-    def dev_of(encoder):
-        return lambda: float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
 
-    plan = replan(PLAN, learning_rate=0.01)
-    whole, losses, table = make_problem(bert, frozen=frozen)
-    start = copies(whole.trainable())
-    expected = train(
-        whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "whole"), observer=Recorder()
-    )
-    result = copies(whole.trainable())
+@pytest.mark.parametrize("name", STOPPED)
+def test_a_stopped_run_goes_on_to_the_same_weights(tiny_folders, tmp_path, name):
+    """A signal between saves; queue, copy, head, scores of the dev set and the initial weights are remembered too."""
+    make, plan = STOPPED[name]
 
-    def restart():
-        with torch.no_grad():
-            for name, weight in whole.trainable().items():
-                weight.copy_(start[name])
+    def go(folder, observer):
+        encoder, losses, table = make(backbone_of(tiny_folders["bert"]))
 
-    restart()
+        def dev():
+            return float(sum(weight.detach().abs().sum() for weight in encoder.trainable().values()))
+
+        state = train(
+            encoder, losses, table, plan, dev=dev if name == "full" else None, folder=RunFolder(tmp_path / folder),
+            observer=observer,
+        )  # fmt: skip
+        parts = {"last": state.weights, "kept": encoder.state_dict(), "losses": losses.state_dict()}
+        return state, {f"{part} {n}": weight for part, weights in parts.items() for n, weight in weights.items()}
+
+    whole, expected = go("whole", Recorder())
     with pytest.raises(Interrupted) as stop:
-        train(whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=Stop())
+        go("cut", Stop())
     assert stop.value.number == signal.SIGTERM
-    restart()
-    recorder = Recorder()
-    state = train(whole, losses, table, plan, dev=dev_of(whole), folder=RunFolder(tmp_path / "cut"), observer=recorder)
-    assert recorder.starts == [(5, 10)]
-    assert state.evaluations == expected.evaluations
-    assert all(torch.equal(result[name], weight) for name, weight in whole.trainable().items())
-
-
-SCRIPT = """
-import sys, torch
-from pathlib import Path
-torch.set_num_threads(1)
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from cse.training.state import RunFolder
-from tests.parts import Cut, new_plan, replan, train
-from tests.training.helpers import Recorder, make_problem
-
-class Slow(Recorder):
-    def step(self, record):
-        print("step", record.step, flush=True)
-
-backbone = load_backbone(find_backbone(sys.argv[1]))
-encoder, losses, table = make_problem(backbone, mlp="train_only", rows=400)
-plan = new_plan(learning_rate=0.05, batch_size=8, epochs=4, cut=Cut(2, None), eval_every=7, save_seconds=0.05, seed=5)
-state = train(encoder, losses, table, plan, dev=lambda: float(encoder.prompt.table.detach().abs().sum()),
-              folder=RunFolder(Path(sys.argv[2])), observer=Slow())
-torch.save({"table": encoder.prompt.table.detach(), "state": vars(state)}, sys.argv[3])
-"""
-
-
-def start_run(backbone: Path, folder: Path, out: Path, python: str = sys.executable) -> subprocess.Popen:
-    command = [python, "-c", SCRIPT, str(backbone), str(folder), str(out)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2])
-
-
-@pytest.mark.slow
-def test_killed_at_any_moment_it_ends_with_the_same_weights(tmp_path, forking_python):
-    """SIGKILL at several moments of one run, then to the end: every bit as in the run that was left alone."""
-    backbone = make_backbone_folder(tmp_path / "backbone", "bert")
-    whole = start_run(backbone, tmp_path / "whole", tmp_path / "whole.pt", forking_python)
-    whole.communicate(timeout=120)
-    assert whole.returncode == 0
-
-    kills = 0
-    for target in (15, 85, 160):
-        process = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt")
-        for line in process.stdout:
-            if line.startswith("step") and int(line.split()[1]) >= target:
-                time.sleep(0.007 * kills)  # not always right after a report
-                process.kill()
-                break
-        kills += process.wait(timeout=60) == -signal.SIGKILL
-    assert kills == 3
-    assert not (tmp_path / "cut.pt").exists()
-    last = start_run(backbone, tmp_path / "cut", tmp_path / "cut.pt", forking_python)
-    output, _ = last.communicate(timeout=120)
-    assert last.returncode == 0
-    first_step = int(output.splitlines()[0].split()[1])
-    assert first_step > 150, "the last run started from the beginning"
-
-    expected, found = (torch.load(tmp_path / f"{name}.pt", weights_only=True) for name in ("whole", "cut"))
-    assert torch.equal(expected["table"], found["table"])
-    assert expected["state"]["evaluations"] == found["state"]["evaluations"]
-    for name, weight in expected["state"]["weights"].items():
-        assert torch.equal(weight, found["state"]["weights"][name]), name
-
-
-def test_bf16_follows_fp32(bert, tmp_path):
-    """The same first update in both precisions points the same way."""
-    encoder, losses, table = make_problem(bert, dropout=0.0)
-    gradients = []
-    for bf16 in (False, True):
-        encoder.eval().zero_grad()
-        batch = embed_rows(encoder, table, np.arange(16), replan(PLAN, bf16=bf16))
-        assert batch.projected_XD.dtype == torch.float32
-        losses(batch)["loss"].backward()
-        gradients.append(encoder.prompt.table.grad.flatten().clone())
-    assert not torch.equal(*gradients), "bf16 was off"
-    assert torch.cosine_similarity(*gradients, dim=0) > 0.98
-
-
-def test_constant_and_staircase_schedules():
-    constant = new_plan(learning_rate=1.0, batch_size=2, schedule="constant", warmup_share=0.25)
-    assert [constant.factor(step, 8) for step in range(8)] == [0.5, 1, 1, 1, 1, 1, 1, 1]
-    stairs = new_plan(learning_rate=1.0, batch_size=2, schedule="staircase")
-    steps = [0, 499, 500, 999, 1000, 1500, 2000, 9000]
-    assert [stairs.factor(step, 10_000) for step in steps] == pytest.approx([1, 1, 0.8, 0.8, 0.6, 0.4, 0.2, 0.2])
-    late = replan(stairs, warmup_share=0.01)
-    assert [late.factor(step, 10_000) for step in (99, 599, 600)] == pytest.approx([1, 1, 0.8])
-
-
-def make_composition(backbone, rows: int = 40):
-    """Queue, replaced tokens against a trained copy, and a batch-norm projector: all that a resumed run must hold."""
-    table = make_table(backbone, rows, "sentences")
-    torch.manual_seed(11)
-    prompt = new_prompt("key_value", backbone, length=4, dropout=0.1, init_std=0.02)
-    encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only", projector="batch_norm")
-    term = replaced_tokens_term(encoder, swap_some, discriminator="copy", copy_learning_rate=1e-3)
-    queue = momentum_queue(encoder, size=20, momentum=0.9)
-    return encoder, Losses({"nt_xent": contrast(encoder, queue=queue), "replaced_tokens": term}), table
+    for start in (5, 10):  # what has ended does not change when it is started again
+        recorder = Recorder()
+        state, found = go("cut", recorder)
+        assert recorder.starts == [(start, 10)]
+        assert state.evaluations == whole.evaluations
+        assert found.keys() == expected.keys()
+        for part, weight in expected.items():
+            assert torch.equal(weight, found[part]), part
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
@@ -333,23 +238,7 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     assert set(state.weights) == set(seen[0])
 
 
-def test_a_stopped_run_takes_up_its_queue_its_copy_and_its_head(bert, tmp_path):
-    results = {}
-    for name, observers in (("whole", [Recorder()]), ("cut", [Stop(), Recorder()])):
-        for number, observer in enumerate(observers, start=1):
-            encoder, losses, table = make_composition(bert)
-            with contextlib.suppress(Interrupted) if number < len(observers) else contextlib.nullcontext():
-                train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path / name), observer=observer)
-        assert observers[-1].starts == [(5 if name == "cut" else 0, 10)]
-        results[name] = encoder.state_dict() | {f"loss.{part}": value for part, value in losses.state_dict().items()}
-    assert int(results["cut"]["loss.terms.nt_xent.queue.filled"]) == 20
-    for name, weight in results["whole"].items():
-        assert torch.equal(weight, results["cut"][name]), name
-
-
 # ---- a share of the initial weights in what is scored and saved -----------------------------------------------------
-
-MIXED = replan(PLAN, start_share=0.3)
 
 
 def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, tmp_path):
@@ -370,18 +259,3 @@ def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, t
     assert torch.equal(copies(encoder.trainable())[name], seen[-1][name])
     assert torch.equal(seen[0][name], start[name])
     assert torch.equal(copies(encoder.trainable())[name], copies(without_dev.trainable())[name])
-
-
-def test_a_stopped_run_takes_up_its_share(bert, tmp_path):
-    whole, _, _ = run(bert, tmp_path / "whole", MIXED)
-    encoder, losses, table = make_problem(bert)
-    with pytest.raises(Interrupted):
-        train(encoder, losses, table, MIXED, dev=None, folder=RunFolder(tmp_path / "cut"), observer=Stop())
-    again, _, recorder = run(bert, tmp_path / "cut", MIXED)
-    assert recorder.starts == [(5, 10)]
-    (name,) = copies(whole.trainable())
-    assert torch.equal(copies(again.trainable())[name], copies(whole.trainable())[name])
-    ended, _, _ = run(bert, tmp_path / "cut", MIXED)
-    assert torch.equal(copies(ended.trainable())[name], copies(whole.trainable())[name]), (
-        "running an ended training again changed its weights"
-    )

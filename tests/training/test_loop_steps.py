@@ -10,7 +10,6 @@ import torch
 
 from cse.errors import CseError
 from cse.losses.shared import Batch
-from cse.training import loop
 from cse.training.batches import Batches, RowOrder
 from cse.training.losses import Losses
 from cse.training.state import RunFolder
@@ -27,13 +26,11 @@ class Spy(Losses):
     def __init__(self, encoder, broken_from: int = 1000) -> None:
         super().__init__(losses_of(encoder).terms)
         self.batches: list[Batch] = []
-        self.modes: set[bool] = set()
         self.bf16: set[bool] = set()
         self.broken_from = broken_from
 
     def forward(self, batch):
         self.batches.append(batch)
-        self.modes.add(self.training)
         self.bf16.add(torch.is_autocast_enabled("cpu"))
         terms = super().forward(batch)
         return terms | {"loss": terms["loss"] * float("nan")} if batch.step >= self.broken_from else terms
@@ -65,21 +62,6 @@ def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
     last = recorder.records[-1]
     assert (last.step, last.steps) == (steps, steps)
     assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
-
-
-def test_a_run_trains_with_dropout_and_ends_without(bert, tmp_path):
-    encoder, losses, table = make_problem(bert, rows=ROWS)
-    encoder.eval()
-    losses.eval()
-    found = []
-
-    class Look(Recorder):
-        def step(self, record):
-            found.append({module.training for part in (encoder, losses) for module in part.modules()})
-
-    train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Look())
-    assert found == [{True}, {True}]
-    assert {module.training for module in encoder.modules()} == {False}
 
 
 def test_records_tell_learning_rate_and_speed(bert, tmp_path):
@@ -121,22 +103,3 @@ def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
         )
     assert [step for step, _, _ in recorder.scores if step >= 4] == []
     assert recorder.closed == 1
-
-
-def test_every_gradient_is_clipped(bert, tmp_path, monkeypatch):
-    encoder, _, table = make_problem(bert, rows=ROWS, dropout=0.0)
-    norms = []
-
-    class Look(Spy):
-        def after_update(self, batch):
-            norms.append(encoder.prompt.table.grad.norm().item())
-
-    monkeypatch.setattr(loop, "CLIP_NORM", 0.01)
-    train(encoder, Look(encoder), table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-    assert norms == pytest.approx([0.01] * STEPS, rel=1e-3)
-
-
-def test_the_last_step_of_a_short_run_has_the_full_rate():
-    assert new_plan(learning_rate=1.0, batch_size=2).factor(0, 1) == 1.0
-    plan = new_plan(learning_rate=1.0, batch_size=2, warmup_share=0.75)
-    assert [plan.factor(step, 4) for step in (2, 3)] == [1.0, 1.0]

@@ -8,8 +8,9 @@ import pytest
 
 from cse.errors import CseError
 from cse.losses.group import PeerLost
+from cse.storage import filesystem
 from cse.training import workers as module
-from cse.training.workers import GROUP, LOST, Relay, followed, in_line, told
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
 from tests.training.helpers import Recorder
 
 
@@ -97,3 +98,13 @@ def test_a_lost_peer_is_another_workers_error_or_none():
     with pytest.raises(PeerLost), told(relay.fail, rank=0):
         raise PeerLost("Connection closed by peer")
     assert relay.failed() is None
+
+
+def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
+    url = f"memory://{tmp_path.name}/run"
+    store, path = filesystem(url)
+    store.pipe_file(f"{path}/state.pt", b"state")
+    remove_run(store, path, url)
+    assert not store.exists(path) and capsys.readouterr().err == ""
+    remove_run(store, path, url)  # gone: the file system raises
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")

@@ -11,8 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import slices_of
+from cse.settings.train import AugmentSettings
 from tests.parts import PLAIN, Cut
 from tests.training.helpers import encode_batch
 from tests.training.systems import CPU, SYSTEMS, make_system
@@ -70,15 +69,6 @@ def test_augmented_copies_and_bf16(folder):
         step(make_system("d2cse", folder, dropout=0.1), cut, bf16=True) for cut in (Cut(4, None), Cut(1, 5))
     )
     assert_same(direct, cached, 5e-3)  # states and their gradients are rounded to 8 bits, in another order
-
-
-@pytest.mark.parametrize("cut", [Cut(1, 7), Cut(6, 20), Cut(1, 1)])
-def test_slices_of_any_size(folder, cut):
-    slices = slices_of(TrainSettings(**cut._asdict()), 2 * len(ROWS), 1)
-    assert_same(
-        step(make_system("masked_lm", folder, dropout=0.1), Cut(slices, None)),
-        step(make_system("masked_lm", folder, dropout=0.1), cut),
-    )
 
 
 def test_what_is_kept_does_not_grow_with_the_layers(folder):

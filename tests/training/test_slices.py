@@ -7,9 +7,13 @@ unequal numbers of rows, and of other lengths, so that whatever a term averages 
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
 import pytest
 
+from cse.settings.train import TrainSettings
+from cse.training.batch import cheapest_cuts, slices_of
 from tests.parts import Cut
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
@@ -36,3 +40,36 @@ def test_slices_are_not_part_of_the_objective(folders, name, family):
 def test_a_saved_state_holds_only_what_does_not_follow_from_the_data(folders, name, kept):
     _, losses, _ = make_system(name, folders["bert"], dropout=0.0)
     assert bool(losses.memory()) is kept
+
+
+# ---- slices that cost least: padded tokens plus a fixed cost per slice ----------------------------------------------
+
+
+LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
+
+
+def price(cuts, cost):
+    parts = np.split(LENGTHS, list(cuts))
+    return sum(len(part) * part[-1] + cost for part in parts)
+
+
+@pytest.mark.parametrize("cost", [0.0, 2.5, 7.0, 20.0, 80.0, 1000.0])
+def test_no_other_way_to_cut_costs_less(cost):
+    found = cheapest_cuts(LENGTHS, cost)
+    ways = [way for count in range(len(LENGTHS)) for way in combinations(range(1, len(LENGTHS)), count)]
+    assert price(found, cost) == pytest.approx(min(price(way, cost) for way in ways))
+    assert found == sorted(set(found))
+
+
+@pytest.mark.parametrize(
+    ("cut", "sentences", "workers", "slices"),
+    [
+        (Cut(None, None), 100, 1, None),  # as many as cost least
+        (Cut(None, None), 100, 3, 6),  # equal shares for the workers
+        (Cut(None, 30), 100, 1, 4),  # no more than fit
+        (Cut(None, 30), 100, 3, 6),
+        (Cut(5, None), 100, 2, 6),
+    ],
+)
+def test_number_of_slices(cut, sentences, workers, slices):
+    assert slices_of(TrainSettings(**cut._asdict()), sentences, workers) == slices

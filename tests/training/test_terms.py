@@ -19,18 +19,16 @@ from cse.losses.masked_lm import MaskedLm, mask_tokens
 from cse.losses.mutual_information import MutualInformation
 from cse.losses.nli_softmax import NliSoftmax
 from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.training.losses import Losses, bare_teacher
 from cse.training.state import RunFolder
 from tests.model import reference
-from tests.parts import Cut, embed, new_plan, new_prompt, replan, sentence_encoder, train
+from tests.parts import Cut, backbone_of, embed, new_plan, prompted, replan, slopes, train
 from tests.training.helpers import (
     Fours,
     Recorder,
-    contrast,
     copies,
     embed_rows,
     make_table,
@@ -42,13 +40,15 @@ from tests.training.systems import swap_some
 
 PLAN = new_plan(learning_rate=0.02, batch_size=8, cut=Cut(3, None), seed=5)
 ROWS = np.array([3, 17, 0, 9, 31])
-LAYERS, HEADS, WIDTH, LENGTH = 3, 4, 32, 4
+LAYERS, WIDTH, LENGTH = 3, 32, 4
 
 
-def make_encoder(backbone, *, prompt=True, dropout=0.0, pooler="cls", trained="prompts", **options) -> SentenceEncoder:
-    torch.manual_seed(3)
-    made = new_prompt("key_value", backbone, length=LENGTH, dropout=dropout, init_std=0.5) if prompt else None
-    return sentence_encoder(backbone, made, pooler=pooler, trained=trained, **options)
+def make_encoder(backbone, *, prompt=True, **options) -> SentenceEncoder:
+    return prompted(backbone, "key_value" if prompt else None, LENGTH, init_std=0.5, **options)
+
+
+def ids_of(column, row: int) -> torch.Tensor:
+    return torch.from_numpy(column.row(row).astype(np.int64))[None]
 
 
 def in_float64(encoder, batch):
@@ -64,22 +64,6 @@ def fit(encoder, losses, table, folder, **changes):
 
 
 # ---- numpy reference ----------------------------------------------------------------------------------------------
-
-
-def weights_of(backbone) -> dict[str, np.ndarray]:
-    return {name: value.double().numpy() for name, value in backbone.model.state_dict().items()}
-
-
-def reference_states(backbone, ids, mask, prefix=None, shift=0, first=None):
-    """States of all layers; ``first`` takes the place of the first token behind the embedding LayerNorm."""
-    w, eps = weights_of(backbone), backbone.model.config.layer_norm_eps
-    (x,) = reference.hidden_states(
-        w, ids, mask, layers=0, heads=HEADS, prefix=None, shift=shift, family=backbone.family.name,
-        pad_id=backbone.pad_id, eps=eps,
-    )  # fmt: skip
-    if first is not None:
-        x = np.concatenate([first[:, None], x[:, 1:]], axis=1)
-    return reference.run_layers(x, mask, w, layers=LAYERS, heads=HEADS, prefix=prefix, eps=eps)
 
 
 def prefix_of(encoder):
@@ -124,8 +108,8 @@ def expected_detection(encoder, term, batch, h, *, prefix, shift, normalize, bod
             ids, corrupted = (np.pad(each, missing, constant_values=pad_id) for each in (ids, corrupted))
             mask = np.pad(mask, missing)
         first = None if h is None else h[piece.places.numpy()]
-        last = reference_states(body or encoder.backbone, corrupted, mask, prefix, shift, first)[-1]
-        logits = last @ head["weight"].T + head["bias"]
+        read, how = body or encoder.backbone, {"prefix": prefix, "shift": shift, "first": first}
+        logits = reference.states_of(read, corrupted, mask, **how)[-1] @ head["weight"].T + head["bias"]
         labels = ((corrupted != ids) & (mask == 1)).astype(int)
         assert 0 < labels.sum() < mask.sum()
         losses = -np.take_along_axis(log_softmax(logits, axis=-1), labels[..., None], axis=-1)[..., 0]
@@ -141,7 +125,8 @@ def expected_embeddings(encoder, batch):
     h = np.zeros((len(batch.projected_XD), WIDTH))
     for piece in batch.slices:
         ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
-        h[piece.places.numpy()] = reference_states(encoder.backbone, ids, mask, prefix_of(encoder), LENGTH)[-1][:, 0]
+        states = reference.states_of(encoder.backbone, ids, mask, prefix=prefix_of(encoder), shift=LENGTH)
+        h[piece.places.numpy()] = states[-1][:, 0]
     if encoder.read_out.projector == "batch_norm":
         return batch_norm_projector(h, encoder.mlp.state_dict())
     dense = {name: value.double().numpy() for name, value in encoder.mlp.state_dict().items()}
@@ -149,12 +134,25 @@ def expected_embeddings(encoder, batch):
 
 
 @pytest.mark.parametrize(
-    ("projector", "normalize"), [("tanh", "positions"), ("tanh", "tokens"), ("tanh", "sum"), ("batch_norm", "tokens")]
+    ("projector", "normalize", "options"),
+    [
+        ("tanh", "positions", {}),
+        ("tanh", "tokens", {}),
+        ("tanh", "sum", {}),
+        ("batch_norm", "tokens", {}),
+        ("tanh", "positions", {"condition": False}),
+        ("tanh", "positions", {"discriminator": "frozen"}),
+        ("tanh", "positions", {"discriminator": "copy"}),
+    ],
 )
-def test_detection_equals_numpy(backbone, projector, normalize):
-    """D2CSE: the same prompts in both passes, the projected embedding in the place of ``[CLS]``."""
+def test_detection_equals_numpy(backbone, projector, normalize, options):
+    """D2CSE: the same prompts in both passes, the projected embedding in place of ``[CLS]``; DiffCSE: no prompts."""
     encoder = make_encoder(backbone, mlp="train_only", projector=projector).eval()
-    term = detector(encoder, normalize=normalize)
+    term = detector(encoder, normalize=normalize, **options)
+    if term.copy is not None:
+        with torch.no_grad():  # a copy that has moved on
+            for weight in term.copy.parameters():
+                weight.mul_(1.1)
     tolerance = 1e-4
     if projector == "tanh":  # batch norm runs in float32
         encoder.double(), term.double()
@@ -164,27 +162,14 @@ def test_detection_equals_numpy(backbone, projector, normalize):
         found = term(batch).item()
     h = expected_embeddings(encoder, batch)
     np.testing.assert_allclose(batch.projected_XD.numpy(), h, atol=tolerance)
-    expected = expected_detection(encoder, term, batch, h, prefix=prefix_of(encoder), shift=LENGTH, normalize=normalize)
+    shared = "discriminator" not in options
+    expected = expected_detection(
+        encoder, term, batch, h if options.get("condition", True) else None, normalize=normalize, body=term.copy,
+        prefix=prefix_of(encoder) if shared else None, shift=LENGTH if shared else 0,
+    )  # fmt: skip
     assert found == pytest.approx(expected, rel=tolerance)
     assert any((piece.mask_BL == 0).any() for piece in batch.slices)
     assert len(batch.slices) == 3
-
-
-@pytest.mark.parametrize("discriminator", ["frozen", "copy"])
-def test_detection_without_prompts_equals_numpy(backbone, discriminator):
-    encoder = make_encoder(backbone).double().eval()
-    term = detector(encoder, discriminator=discriminator).double()
-    if term.copy is not None:
-        with torch.no_grad():  # a copy that has moved on
-            for weight in term.copy.parameters():
-                weight.mul_(1.1)
-    with torch.no_grad():
-        batch = in_float64(encoder, embed_rows(encoder, make_table(backbone), ROWS, PLAN))
-        found = term(batch).item()
-    expected = expected_detection(
-        encoder, term, batch, batch.projected_XD.numpy(), prefix=None, shift=0, normalize="positions", body=term.copy
-    )
-    assert found == pytest.approx(expected, rel=1e-9)
 
 
 def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
@@ -200,57 +185,10 @@ def test_gradient_reaches_the_prompts_through_the_embedding_too(backbone):
 
     (gradient,) = torch.autograd.grad(value(), prompt)
     (second_pass,) = torch.autograd.grad(value(detached=True), prompt)
-    entries = [(0, 0), (1, 40), (2, 77), (3, 191), tuple(divmod(int(gradient.abs().argmax()), prompt.shape[1]))]
-    for entry in entries:
-        values = []
-        for step in (1e-5, -1e-5):
-            with torch.no_grad():
-                prompt[entry] += step
-                values.append(value().item())
-                prompt[entry] -= step
-        assert gradient[entry].item() == pytest.approx((values[0] - values[1]) / 2e-5, rel=1e-4, abs=1e-8)
+    found, expected = slopes(value, prompt, 1e-4)
+    assert found == pytest.approx(expected, rel=1e-5)
     assert (gradient - second_pass).norm() > 0.05 * gradient.norm()
     assert second_pass.norm() > 0
-
-
-@pytest.mark.parametrize("discriminator", ["shared", "frozen", "copy"])
-@pytest.mark.parametrize("condition", [True, False])
-def test_what_detection_trains(bert, discriminator, condition):
-    encoder = make_encoder(bert).train()
-    term = detector(encoder, discriminator=discriminator, condition=condition, copy_learning_rate=7e-6)
-    losses = Losses({"replaced_tokens": term})
-    batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
-    batch.projected_XD.retain_grad()
-    losses(batch)["loss"].backward()
-    assert (batch.projected_XD.grad is not None) == condition
-    assert (encoder.prompt.table.grad is not None) == (condition or discriminator == "shared")
-    assert term.head.weight.grad.abs().sum() > 0
-    assert all(weight.grad is None for weight in encoder.backbone.parameters())
-    head = {"loss.terms.replaced_tokens.head.weight", "loss.terms.replaced_tokens.head.bias"}
-    copied = {name: weight for name, weight in losses.trainable().items() if name not in head}
-    assert set(losses.trainable()) - set(copied) == head
-    if discriminator == "copy":
-        assert len(copied) == len(list(bert.parameters()))
-        blocks = [weight for name, weight in copied.items() if ".encoder." in name]
-        assert len(blocks) > 40
-        assert all(weight.grad is not None for weight in blocks)
-        assert losses.rates() == dict.fromkeys(copied, 7e-6)
-    else:
-        assert not copied
-        assert losses.rates() == {}
-
-
-def test_detection_without_condition_reads_the_ordinary_first_token(bert):
-    encoder = make_encoder(bert).double().eval()
-    term = detector(encoder, condition=False).double()
-    with torch.no_grad():
-        batch = in_float64(encoder, embed_rows(encoder, make_table(bert), ROWS, PLAN))
-        found = term(batch).item()
-        other = term(replace(batch, projected_XD=torch.randn_like(batch.projected_XD))).item()
-    expected = expected_detection(
-        encoder, term, batch, None, prefix=prefix_of(encoder), shift=LENGTH, normalize="positions"
-    )
-    assert found == other == pytest.approx(expected, rel=1e-9)
 
 
 def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert):
@@ -272,7 +210,7 @@ def test_both_passes_share_a_draw_of_prompt_dropout_unless_asked_otherwise(bert)
 
 @pytest.fixture
 def with_head(folders, family):
-    return load_backbone(find_backbone(str(folders[family])))
+    return backbone_of(folders[family])
 
 
 def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> MaskedLm:
@@ -289,6 +227,7 @@ def test_masked_lm_equals_transformers(with_head, folders, family):
     with torch.no_grad():
         batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
         found = term(batch).item()
+    assert term.weight(100, 0.2) == pytest.approx(0.19), "a source's own weight decays too"
     (piece,) = batch.slices
     rows = piece.rows
     masked, chosen = mask_tokens(
@@ -308,60 +247,14 @@ def test_masked_lm_equals_transformers(with_head, folders, family):
         assert term(sliced).item() == pytest.approx(expected, rel=1e-5)
 
 
-def test_weight_of_masked_lm_sinks_by_a_real_exponent(with_head):
-    term = masked_lm_term(make_encoder(with_head))
-    assert [term.weight(step) for step in (0, 37, 100, 250)] == pytest.approx(
-        [0.1, 0.1 * 0.95**0.37, 0.095, 0.1 * 0.95**2.5], rel=1e-12
-    )
-    assert [term.weight(step, 0.2) for step in (0, 100)] == pytest.approx([0.2, 0.19]), "a source's own decays too"
-    encoder = term.encoder.eval()
-    losses = Losses({"nt_xent": contrast(encoder), "masked_lm": term})
-    with torch.no_grad():
-        batch = replace(embed_rows(encoder, make_table(with_head), ROWS, PLAN), step=37)
-        values = losses(batch)
-    expected = values["nt_xent"] + 0.1 * 0.95**0.37 * values["masked_lm"]
-    assert values["loss"].item() == pytest.approx(expected.item(), rel=1e-6)
-
-
-def test_masked_lm_reads_behind_the_same_prompt_draw(with_head, monkeypatch):
-    encoder = make_encoder(with_head, dropout=0.5).train()
-    batch = embed_rows(encoder, make_table(with_head), ROWS, PLAN)
-    seen, states = [], encoder.states
-
-    def spy(ids, mask, prefix, *rest):
-        seen.append(prefix)
-        return states(ids, mask, prefix, *rest)
-
-    monkeypatch.setattr(encoder, "states", spy)
-    masked_lm_term(encoder)(batch)
-    assert len(seen) == 3
-    assert all(prefix is piece.prefix() for prefix, piece in zip(seen, batch.slices, strict=True))
-    assert seen[0][0][0].shape[0] == len(batch.slices[0].places), "drawn for each row"
-
-
-def test_the_head_is_frozen_or_a_copy_is_trained(with_head, tmp_path):
-    table = make_table(with_head)
-    for trained in (False, True):
-        encoder = make_encoder(with_head)
-        term = masked_lm_term(encoder, weight=1.0, train_head=trained)
-        losses = Losses({"nt_xent": contrast(encoder), "masked_lm": term})
-        before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
-        prompts = encoder.prompt.table.detach().clone()
-        fit(encoder, losses, table, tmp_path / str(trained))
-        assert not torch.equal(prompts, encoder.prompt.table)
-        assert all(torch.equal(before[name], weight) for name, weight in with_head.state_dict().items())
-        moved = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
-        names = {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
-        assert moved == (names if trained else set())
-        assert len(losses.trainable()) == len(moved)
-
-
-def test_masked_lm_of_a_batch_without_chosen_tokens_is_zero(with_head):
-    encoder = make_encoder(with_head).train()
-    value = masked_lm_term(encoder, share=0.0)(embed_rows(encoder, make_table(with_head), ROWS, PLAN))
-    value.backward()
-    assert value.item() == 0
-    assert not encoder.prompt.table.grad.any()
+def test_a_copy_of_the_head_is_trained(with_head, tmp_path):
+    encoder = make_encoder(with_head)
+    term = masked_lm_term(encoder, weight=1.0, train_head=True)
+    before, head = copies(with_head.state_dict()), copies(term.head.state_dict())
+    fit(encoder, Losses({"masked_lm": term}), make_table(with_head), tmp_path)
+    assert all(torch.equal(before[name], weight) for name, weight in with_head.state_dict().items())
+    moved = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
+    assert moved == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
 
 
 # ---- Contrastive Tension ------------------------------------------------------------------------------------------
@@ -378,36 +271,16 @@ def test_contrastive_tension_equals_dot_products_by_hand(bert):
     with torch.no_grad():
         for weight in term.second.parameters():
             weight.add_(0.01 * torch.randn_like(weight))
-        batch = embed_rows(encoder, one_view(bert), np.arange(10), PLAN)
-        found = term(batch).item()
-        table, losses = one_view(bert).columns[0], []
+        rows = make_table(bert, 40, "sentences")  # the second copy is for other terms
+        found = term(embed_rows(encoder, rows, np.arange(10), PLAN)).item()
+        assert term(embed_rows(encoder, rows, np.arange(3), PLAN)).item() == 0, "no whole group"
+        table, losses = rows.columns[0], []
         for anchor in (0, 4):
             for row in range(anchor, anchor + 4):
-                ids = [
-                    torch.from_numpy(table.ids[table.starts[i] : table.starts[i + 1]].astype(np.int64))[None]
-                    for i in (anchor, row)
-                ]
-                first, second = (
-                    embed(model, x, torch.ones_like(x))[0]
-                    for model, x in zip((encoder, term.second.eval()), ids, strict=True)
-                )
+                read = (encoder, ids_of(table, anchor)), (term.second.eval(), ids_of(table, row))
+                first, second = (embed(model, ids, torch.ones_like(ids))[0] for model, ids in read)
                 losses.append(-F.logsigmoid((1 if row == anchor else -1) * (first @ second)).item())
     assert found == pytest.approx(np.mean(losses), rel=1e-5)
-
-
-@pytest.mark.parametrize("rows", [3, 8])
-def test_contrastive_tension_stands_beside_a_term_that_compares_copies(bert, rows):
-    encoder = make_encoder(bert, prompt=False, pooler="mean", trained="full", mlp="train_only", projector="batch_norm")
-    term = ContrastiveTension(encoder, Fours(weight=1.0))
-    for model in (encoder, term.second):
-        model.eval()
-    with torch.no_grad():
-        values = [
-            term(embed_rows(encoder, make_table(bert, 40, view), np.arange(rows), replan(PLAN, cut=Cut(groups, None))))
-            for view, groups in (("sentences", 1), ("sentences", 4), ("triplets", 2))
-        ]
-    assert values[0].item() == pytest.approx(values[1].item(), rel=1e-4)
-    assert all(torch.isfinite(value) for value in values)
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -427,34 +300,33 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
 
 
 def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
-    """Teachers of other read-outs and prompts; lengths differ, so the batch is cut into several slices."""
-    torch.manual_seed(7)
-    prompted = sentence_encoder(bert, new_prompt("key_value", bert, length=3, init_std=0.5), pooler="mean")
-    teachers = [prompted, make_encoder(bert, prompt=False, pooler="cls")]
+    """Over texts of other rows; teachers of other read-outs and prompts; the batch is cut into several slices."""
+    teachers = [prompted(bert, length=3, pooler="mean"), make_encoder(bert, prompt=False, pooler="cls")]
     encoder = make_encoder(bert, pooler="mean").eval()
     term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.2), teachers)
     with torch.no_grad():
-        batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
+        batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
         found = term(batch).item()
-    assert len(batch.slices) > 1
+    texts = len(batch.projected_XD)
+    assert len(batch.slices) > 1 and texts == 3 * len(ROWS)
 
     def cosines(vectors: np.ndarray) -> np.ndarray:
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         return unit @ unit.T
 
     def read(teacher) -> np.ndarray:
-        vectors = np.zeros((5, WIDTH))
+        vectors = np.zeros((texts, WIDTH))
         for piece in batch.slices:
             vectors[piece.places.numpy()] = embed(teacher.eval(), piece.ids_BL, piece.mask_BL).detach().numpy()
         return vectors
 
     target = np.mean([cosines(read(teacher)) for teacher in teachers], axis=0)
     divergence = 0.0
-    for i in range(5):
-        others = [j for j in range(5) if j != i]
+    for i in range(texts):
+        others = [j for j in range(texts) if j % 5 != i % 5]
         p, q = (np.exp(each[i, others] / 0.2) for each in (target, cosines(batch.projected_XD.numpy())))
         p, q = p / p.sum(), q / q.sum()
-        divergence += (p * np.log(p / q)).sum() / 5
+        divergence += (p * np.log(p / q)).sum() / texts
     assert found == pytest.approx(divergence, rel=1e-4)
     assert divergence > 1e-3
 
@@ -481,8 +353,8 @@ def test_self_guided_equals_numpy(backbone):
     for piece in batch.slices:
         ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
         places = piece.places.numpy()
-        anchors[places] = reference_states(backbone, ids, mask)[-1][:, 0]
-        for number, state in enumerate(reference_states(term.clone, ids, mask)):
+        anchors[places] = reference.states_of(backbone, ids, mask)[-1][:, 0]
+        for number, state in enumerate(reference.states_of(term.clone, ids, mask)):
             layers[places, number] = (state * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
     scores = np.einsum("id,jkd->ijk", unit(anchors), unit(layers)) / 0.1
     losses = []
@@ -556,50 +428,6 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
         assert queue.follower[0].backbone is not encoder.backbone
 
 
-def test_the_queue_s_projector_is_the_trained_one_as_in_the_released_code(bert):
-    """The copy follows; what stands behind it is the projector as it is after the update."""
-    encoder = make_encoder(bert, mlp="train_only").eval()
-    queue = momentum_queue(encoder, size=5, momentum=0.5, projector="current")
-    queue.momentum = 1.0
-    before = copies(encoder.trainable())
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
-    table = make_table(bert)
-    queue.take_in(embed_rows(encoder, table, ROWS, PLAN))
-    assert queue.follower[0].mlp is encoder.mlp
-    assert not [name for name, _ in queue.named_buffers() if "mlp" in name]
-    with torch.no_grad():  # momentum 1: the copy stays at its start
-        for name, weight in encoder.trainable().items():
-            if not name.startswith("mlp."):
-                weight.copy_(before[name])
-        expected = embed_rows(encoder, table, ROWS, replan(PLAN, cut=Cut(1, None))).views[0]
-    torch.testing.assert_close(queue.negatives(), expected, atol=2e-5, rtol=0)
-
-
-def test_queued_negatives_enter_the_denominator_and_carry_no_gradient(bert, tmp_path):
-    encoder, table = make_encoder(bert, pooler="mean"), make_table(bert, 40, "sentences")
-    queue = momentum_queue(encoder, size=6, momentum=0.5)
-    losses = Losses({"nt_xent": contrast(encoder, queue=queue, temperature=0.1)})
-    batch = embed_rows(encoder.eval(), table, ROWS, PLAN)
-    with torch.no_grad():
-        losses.after_update(batch)
-    value = losses(batch)["nt_xent"]
-    first, second = (view.detach().double().numpy() for view in batch.views)
-    queue = queue.negatives().double().numpy()
-
-    def unit(x):
-        return x / np.linalg.norm(x, axis=1, keepdims=True)
-
-    scores = unit(first) @ unit(np.concatenate([second, queue])).T / 0.1
-    assert value.item() == pytest.approx(-np.diag(log_softmax(scores, axis=1)).mean(), rel=1e-5)
-    value.backward()
-    assert encoder.prompt.table.grad.abs().sum() > 0
-    assert all(not buffer.requires_grad for buffer in losses.memory().values())
-    assert set(losses.memory()) >= {"terms.nt_xent.queue.vectors", "terms.nt_xent.queue.filled"}
-    assert losses.trainable() == {}
-
-
 def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
     """All anchors are normalised together, whatever the slices."""
     encoder = make_encoder(bert, mlp="train_only", projector="batch_norm").eval()
@@ -622,7 +450,7 @@ def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
         found = MutualInformation(encoder, of.MutualInformationSettings())(batch).item()
         column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
-            ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))[None]
+            ids = ids_of(column, row)
             made = encoder.pooled(ids, torch.ones_like(ids), encoder.constants())
             sentences.append(made.pooled_BD[0])
             tokens.append(made.local_BLD[0])
@@ -645,11 +473,8 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
         found = term(batch).item()
         losses = []
         for row in ROWS:
-            views = []
-            for column in table.columns:
-                ids = torch.from_numpy(column.ids[column.starts[row] : column.starts[row + 1]].astype(np.int64))
-                views.append(embed(encoder, ids[None], torch.ones_like(ids[None]))[0].double().numpy())
-            u, v = views
+            both = [ids_of(column, row) for column in table.columns]
+            u, v = (embed(encoder, ids, torch.ones_like(ids))[0].double().numpy() for ids in both)
             w, b = (value.detach().double().numpy() for value in term.classify.parameters())
             losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])
     assert batch.labels_B.tolist() == labels[ROWS].tolist()
