@@ -57,18 +57,6 @@ def adapted(ladder: Ladder, chosen: Tried, **facts) -> Adapted:
     return Adapted(folder=Path("out"), ladder=ladder, chosen=chosen, seconds=60, **(nothing | facts))
 
 
-def test_where_a_regression_on_the_bare_vectors_is_as_good_it_says_so():
-    bare_is_enough = said(one("kNN", 1.0, 3), one("class mean", -3.0, -9), one("probe", -2, -4))
-    assert not any("enough" in line for line in bare_is_enough), "kNN 51 is above the bare probe's 50"
-    (line,) = (
-        line for line in said(one("kNN", 0.0, 1e-9), one("MAP", 20, 9), one("probe", -2, -4)) if "enough" in line
-    )
-    assert line == (
-        "note: a logistic regression on the bare vectors labels 50.00 % of intents right, the adapted vectors "
-        "at best 50.00 %: to classify, the bare backbone is enough"
-    )
-
-
 @pytest.mark.parametrize(
     ("own", "first"),
     [
@@ -208,6 +196,15 @@ def test_a_search_is_told_by_vectors_words_and_both():
     assert "tried, with the score on judged queries that chose:" in searched(7.0, dev=50.0)
 
 
+def test_where_nothing_is_judged_the_bare_backbone_ships_and_it_says_how_to_get_more():
+    lines = summary(adapted(made := ladder(backbone=None), made.tried[BARE], main=None, kind=DOCUMENTS, model=BARE))
+    first, *_, shipped, _ = lines.splitlines()
+    assert (
+        first.startswith("The bare backbone ships: no judged query says what finds more") and "--dev-queries" in first
+    )
+    assert shipped == "in the bundle: the bare backbone" and "note" not in lines and "unchanged" not in lines
+
+
 def test_queries_that_find_no_more_are_left_out():
     lines = searched(-0.2, model=BARE)
     assert "in the bundle: the bare backbone, since adapted queries found no more" in lines
@@ -249,4 +246,6 @@ def test_the_model_of_the_best_seed_is_the_one_to_ship():
     assert rung.best == "prompts-43"
     assert ladder(head=80.0, prompts=(60.0, 71.5)).dev_of("prompts-42") == 60.0, "a model's own score, no other's"
     assert str(rung) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
+    rung.accuracies += [80.0, 81.0, 82.0]
+    assert str(rung) == "prompts: dev 67.67, accuracy 81.00, mean of 3 seeds, 9 s"
     assert str(ladder(head=None).tried[HEAD]) == "a head on the bare backbone: no dev score, 3 s"
