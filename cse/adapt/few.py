@@ -15,6 +15,7 @@ import numpy as np
 
 from cse.adapt.look import Found
 from cse.adapt.models import say
+from cse.data.clean import text_key
 from cse.data.prepare import own_tasks
 from cse.data.tasks.kinds import LabelledTexts, of_kind
 from cse.errors import CseError
@@ -24,9 +25,6 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.load import settings_with
 from cse.stages.export import export_stage, names_in
-
-_TO_KNOW = 100  # texts, of which the interval is 10 points to each side at most
-_HALVES = 4  # times as many texts halve an interval
 
 
 def classify_few(settings: Settings, found: Found, labelled: LabelledTexts, out: Path, label_names: Path | None) -> str:
@@ -38,10 +36,15 @@ def classify_few(settings: Settings, found: Found, labelled: LabelledTexts, out:
     labels = sorted({*labelled.reference_label, *(label for _, label in labelled.names)})
     own = names_in(label_names, labels)
     others = [one for one in labelled.names if one[1] not in {label for _, label in own}]
-    labelled = replace(labelled, names=[*own, *others])
+    names = [*zip(*names_of(labels, [*own, *others]), strict=True)]  # of labels too whose texts are all measured
+    measured = of_kind(own_tasks(data) if labelled.reference else [], LabelledTexts)
+    seen = {text_key(text) for task in measured for text in task.test}
+    rows = [*zip(labelled.reference, labelled.reference_label, strict=True)]
+    texts, known = ([row[side] for row in rows if text_key(row[0]) not in seen] for side in (0, 1))
+    labelled = replace(labelled, reference=texts, reference_label=known, names=names)
     plain = settings_with(settings, {"export.precision": "fp32"})  # so few texts judge no other
     export_stage(plain, model=settings.backbone, prepared=None, metrics=(), bundle=bundle, labelled=labelled)
-    encoder, measured = OnnxEncoder(bundle), of_kind(own_tasks(data) if labelled.reference else [], LabelledTexts)
+    encoder = OnnxEncoder(bundle)
     assert encoder.classifier is not None  # noqa: S101 - it was made above
     lines = [*_known(encoder, encoder.classifier, labelled, measured)]
     lines.append(f"in the bundle: the bare backbone, and a classifier of {len(labels):,} labels")
@@ -62,9 +65,8 @@ def _known(
         yield f"{task.name} accuracy {share(sum(right), len(right))}: of {len(right):,} test texts"
     if not counts:
         yield (
-            "No text has a label, so nothing is known of how often names alone are right: "
-            f"{_TO_KNOW} labelled texts would tell it to {98 / _TO_KNOW**0.5:.0f} points. Probabilities are not "
-            "calibrated, and no text is told as unknown."
+            "No text has a label, so nothing is known of how often names alone are right: 100 labelled texts would "
+            "tell it to 10 points. Probabilities are not calibrated, and no text is told as unknown."
         )
         yield "to know more, and to gain more: one to three texts of each label, with --labels"
         return
@@ -88,7 +90,7 @@ def _known(
         )
         left = f", {alone:,} labels none" if alone else ""
         yield f"  each time its label has one text fewer than in the bundle{left}: expect more than this"
-    yield f"to know more: {_HALVES * facts.rows:,} texts halve the interval; from 4 of a label on, models are trained"
+    yield f"to know more: {4 * facts.rows:,} texts halve the interval; from 4 of a label on, models are trained"
 
 
 def share(right: int, count: int) -> str:

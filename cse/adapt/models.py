@@ -255,14 +255,8 @@ class Models:
     def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
         """Make the models of some rungs again, with other rows: those too that chose them; return these."""
         folder = self.folder / ALL_ROWS
-        again = replace(
-            self,
-            settings=settings_with(self.settings, values),
-            folder=folder,
-            ledger=Ledger(folder / "ledger"),
-            ladder=Ladder(),
-            made={},
-        )
+        rows = settings_with(self.settings, values)
+        again = replace(self, settings=rows, folder=folder, ledger=Ledger(folder / "ledger"), ladder=Ladder(), made={})
         again.prepare()
         for system in systems:
             for name in self.ladder.tried[system].models:

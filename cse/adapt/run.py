@@ -20,19 +20,7 @@ from pydantic import TypeAdapter
 from cse.adapt.clock import TooShortError, TrainingPlan, Workload, make_plan
 from cse.adapt.documents import JUDGED, Judged, index_documents
 from cse.adapt.few import classify_few
-from cse.adapt.ladder import (
-    BARE,
-    CLASSIFY,
-    DOCUMENTS,
-    FEW_ROWS,
-    HEAD,
-    LABELS,
-    QUERY_MAP,
-    RUNGS,
-    Ladder,
-    Tried,
-    rungs_of,
-)
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, HEAD, LABELS, QUERY_MAP, RUNGS, Ladder, Tried, rungs_of
 from cse.adapt.look import Found
 from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, RATE, Models, say
 from cse.errors import CseError, Interrupted
@@ -76,7 +64,6 @@ class Adapted:
     stopped: bool = False  # by the user, before the ladder's end
     measure: str = ""  # that chose
     dev: float | None = None  # of the model in the bundle; None: nothing was held out, or it was trained on that too
-    classifies: bool = False
     indexed: str = ""  # what came of the documents' index, in words
 
 
@@ -179,7 +166,6 @@ def adapt(
         stopped=ended == STOPPED,
         dev=final.ladder.dev_of(model),
         measure=models.chooses_by or "Spearman",
-        classifies=use == CLASSIFY,
         indexed=indexed,
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cse.adapt.ladder import BARE, DOCUMENTS, Ladder
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, LABELS, Ladder
 from cse.adapt.run import Adapted
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY, LabelledTexts, Retrieval
@@ -43,7 +43,7 @@ def summary(adapted: Adapted) -> str:
         lines = [_UNTOLD if chosen.dev is None else "Judged queries chose; --task with others would measure it."]
     elif chosen.system == BARE:
         more, by = ("finds more than", "by the judged queries") if searched else ("beats", "on held-out rows")
-        lines = [f"Nothing that was tried {more} the bare backbone {by}: keep it."]
+        lines = [f"Nothing that was tried {more} the bare backbone {by}: keep it.", *_bare(adapted)]
     else:
         lines = [_verdict(won, adapted.main)]
     lines += [*_words(adapted)] if searched else []
@@ -77,11 +77,19 @@ def summary(adapted: Adapted) -> str:
         lines.append("note: stopped before the end; the same command goes on")
     lines += [adapted.indexed] if adapted.indexed else []
     minutes, bundle = adapted.seconds / 60, adapted.folder / "bundle"
-    classify = f"cse encode {bundle} texts.csv --classify --out labels.csv, or " if adapted.classifies else ""
-    lines.append(
-        f"{minutes:.0f} minutes; model {bundle}, report {adapted.folder / 'report'}; next: {classify}cse serve {bundle}"
+    after = (
+        f"cse encode {bundle} texts.csv --classify --out labels.csv, or " if adapted.kind in (LABELS, FEW_ROWS) else ""
     )
+    report = adapted.folder / "report"
+    lines.append(f"{minutes:.0f} minutes; model {bundle}, report {report}; next: {after}cse serve {bundle}")
     return "\n".join(lines)
+
+
+def _bare(adapted: Adapted) -> Iterator[str]:
+    """Yield a line that says what the bare backbone reaches by the main measure, where that was measured."""
+    for task, measure in [adapted.main] if adapted.main is not None else []:
+        for system in adapted.systems:
+            yield f"  {task} {measure}: {system.first.scores['tasks'][task]['values'][measure]:.2f}"
 
 
 def _words(adapted: Adapted) -> Iterator[str]:

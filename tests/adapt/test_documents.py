@@ -138,6 +138,7 @@ def test_without_judged_queries_nothing_is_claimed(cse, place):  # noqa: F811
 @pytest.mark.slow
 def test_half_of_the_judged_queries_choose_and_the_other_half_is_measured(cse, place):  # noqa: F811
     command = ("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--dev-queries", "my-search", *QUICK)
+    command = (*command, "-s", "train.dev_measure=nDCG@10")  # by vectors alone these queries gain
     done = cse(*command, "--out", "out", "--budget", "20m")
     assert done.code == 0, done.err
     assert "judged queries choose, and are trained on then" in done.err
@@ -232,6 +233,11 @@ def test_queries_of_other_documents_or_that_are_measured_are_refused(place):
 
 
 # ---- what is found -------------------------------------------------------------------------------------------------
+
+
+def test_judged_queries_choose_by_what_the_default_search_finds(place):
+    found = look([place / "my-search/corpus.jsonl"], judged=place / "my-search")
+    assert found.settings["train.dev_measure"] == "nDCG@10 with words"
 
 
 @pytest.mark.parametrize(("count", "most"), [(1400, 5), (3000, 2), (7000, 1), (20, 300)])

@@ -122,7 +122,8 @@ def test_what_was_tried_and_what_is_in_the_bundle_stand_below():
         "  prompts: dev 70.00, 3 s (chosen)",
         "  full fine-tuning: dev 60.00, 3 s",
         "in the bundle: prompts (prompts, dev 70.00)",
-        "1 minutes; model out/bundle, report out/report; next: cse serve out/bundle",
+        "1 minutes; model out/bundle, report out/report; next: cse encode out/bundle texts.csv --classify "
+        "--out labels.csv, or cse serve out/bundle",
     ]
 
 
@@ -145,8 +146,10 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
         in shipped
     )
     assert shipped[-2] == "note: stopped before the end; the same command goes on"
-    lines = summary(replace(fell, chosen=bare, won=[])).splitlines()
+    record = SimpleNamespace(scores={"tasks": {"intents": {"values": {"kNN": 91.0}}}})
+    lines = summary(replace(fell, chosen=bare, won=[], systems=[System(BARE, (record,))])).splitlines()
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
+    assert lines[1] == "  intents kNN: 91.00"
     assert "in the bundle: the bare backbone" in lines
 
 
