@@ -88,8 +88,8 @@ def summary(adapted: Adapted) -> str:
 def _bare(adapted: Adapted) -> Iterator[str]:
     """Yield a line that says what the bare backbone reaches by the main measure, where that was measured."""
     for task, measure in [adapted.main] if adapted.main is not None else []:
-        for system in adapted.systems:
-            yield f"  {task} {measure}: {system.first.scores['tasks'][task]['values'][measure]:.2f}"
+        for record in (system.first for system in adapted.systems if system.first.name == BARE):
+            yield f"  {task} {measure}: {record.scores['tasks'][task]['values'][measure]:.2f}"
 
 
 def _words(adapted: Adapted) -> Iterator[str]:

@@ -146,10 +146,11 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
         in shipped
     )
     assert shipped[-2] == "note: stopped before the end; the same command goes on"
-    record = SimpleNamespace(scores={"tasks": {"intents": {"values": {"kNN": 91.0}}}})
-    lines = summary(replace(fell, chosen=bare, won=[], systems=[System(BARE, (record,))])).splitlines()
+    scores = {"tasks": {"intents": {"values": {"kNN": 91.0}}}}
+    systems = [System(name, (SimpleNamespace(name=name, scores=scores),)) for name in (BARE, "full-42")]
+    lines = summary(replace(fell, chosen=bare, won=[], systems=systems)).splitlines()
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
-    assert lines[1] == "  intents kNN: 91.00"
+    assert lines[1:3] == ["  intents kNN: 91.00", "tried, with the score on held-out rows that chose:"]
     assert "in the bundle: the bare backbone" in lines
 
 
