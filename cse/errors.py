@@ -13,8 +13,9 @@ from itertools import islice
 from typing import Any
 
 _FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-# name of a draft, see cse.outputs
-_DRAFT = re.compile(r"(^|/)\.([^/]+)\.cse-(?:tmp|old)-\w+-\d+-\d+(?![^/])")
+# name of a draft next to an output, see ``cse.outputs``
+DRAFT = re.compile(r"\.(?P<of>[^/]+)\.cse-(?:tmp|old)-(?P<mark>(?P<host>\w+)-(?P<pid>\d+)-\d+)")
+_DRAFT_IN_PATH = re.compile(rf"(^|/){DRAFT.pattern}(?![^/])")
 # control characters, line and paragraph separators, bidirectional controls, lone surrogates
 _COMMANDS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -113,7 +114,7 @@ def full_disk_in(text: str) -> int | None:
 def describe_os_error(error: OSError) -> str:
     """Describe an operating system error for the user in one line."""
     place = error.filename2 or error.filename  # of a copy the target: what is read is seldom at fault
-    name = _DRAFT.sub(r"\1\2", os.fsdecode(place)) if isinstance(place, str | bytes | os.PathLike) else ""
+    name = _DRAFT_IN_PATH.sub(r"\1\g<of>", os.fsdecode(place)) if isinstance(place, str | bytes | os.PathLike) else ""
     where = f" {name}" if name else ""
     if error.errno in _FULL_DISK:
         return (

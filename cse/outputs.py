@@ -24,7 +24,7 @@ from typing import Any
 import psutil
 
 from cse.artifact import Kind, files_in, listed, read_object, sha256, write_sealed
-from cse.errors import CseError
+from cse.errors import DRAFT, CseError
 from cse.files import naming
 
 __all__ = [
@@ -36,7 +36,6 @@ _OLDER = ".cse.json"  # what was the manifest up to November 2026
 _REPOSITORY = (".git", ".dvc", ".hg", ".svn")
 _SHOWN = 3  # file names in a message
 _ELSEWHERE = "choose another folder"
-_DRAFT = re.compile(r"\..+\.cse-(old|tmp)-\w+-\d+-\d+")
 _numbers = itertools.count()
 _active: set[str] = set()
 _host = re.sub(r"[^A-Za-z0-9]", "_", socket.gethostname()) or "_"
@@ -62,7 +61,7 @@ def check_holder(out: Path, kind: Kind) -> None:
     """Refuse a folder for outputs side by side that holds anything else; call it before work starts."""
     place = check_place(out)
     for path in sorted(place.iterdir()) if place.is_dir() else ():
-        if not _DRAFT.fullmatch(path.name) and listed(path)[0] != kind:
+        if not DRAFT.fullmatch(path.name) and listed(path)[0] != kind:
             raise CseError(f"{out}: holds {_shown({path.name})}, which is no {kind} of cse; {_ELSEWHERE}, or move it")
 
 
@@ -156,10 +155,12 @@ def publish_file(path: Path) -> Iterator[Path]:
 def _beside(place: Path, shown: Path) -> Iterator[tuple[Path, Path, Path]]:
     """Yield a target and names next to it for a draft and the old output; clean up both afterwards."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    left = re.compile(rf"\.{re.escape(place.name)}\.cse-(?:old|tmp)-({_host}-(\d+)-\d+)")
     for name in os.listdir(place.parent):  # noqa: PTH208 - a bank's folder may hold thousands
-        if (found := left.fullmatch(name)) and not _at_work(found[1], int(found[2])):
-            _settle(place, found[1])  # of a killed writer
+        left = DRAFT.fullmatch(name)
+        if left is None or (left["of"], left["host"]) != (place.name, _host):
+            continue
+        if not _at_work(left["mark"], int(left["pid"])):  # of a killed writer
+            _settle(place, left["mark"])
     mark = f"{_host}-{os.getpid()}-{next(_numbers)}"
     _active.add(mark)
     try:

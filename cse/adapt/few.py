@@ -71,7 +71,7 @@ def _known(
         yield "to know more, and to gain more: one to three texts of each label, with --labels"
         return
     alone = sum(each == 1 for each in counts.values())
-    if alone == facts.rows and not facts.names:
+    if not facts.rows:
         yield "Nothing is known of its accuracy: no label has two texts, so none can be left out; names say nothing."
     else:
         yield (
@@ -90,7 +90,7 @@ def _known(
         )
         left = f", {alone:,} labels none" if alone else ""
         yield f"  each time its label has one text fewer than in the bundle{left}: expect more than this"
-    yield f"to know more: {4 * facts.rows:,} texts halve the interval; from 4 of a label on, models are trained"
+    yield f"to know more: {4 * counts.total():,} texts halve the interval; from 4 of a label on, models are trained"
 
 
 def share(right: int, count: int) -> str:

@@ -72,10 +72,10 @@ def add_command(
     becomes a domain without a prompt. A bank created with -s bank.adapters=[all] takes trained biases and LoRA too. The
     domain's embeddings in the bank are compared with torch's first.
     """
-    from cse.runtime.bank import read_bank_manifest
+    from cse.runtime.bank import Bank
 
     settings = settings_from(params, overrides, optional=True)
-    read_bank_manifest(bank)
+    Bank(bank, whole=False).of_many()
     check_given(model, data)
     from cse.stages.bank import add
 
@@ -138,11 +138,10 @@ def list_command(bank: Path, as_json: bool) -> None:
     """List the domains of a bank."""
     from cse.evaluation.dev_facts import dev_of
     from cse.evaluation.table import format_rows
-    from cse.runtime.bank import Bank, read_bank_manifest
+    from cse.runtime.bank import Bank
 
-    read_bank_manifest(bank)
     facts, rows, refused = {}, [["domain", "prompt", "kB", "dev", "checkpoint"]], []
-    for name, one in Bank(bank).each():
+    for name, one in Bank(bank).of_many().each():
         if isinstance(one, str):
             refused.append(one)
             continue
@@ -163,10 +162,9 @@ def list_command(bank: Path, as_json: bool) -> None:
 @click.argument("name")
 def show_command(bank: Path, name: str) -> None:
     """Print what is known of domain NAME, as JSON."""
-    from cse.runtime.bank import Bank, read_bank_manifest
+    from cse.runtime.bank import Bank
 
-    read_bank_manifest(bank)
-    found = Bank(bank).domain(name)
+    found = Bank(bank).of_many().domain(name)
     more = {"identity": found.identity(), "bytes": _bytes(bank, found)}
     click.echo(json.dumps(vars(found.facts) | more, indent=2))
 
@@ -178,14 +176,12 @@ def check_command(bank: Path) -> None:
 
     Exits with 2 if any is damaged or foreign.
     """
-    from cse.runtime.bank import read_bank_manifest
     from cse.runtime.domain import Domain
     from cse.runtime.onnx_encoder import OnnxEncoder
 
-    read_bank_manifest(bank)
     encoder = OnnxEncoder(bank, provider="cpu")
     counts = Counter[bool]()
-    for _, one in encoder.bank.each():
+    for _, one in encoder.bank.of_many().each():
         counts[isinstance(one, Domain)] += 1
         if isinstance(one, Domain):
             encoder.encode(["A cat sleeps."], domain=one)

@@ -67,7 +67,7 @@ def encode(
     """
     from cse.data.checks import is_blank, saying_nothing
     from cse.outputs import check_file, publish_file
-    from cse.runtime.onnx_encoder import OnnxEncoder, open_bank
+    from cse.runtime.onnx_encoder import OnnxEncoder
 
     if classify and (role or dimensions or domain_column or not normalize or out.suffix not in _CLASSIFIED):
         raise CseError(
@@ -75,7 +75,7 @@ def encode(
         )
     check_file(out, _made_here)
     lines, *domains = _columns(text, column, domain_column, encoding)
-    encoder: TextEncoder = open_bank(model, device=device) if domains else _open(model, device)
+    encoder: TextEncoder = OnnxEncoder(model, provider=device) if domains else _open(model, device)
     if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
         click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
     if classify:
@@ -122,8 +122,7 @@ def _open(model: str, device: str) -> TextEncoder:
     from cse.model.declared import check_model
     from cse.runtime.onnx_encoder import open_onnx
 
-    check_model(model)
-    onnx = open_onnx(model, device=device)
+    onnx = open_onnx(check_model(model), device=device)
     if onnx is not None:
         return onnx
     if device == "openvino":

@@ -85,11 +85,11 @@ def evaluate(
 
         evaluate_stage(settings)
         return
-    from cse.runtime.bank import is_bank
+    from cse.runtime.bank import meaning_of
 
     given = _named(models or [str(CHECKPOINT)])
     for model in given.values():
-        if not is_bank(model):  # which stands for all of its domains
+        if not meaning_of(model).whole_bank:  # which stands for all of its domains
             check_given(model)
     own = _own_tasks(tasks, settings)
     if data is None and mteb is None and (suite or cxc or not tasks):

@@ -83,10 +83,11 @@ def export(
     Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
     `interchange`.
     """
-    from cse.model.declared import is_checkpoint
+    from cse.artifact import Kind
+    from cse.runtime.bank import meaning_of
 
     settings = settings_from(params, overrides, optional=form != "onnx")
-    needs = form == "onnx" and (data.is_dir() or data != PREPARED or is_checkpoint(Path(model)))
+    needs = form == "onnx" and (data.is_dir() or data != PREPARED or meaning_of(model).kind is Kind.CHECKPOINT)
     check_given(model, data if needs else None)  # a bare backbone needs no data
     if form == "onnx":
         from cse.stages.export import SCORES, export_stage

@@ -124,7 +124,8 @@ def _default_model() -> str:
     from pathlib import Path
 
     from cse.cli.options import settings_from
-    from cse.runtime.bundle import is_bundle, read_manifest
+    from cse.runtime.bank import meaning_of
+    from cse.runtime.bundle import read_manifest
     from cse.settings import PARAMS_FILE
     from cse.stages.common import BARE
 
@@ -132,7 +133,7 @@ def _default_model() -> str:
         return str(BUNDLE)
     settings = settings_from(Path(PARAMS_FILE), (), optional=True, any_view=True)
     name = settings.backbone.name
-    if is_bundle(BARE) and read_manifest(BARE).backbone.get("name") == name:
+    if meaning_of(BARE).encodes and read_manifest(BARE).backbone.get("name") == name:
         return str(BARE)
     from cse.cli.missing import naming_extra
 

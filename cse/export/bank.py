@@ -19,8 +19,8 @@ from cse.model.backbone import Backbone, load_backbone
 from cse.model.checkpoint import find_recorded_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder
-from cse.runtime.bank import read_bank_manifest
-from cse.runtime.bundle import Manifest
+from cse.runtime.bank import Bank
+from cse.runtime.bundle import Manifest, read_manifest
 from cse.runtime.domain import Domain, update_shapes
 from cse.runtime.feed import INPUTS
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -62,7 +62,7 @@ class BankEncoder(OnnxEncoder):
     """
 
     def __init__(self, backbone: Backbone, folder: str | Path) -> None:
-        manifest = read_bank_manifest(Path(folder))
+        manifest = Bank(folder, whole=False).of_many().manifest
         self._pass = BankPass(backbone, manifest.adapters if manifest.updates else None).eval()
         super().__init__(folder, provider="cpu", threads=1, graph=_TorchGraph(self._pass, manifest))
 
@@ -73,8 +73,8 @@ class BankEncoder(OnnxEncoder):
         Args:
             backbone: where the language model is now, if it moved.
         """
-        manifest = read_bank_manifest(Path(folder))
-        files = find_recorded_backbone(Path(folder), {"backbone": manifest.backbone}, backbone)
+        made_of = {"backbone": read_manifest(folder).backbone}
+        files = find_recorded_backbone(Path(folder), made_of, backbone)
         return cls(load_backbone(files), folder)
 
     def to(self, device: str) -> BankEncoder:

@@ -10,7 +10,7 @@ from pathlib import Path
 from cse.errors import CseError
 from cse.outputs import check_file, publish_file
 from cse.process import only_one
-from cse.runtime.bank import Bank, read_bank_manifest
+from cse.runtime.bank import Bank
 from cse.runtime.bundle import file_of
 from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name, is_domain
 
@@ -20,9 +20,9 @@ _WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds
 
 def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
     """Put a domain into a bank by one rename, and return its file: readers see the bank's old state or its new one."""
-    manifest = read_bank_manifest(folder)
+    bank = Bank(folder, whole=False).of_many()
     path = _path(folder, domain.name)
-    check_fit(path, domain.facts, domain.tensors(), manifest.shape)
+    check_fit(path, domain.facts, domain.tensors(), bank.manifest.shape)
     with _writing(folder):
         if path.exists() and not replace:
             raise CseError(f"{folder}: has a domain {domain.name} already; choose another name, or replace it")
@@ -41,11 +41,11 @@ def add_domain(folder: Path, domain: Domain, *, replace: bool = False) -> Path:
 
 def remove_domain(folder: Path, name: str) -> None:
     """Remove a domain, damaged or not."""
-    read_bank_manifest(folder)
+    bank = Bank(folder, whole=False).of_many()
     path = _path(folder, name)
     with _writing(folder):
         if not path.is_file():
-            Bank(folder).domain(name)  # raises, and names the nearest
+            bank.domain(name)  # raises, and names the nearest
         check_file(path, is_domain)
         path.unlink(missing_ok=True)
 

@@ -56,6 +56,8 @@ def check_parity(
         ``largest_difference`` (absolute, over all components), ``sentences`` compared, ``provider``; ``tolerance`` for
         fp32, else ``mean_cosine`` and ``neighbours``; ``of_training`` if there was a training to look for.
     """
+    for one in (encoder, onnx):  # what both keep would be compared with itself
+        assert not isinstance(one, SentenceEncoder | OnnxEncoder) or one.kept is None, "kept vectors"  # noqa: S101
     two_sides = isinstance(encoder, SentenceEncoder) and encoder.side == QUERY
     found = [
         _compare(encoder, onnx, sentences, role, tolerance=tolerance, precision=precision, name=name)

@@ -13,9 +13,9 @@ from typing import Any
 from cse.artifact import Kind, check_entries, check_files, listed, read_object, read_sealed, sealed, sha256, short
 from cse.errors import CseError, in_terms_of
 from cse.model.checkpoint import read_config, read_weights
-from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, is_checkpoint, means_folder
-from cse.runtime.bank import Bank
-from cse.runtime.bundle import DOMAINS, is_bundle
+from cse.model.declared import CARD, CONFIG_FILE, LENGTH, MODULES, PROMPTS, means_folder
+from cse.runtime.bank import Bank, meaning_of
+from cse.runtime.bundle import DOMAINS
 from cse.runtime.bundle import MANIFEST as BUNDLE
 
 LISTING = "cse.files.json"  # what `cse push` sent: kind, and hash of every file
@@ -70,18 +70,18 @@ def open_folder(folder: Path) -> ModelFolder:
     """Check a model folder and return what belongs to it."""
     if not folder.is_dir():
         raise CseError(f"{folder}: no such folder; give a checkpoint, a bundle, a bank or an exported folder")
-    if is_checkpoint(folder):
+    found = meaning_of(folder)
+    if found.kind is Kind.CHECKPOINT:
         config = read_config(folder)
         read_weights(folder, config)
         return ModelFolder(folder, Kind.CHECKPOINT, config, (CONFIG_FILE, *config["files"]))
-    if is_bundle(folder):
+    if found.kind is not None:
         bank = Bank(folder)
         for reason in bank.domains().refused.values():
             raise CseError(f"{reason}; repair or remove it before the bank travels")
         domains = {path.relative_to(folder).as_posix() for path in folder.glob(f"{DOMAINS}/[!.]*")}
         files = (BUNDLE, *bank.manifest.files, *sorted(domains - bank.manifest.files.keys()))
-        kind = Kind.BANK if bank.only is None else Kind.BUNDLE
-        return ModelFolder(folder, kind, dataclasses.asdict(bank.manifest), files)
+        return ModelFolder(folder, found.kind, dataclasses.asdict(bank.manifest), files)
     return _open_export(folder)
 
 

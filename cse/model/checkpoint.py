@@ -163,14 +163,20 @@ POST_KINDS = (*LINEAR_KINDS, "flow")
 
 
 def identity_of(folder: Path) -> str:
-    """Return the identity of a checkpoint: a hash of its weights and of how they are assembled."""
+    """Return the identity of a checkpoint, a hash of its weights and of how they are assembled; empty without one."""
+    if not is_checkpoint(folder):
+        return ""
     return digest({name: value for name, value in read_config(folder).items() if name != "facts"})
+
+
+def recorded(folder: Path) -> dict[str, Any]:
+    """Return the facts of a checkpoint's training, see ``save_checkpoint``; none of another model."""
+    return (read_config(folder)["facts"] or {}) if is_checkpoint(folder) else {}
 
 
 def training_notes(folder: Path) -> str:
     """Return a caveat about a checkpoint's training to report with its results, or an empty string."""
-    facts = read_config(folder)["facts"] if is_checkpoint(folder) else {}
-    unigram = facts.get("generator") == UNIGRAM
+    unigram = recorded(folder).get("generator") == UNIGRAM
     return "trained against a unigram generator, not a masked language model" if unigram else ""
 
 

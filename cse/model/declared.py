@@ -15,8 +15,8 @@ from typing import Any
 from cse.artifact import Kind, read_object, read_value, short
 from cse.choices import PoolerKind
 from cse.errors import CseError, in_terms_of, nearest, one_line
-from cse.runtime.bank import domain_of, refuse_whole_bank
-from cse.runtime.bundle import MANIFEST, is_bundle
+from cse.runtime.bank import Meaning, meaning_of
+from cse.runtime.bundle import MANIFEST
 
 MINILM = "sentence-transformers/all-MiniLM-L6-v2"
 CONFIG_FILE = Kind.CHECKPOINT.manifest
@@ -67,21 +67,21 @@ def means_folder(name: str) -> bool:
     return name.startswith((".", "/", "~")) or len(parts) > 2 or local_owner
 
 
-def check_model(path_or_name: str) -> None:
-    """Refuse paths that cannot be a model."""
-    folder = Path(path_or_name)
-    if domain_of(path_or_name) is not None:
-        return
-    refuse_whole_bank(folder)
+def check_model(path_or_name: str) -> Meaning:
+    """Return what a name means; refuse paths that cannot be a model, and a whole bank."""
+    found = meaning_of(path_or_name).one()
+    folder = found.folder
+    if found.kind is not None:
+        return found
     if folder.is_file() and not is_word_file(folder):
         raise CseError(f"{folder}: a file; name the folder of a checkpoint, bundle or backbone")
     if not folder.exists() and means_folder(path_or_name):
         raise CseError(f"{path_or_name}: no such folder{nearest(path_or_name, map(str, folder.parent.glob('*/')))}")
-    named = is_bundle(folder) or any((folder / name).is_file() for name in (CONFIG_FILE, "config.json"))
-    if folder.is_dir() and not named:
+    if folder.is_dir() and not (folder / "config.json").is_file():
         inside = [found.parent for name in (MANIFEST, CONFIG_FILE) for found in sorted(folder.glob(f"*/{name}"))[:1]]
         hint = f"; did you mean {inside[0]}?" if inside else "; is it a model folder?"
         raise CseError(f"{folder}: contains no {CONFIG_FILE}, {MANIFEST} or config.json{hint}")
+    return found
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import torch
 
+from cse.artifact import Kind
 from cse.errors import CseError
 from cse.model.backbone import Backbone, load_backbone
 from cse.model.backbone_files import BackboneFiles, find_backbone
@@ -24,12 +25,12 @@ from cse.model.checkpoint import (
     read_config,
     read_weights,
 )
-from cse.model.declared import CONFIG_FILE, Declared, is_checkpoint, is_word_file, pools_otherwise
+from cse.model.declared import CONFIG_FILE, Declared, is_word_file, pools_otherwise
 from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
-from cse.runtime.bundle import is_bundle
+from cse.runtime.bank import meaning_of
 from cse.runtime.compatible import Compatible
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_prepared, prepare_sentences
 from cse.runtime.tokens import Tokenizers
@@ -56,14 +57,15 @@ class SentenceEncoder(Compatible, Encoder):
         Raises:
             CseError: nothing loadable, a truncated checkpoint, or one made for another backbone.
         """
-        if is_checkpoint(Path(path_or_name)):
-            return load_checkpoint(Path(path_or_name), backbone=backbone)
-        if is_bundle(path_or_name):
+        found = meaning_of(path_or_name)
+        if found.kind is Kind.CHECKPOINT:
+            return load_checkpoint(found.folder, backbone=backbone)
+        if found.encodes:
             raise CseError(
                 f"{path_or_name}: this is an ONNX bundle or a bank; load it with cse.OnnxEncoder, a bank also with "
                 "cse.BankEncoder"
             )
-        if is_word_file(Path(path_or_name)):
+        if is_word_file(found.folder):
             return cls(load_words(find_words(str(path_or_name)), None))
         return cls(load_backbone(find_backbone(str(path_or_name))))
 

@@ -1,4 +1,5 @@
-"""The domains of a folder: those of a bank, which come, change and go, or the only one of a bundle.
+"""The domains of a folder: those of a bank, which come, change and go, or the only one of a bundle; and what the name
+of a model means, ``meaning_of``.
 
 The domains of a bank are whatever files its folder ``domains`` holds: each is put in place whole by one rename, so a
 reader sees a domain's old file or its new one. Nothing lists the domains, so no list can disagree with them.
@@ -12,16 +13,16 @@ import os
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.artifact import short
+from cse.artifact import Kind, short
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import DOMAINS, Manifest, file_of, is_bundle, read_manifest, verify
+from cse.runtime.bundle import DOMAINS, file_of, is_bundle, read_manifest, verify
 from cse.runtime.centres import Centres
 from cse.runtime.domain import (
     AUTO,
@@ -102,6 +103,12 @@ class Bank:
                 found = read_domain(self.folder / file_of(manifest.only), shape)
                 self.only = replace(found, facts=replace(found.facts, **own))
             self._held = {self.only.name: self.only}
+
+    def of_many(self) -> Self:
+        """Return it; refuse a bundle of one model, to which no domain may be added."""
+        if self.only is not None:
+            raise CseError(f"{self.folder}: a bundle of one model, not a bank; `cse bank create` makes one")
+        return self
 
     @property
     def fixed(self) -> bool:
@@ -233,8 +240,6 @@ class Bank:
 
     def hold(self, names: Collection[str]) -> Domains:
         """Keep the named domains as they are now, and no others, whatever happens to the folder from here on."""
-        if self.only is not None:
-            return Domains({}, {})
         self._held = {name: self.domain(name) for name in names}
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
@@ -297,30 +302,49 @@ def _same(old: object, new: object) -> bool:
     return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
 
 
-def read_bank_manifest(folder: Path) -> Manifest:
-    """Read the manifest of a bank, to which domains may be added."""
-    manifest = read_manifest(folder)
-    if manifest.only:
-        raise CseError(f"{folder}: a bundle of one model, not a bank; `cse bank create` makes one")
-    return manifest
+@dataclass(frozen=True)
+class Meaning:
+    """A model by the name that a user gives it.
+
+    Attributes:
+        folder: its own; of a domain the bank's; of a hub id a path that need not exist.
+        kind: of what lies there; None: nothing that this project trained or exported, so a backbone.
+        domain: NAME of ``BANK:NAME``, or ``auto``; None: the name names none.
+    """
+
+    folder: Path
+    kind: Kind | None
+    domain: str | None = None
+
+    @property
+    def encodes(self) -> bool:
+        """Whether ``OnnxEncoder`` opens its folder."""
+        return self.kind in (Kind.BUNDLE, Kind.BANK)
+
+    @property
+    def whole_bank(self) -> bool:
+        """Whether it is several models, of which one may have to be named."""
+        return self.kind is Kind.BANK and self.domain is None
+
+    def one(self) -> Meaning:
+        """Return it; refuse a whole bank."""
+        if self.whole_bank:
+            domain = next(iter(Bank(self.folder, whole=False).names()), "NAME")
+            raise CseError(f"{self.folder}: a bank; name one of its domains, for instance {self.folder}:{domain}")
+        return self
 
 
-def is_bank(folder: Path | str) -> bool:
-    """Return whether a folder claims to hold domains of which one is to be named."""
-    return is_bundle(folder) and not read_manifest(folder).only
-
-
-def domain_of(model: str) -> tuple[Path, str] | None:
-    """Return the folder and the domain's name if ``model`` is ``BANK:NAME``, else None."""
-    folder, colon, name = model.rpartition(":")
-    return (Path(folder), name) if colon and is_bundle(folder) else None
-
-
-def refuse_whole_bank(folder: Path) -> None:
-    """Refuse a bank where one of its domains is needed."""
-    if is_bank(folder):
-        name = next(iter(Bank(folder, whole=False).names()), "NAME")
-        raise CseError(f"{folder}: a bank; name one of its domains, for instance {folder}:{name}")
+def meaning_of(model: Path | str) -> Meaning:
+    """Return what a name means, by the files that are there; what they hold is checked by whoever opens them."""
+    folder, domain = Path(model), None
+    before, colon, after = str(model).rpartition(":")
+    if colon and is_bundle(before):
+        folder, domain = Path(before), after
+    if (folder / Kind.CHECKPOINT.manifest).is_file():
+        return Meaning(folder, Kind.CHECKPOINT)
+    if not is_bundle(folder):
+        return Meaning(folder, None)
+    return Meaning(folder, Kind.BUNDLE if read_manifest(folder).only else Kind.BANK, domain)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -63,7 +63,7 @@ class ClassifierFacts:
     def __str__(self) -> str:
         labels = f"{len(self.labels):,} labels{' and their names' if self.names else ''}"
         if not self.rows:
-            return f"{labels}; without a row, so its probabilities are not calibrated"
+            return f"{labels}; nothing told what its probabilities are worth: not calibrated"
         return (
             f"{labels}: {100 * self.accuracy:.1f} % of {self.rows:,} unseen rows right, calibration error "
             f"{100 * self.calibration_error:.1f} %; below {self.threshold:.2f} a text is unknown, as "

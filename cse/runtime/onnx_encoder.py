@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from cse.errors import CseError, error_line
-from cse.runtime.bank import Bank, Chosen, domain_of, is_bank, refuse_whole_bank
-from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, is_bundle
+from cse.runtime.bank import Bank, Chosen, Meaning
+from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
 from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.compatible import Compatible
 from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
@@ -97,7 +97,7 @@ class OnnxEncoder(Compatible):
         _log.info("%s: %s", self.path, self.provider_note)
         self._graph = attached.graph
         exact = self.manifest.precision == "fp32" and self.provider != "openvino"
-        self._kept = kept if exact and self.manifest.documents else None
+        self.kept = kept if exact and self.manifest.documents else None
         self._inputs = self._graph.inputs
         self._check_graph()
         try:
@@ -316,10 +316,10 @@ class OnnxEncoder(Compatible):
         def compute(ids: NDArray[np.int64], mask: NDArray[np.int64]) -> NDArray[np.float32]:
             return finish(self._run(graph, self._given(ids, mask, rows[: len(ids)])), rows[: len(ids)])
 
-        if self._kept is None or any(row is not self.bank.bare for row in rows):
+        if self.kept is None or any(row is not self.bank.bare for row in rows):
             return compute(ids, mask)
         of = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them
-        return self._kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
+        return self.kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
@@ -381,27 +381,22 @@ class OnnxEncoder(Compatible):
             return self._one_core[0]
 
 
-def open_onnx(model: str, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None) -> OnnxEncoder | None:
-    """Open a bundle folder or a bank's domain; return None for anything else.
+def open_onnx(
+    found: Meaning, *, device: str = "auto", banks: dict[Path, OnnxEncoder] | None = None
+) -> OnnxEncoder | None:
+    """Open a bundle or a bank's domain; return None for anything else.
 
     Args:
+        found: no whole bank, see ``Meaning.one``.
         banks: banks that are open already, by folder, all on this device; a bank that is opened now is added.
     """
-    found = domain_of(model)
-    if found is not None:
-        bank, name = found
-        opened = {} if banks is None else banks
-        if bank not in opened:
-            opened[bank] = OnnxEncoder(bank, provider=device)
-        onnx = opened[bank]
-        # a domain that is replaced while it is in use changes nothing here
-        return onnx.of(name if name == AUTO else onnx.bank.domain(name))
-    refuse_whole_bank(Path(model))
-    return OnnxEncoder(model, provider=device) if is_bundle(model) else None
-
-
-def open_bank(folder: str, *, device: str = "auto") -> OnnxEncoder:
-    """Open a bank to encode sentences of several domains together."""
-    if not is_bank(folder):
-        raise CseError(f"{folder}: no bank here, so rows cannot choose a domain; `cse bank create` makes one")
-    return OnnxEncoder(folder, provider=device)
+    if not found.encodes:
+        return None
+    if found.domain is None:
+        return OnnxEncoder(found.folder, provider=device)
+    opened = {} if banks is None else banks
+    if found.folder not in opened:
+        opened[found.folder] = OnnxEncoder(found.folder, provider=device)
+    onnx = opened[found.folder]
+    # a domain that is replaced while it is in use changes nothing here
+    return onnx.of(AUTO if found.domain == AUTO else onnx.bank.domain(found.domain))

@@ -12,7 +12,7 @@ import numpy as np
 
 from cse.data.checks import listed
 from cse.errors import CseError, nearest
-from cse.runtime.bank import Bank, domain_of, is_bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, text_of
@@ -25,9 +25,9 @@ class CorpusModel:
     """A bundle or a bank before its graph is opened, as plain values, which a worker gets too.
 
     Attributes:
-        domain: of all rows, or ``auto``; None for a bundle, which has one, and where each row names its own.
-        domains: identity of each domain that can be used, by name; none of a bundle.
-        files: what identifies the model by its files and, of a bank, its domains.
+        domain: of all rows, or ``auto``; None where each row names its own.
+        domains: identity of each domain that can be used, by name.
+        files: what identifies the model by its files and its domains.
         facts: ``files``, or the identity of the document side where that is the bare backbone: an index stays valid
             when the query side changes, or comes or goes.
         name: what opens the model again; a bank alone where its domain says nothing of its queries.
@@ -57,13 +57,13 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
         domain_column: column that names each row's domain, if there is one.
         role: of the rows, whose task text goes before them.
     """
-    folder, name = domain_of(model) or (Path(model), None)
+    found = meaning_of(model)
+    folder, name = found.folder, found.domain
     if not folder.exists():
         hint = nearest(model, map(str, folder.parent.glob("*/"))) or "; `cse export` writes one"
         raise CseError(f"{model}: no such folder (--model){hint}")
     bank = Bank(folder, whole=False)
-    bundle = bank.only is not None and name is None
-    if bundle and domain_column is not None:
+    if bank.only is not None and domain_column is not None:
         raise CseError(
             f"--domain-column {domain_column}: {model} is a bundle of one model; rows can choose among the domains "
             "of a bank (`cse bank create`)"
@@ -72,7 +72,7 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
         raise CseError(
             f"--domain-column {domain_column}: {model} is one domain for all rows; give --model {folder} instead"
         )
-    if not bundle and name is None and domain_column is None:
+    if found.whole_bank and domain_column is None:
         example = next(iter(bank.names()), "NAME")
         raise CseError(
             f"{folder}: a bank; name one of its domains, for instance {folder}:{example}, or let each row name its own "
@@ -81,31 +81,33 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
     if name == AUTO:
         # raises if there is no domain to choose from
         bank.nearest(np.empty((0, bank.manifest.dimension), np.float32))
-    usable: Mapping[str, Domain] = {}
-    if not bundle:
-        usable = bank.domains().usable if name in (None, AUTO) else {str(name): bank.domain(str(name))}
-    one = bank.only if name is None else usable.get(name)
+    if name is None and bank.only is not None:
+        name = bank.only.name
+    usable: Mapping[str, Domain]
+    usable = bank.domains().usable if name in (None, AUTO) else {str(name): bank.domain(str(name))}
+    one = usable.get(name or "")
     queried = one is not None and one.for_queries
     manifest = bank.manifest
-    named = {key: _identity(domain, bank) for key, domain in usable.items()}
+    identities = {key: _identity(domain, bank) for key, domain in usable.items()}
     files: dict[str, Any] = {
         "files": dict(sorted(manifest.files.items())),
         "max_length": manifest.max_length,
         "pad_id": manifest.pad_id,
-        **({} if bundle else {"domain": name, "domains": named}),
+        "domain": name,
+        "domains": identities,
     }
-    documents = manifest.documents if bundle or queried else ""
+    documents = manifest.documents if queried or one is bank.bare else ""
     path = os.path.abspath(folder)  # noqa: PTH100 - links stay as they are, and workers may have another folder
     own = [domain.max_length for domain in usable.values() if not domain.for_queries]
     return CorpusModel(
         folder=path,
         domain=name,
-        domains=named,
+        domains=identities,
         files=files,
         facts={"documents": documents} if documents else files,
-        name=f"{path}:{name}" if queried and name else path,
+        name=f"{path}:{name}" if queried and found.domain is not None else path,
         queries=None if one is None else one.source if queried else "",
-        task_text=_task_text(folder, role, [*usable.values()] or [*filter(None, [bank.only])]),
+        task_text=_task_text(folder, role, [*usable.values()]),
         limit=min(own) if own and len(own) == len(usable) else min([manifest.max_length, *own]),
         dimension=manifest.dimension if one is None else one.dimension,
     )
@@ -125,10 +127,7 @@ def _task_text(folder: Path, role: str | None, domains: list[Domain]) -> str:
 
 
 def hold_domains(bank: Bank, identities: Mapping[str, str]) -> None:
-    """Keep these domains of a bank as they are, and no others, after checking that they are still the same.
-
-    A bundle's only domain is kept anyway.
-    """
+    """Keep these domains of a bank as they are, and no others, after checking that they are still the same."""
     for name, domain in bank.hold(identities).usable.items():
         if _identity(domain, bank) != identities[name]:
             raise CseError(
@@ -168,8 +167,8 @@ def open_encoder(url: str, facts: Facts, model: str | None = None, provider: str
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
     """
     made, name = facts["model"], model or facts["bundle"]
-    several = "domains" in made and made["domain"] is None  # each row has its own
-    if "domains" in made and is_bank(name):
+    several = made.get("domain", "") is None  # each row has its own
+    if "domains" in made and meaning_of(name).whole_bank:
         if several:
             raise CseError(
                 f"{url}: each row has the prompts of its own domain; say whose encode the query: --model {name}:NAME, "
@@ -177,7 +176,7 @@ def open_encoder(url: str, facts: Facts, model: str | None = None, provider: str
             )
         name = f"{name}:{made['domain']}"
     found = find_model(name)
-    same = found.files if "domains" in made else found.facts
+    same = found.facts if "documents" in made else found.files
     if several and found.domains and found.domains.items() <= made["domains"].items():
         same = {**same, "domain": None, "domains": made["domains"]}
     if same != made:

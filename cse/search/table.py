@@ -38,7 +38,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 TABLE = "index"
 TABLE_FOLDER, LOG, LOCK = f"{TABLE}.lance", f"{TABLE}.log", ".cse-lock"
 FACTS = b"cse"  # key of the table's metadata
-FORMAT = 5  # of the table
+FORMAT = 6  # of the table
 READY = "ready"
 PASSAGE, DOCUMENT, EMBEDDING, WORDS, KEY = OWN[1], *OWN[3:]
 _SHOWN = "id", PASSAGE, "text"
@@ -333,7 +333,7 @@ def opened(folder: Folder) -> Any:
     database = connect(folder)
     try:
         return database.open_table(TABLE)
-    except (ValueError, RuntimeError, OSError):
+    except Exception:  # what is cut at some byte makes LanceDB panic, with a class of its own
         return None
 
 

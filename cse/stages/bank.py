@@ -23,11 +23,10 @@ from cse.export.as_domain import make_domain
 from cse.export.bank import SENTENCES, create_bank
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
-from cse.model.checkpoint import identity_of, read_config
+from cse.model.checkpoint import identity_of, recorded
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
-from cse.runtime.bank import BadDomainError, NoDomainError, read_bank_manifest
-from cse.runtime.bundle import is_bundle
+from cse.runtime.bank import BadDomainError, NoDomainError, meaning_of
 from cse.runtime.domain import Domain, check_fit
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
@@ -68,7 +67,7 @@ def judge(settings: Settings, *, bundle: Path, checkpoint: Path, prepared: Path,
         encoder=load_checkpoint(checkpoint),
         data=PreparedData(prepared),
         promoted=None if promoted is None else OnnxEncoder(promoted),
-        measure=measure_in(read_config(checkpoint)["facts"]),
+        measure=measure_in(recorded(checkpoint)),
     )
 
 
@@ -139,7 +138,7 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
         data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
     """
-    encoder, onnx = SentenceEncoder.load(model), _open(bank)
+    onnx, encoder = _open(bank), SentenceEncoder.load(model)
     prepared = None if data is None else PreparedData(data)
     domain = _domain_of(encoder, Path(model), onnx, name, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
@@ -173,7 +172,7 @@ def update(settings: Settings, names: Sequence[str], *, bank: Path, place: Path 
     that of the domain it replaces, or of the bare backbone if it is new, on the same pairs. The others stay as they
     are.
     """
-    if not is_bundle(bank):
+    if not meaning_of(bank).encodes:
         click.echo(_create(bare_of(settings.backbone), bank, settings), err=True)
     onnx = _open(bank)
     for name in names:
@@ -205,7 +204,7 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
         encoder=encoder,
         data=data,
         promoted=None if rival is None else onnx.of(rival),
-        measure=measure_in(read_config(checkpoint)["facts"]),
+        measure=measure_in(recorded(checkpoint)),
         named="the bare backbone" if held is None else "the bank's domain",
     )
     if not verdict.passed:
@@ -215,18 +214,16 @@ def _admit(settings: Settings, name: str, folder: Path, onnx: OnnxEncoder) -> Ad
 
 
 def _open(bank: Path) -> OnnxEncoder:
-    read_bank_manifest(bank)
-    return OnnxEncoder(bank)
+    encoder = OnnxEncoder(bank)
+    encoder.bank.of_many()
+    return encoder
 
 
 def _domain_of(
     encoder: SentenceEncoder, model: Path, onnx: OnnxEncoder, name: str, data: PreparedData | None
 ) -> Domain:
     """Return an encoder as a domain, with what its checkpoint records and the centres of its text."""
-    checkpoint, metrics, centres = "", {}, None
-    if is_checkpoint(model):
-        checkpoint = identity_of(model)
-        metrics = dev_facts_in(read_config(model)["facts"], DEV)
+    checkpoint, metrics, centres = identity_of(model), dev_facts_in(recorded(model), DEV), None
     if data is not None:
         texts = training_sentences(data, _TEXTS)
         click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)

@@ -22,8 +22,8 @@ from cse.model.checkpoint import identity_of, read_config
 from cse.model.declared import check_model, is_checkpoint
 from cse.model.device import choose_device, environment
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
-from cse.runtime.bank import Bank, domain_of
-from cse.runtime.bundle import is_bundle, read_manifest
+from cse.runtime.bank import Bank, meaning_of
+from cse.runtime.bundle import read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -134,20 +134,19 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
             recorded = read_config(model.model)["backbone"]
             named = {key: recorded[key] for key in ("name", "revision", "sha256")}
         return {"kind": "backbone", "backbone": named, "prompt": None, **said}
-    found = domain_of(model)
-    if found is not None:
-        bank = Bank(found[0])
-        if found[1] == AUTO:
+    found = meaning_of(model)
+    if found.domain is not None:
+        bank = Bank(found.folder)
+        if found.domain == AUTO:
             return {"kind": "bank", "backbone": bank.manifest.backbone, "prompt": None}
-        facts = bank.domain(found[1]).facts
+        facts = bank.domain(found.domain).facts
         own = {"prompt": facts.prompt, "pooler": facts.pooler, "max_length": facts.max_length}
         return {"kind": "domain", "backbone": bank.manifest.backbone, **own}
-    folder = Path(model)
-    if is_checkpoint(folder):
+    if found.kind is Kind.CHECKPOINT:
         # without hashes, records of the same system differ only in their seed
-        return {key: value for key, value in read_config(folder).items() if key not in ("files", "seal")}
-    if is_bundle(folder):
-        manifest = read_manifest(folder)
+        return {key: value for key, value in read_config(found.folder).items() if key not in ("files", "seal")}
+    if found.encodes:
+        manifest = read_manifest(found.folder)
         known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
         rows = manifest.metrics.get("train", {}).get("trained_on")
         return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}, "trained_on": rows}
@@ -160,10 +159,10 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
     A bundle is compared with the checkpoints among the models, or else with the checkpoint next to it. Bundles of bare
     backbones, and bundles that do not record their origin, are skipped.
     """
-    folders = [Path(model) for model in models if isinstance(model, str)]
-    named, lines = list(filter(is_checkpoint, folders)), []
-    for bundle in filter(is_bundle, folders):
-        known = named or list(filter(is_checkpoint, [bundle.resolve().parent / CHECKPOINT.name]))
+    found = [meaning_of(model) for model in models if isinstance(model, str)]
+    given, lines = [one.folder for one in found if one.kind is Kind.CHECKPOINT], []
+    for bundle in (one.folder for one in found if one.encodes):
+        known = given or list(filter(is_checkpoint, [bundle.resolve().parent / CHECKPOINT.name]))
         made_from = read_manifest(bundle).checkpoint
         if known and made_from and made_from not in map(identity_of, known):
             lines.append(
@@ -198,10 +197,8 @@ def evaluate_models(
     """
     banks: dict[Path, OnnxEncoder] = {}
     for model in models.values():
-        if isinstance(model, str):
-            check_model(model)
-            if domain_of(model) is not None:
-                open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
+        if isinstance(model, str) and check_model(model).domain is not None:
+            open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
     for line in stale_bundles(models.values()):
         click.echo(f"warning: {line}", err=True)
     results, chosen = {}, choose_device(device)
@@ -230,7 +227,7 @@ def save_record(folder: Path, name: str, model: str | BackboneOf, results: Suite
 
 def identity_of_model(model: str | BackboneOf) -> str:
     """Return the identity of a checkpoint, empty for another model."""
-    return identity_of(Path(model)) if isinstance(model, str) and is_checkpoint(Path(model)) else ""
+    return identity_of(Path(model)) if isinstance(model, str) else ""
 
 
 def record_folder(name: str) -> str:

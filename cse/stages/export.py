@@ -27,7 +27,6 @@ from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.export.precision import CALIBRATED
 from cse.model.checkpoint import identity_of
-from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_checkpoint
 from cse.outputs import Kind, check_folder
 from cse.runtime.classifier import Classifier, ClassifierFacts
@@ -73,8 +72,7 @@ def export_stage(
     check_folder(bundle, Kind.BUNDLE)
     encoder, options = open_with_torch(model), settings.export
     data = None if prepared is None else PreparedData(prepared)
-    trained = not isinstance(model, BackboneSettings) and is_checkpoint(Path(model))
-    checkpoint = identity_of(Path(str(model))) if trained else ""
+    checkpoint = "" if isinstance(model, BackboneSettings) else identity_of(Path(model))
     if prepared is None and options.precision != "fp32":
         raise CseError(f"export.precision: {options.precision} is judged by prepared data; run `cse prepare`")
     sentences = SENTENCES if data is None else sentences_for_parity(data)

@@ -14,7 +14,7 @@ from cse.model.checkpoint import training_notes
 from cse.model.declared import check_model
 from cse.model.device import choose_device
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_bare_backbone
-from cse.runtime.bank import Bank, is_bank
+from cse.runtime.bank import Bank, meaning_of
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder, open_onnx
 from cse.settings.model import BackboneSettings
@@ -58,14 +58,13 @@ def open_model(
         bare = bare_of(of) if isinstance(of, BackboneSettings) else load_bare_backbone(of)
         bare.kept = kept
         return bare.to(choose_device(device))
-    check_model(model)
-    onnx = open_onnx(model, device=device, banks=banks)
+    found = check_model(model)
+    onnx = open_onnx(found, device=device, banks=banks)
     if onnx is not None:
         return onnx
-    folder = Path(model)
-    notes = training_notes(folder)
+    notes = training_notes(found.folder)
     if notes:
-        click.echo(f"{folder}: {notes}", err=True)
+        click.echo(f"{found.folder}: {notes}", err=True)
     encoder = SentenceEncoder.load(model)
     encoder.kept = kept
     return encoder.to(choose_device(device))
@@ -73,17 +72,17 @@ def open_model(
 
 def each_domain(models: Mapping[str, str]) -> dict[str, str]:
     """Return models by printed name, with a bank replaced by its usable domains: ``NAME:DOMAIN``."""
-    named: dict[str, str] = {}
+    each: dict[str, str] = {}
     for name, model in models.items():
         found = {name: model}
-        if is_bank(model):
+        if meaning_of(model).whole_bank:
             domains = Bank(model).domains()
             if not domains.usable:
                 raise CseError(f"{model}: no usable domain in the bank; `cse bank add` adds one")
             for reason in domains.refused.values():
                 click.echo(f"warning: left out: {reason}", err=True)
             found = {f"{name}:{domain}": f"{model}:{domain}" for domain in domains.usable}
-        if twice := found.keys() & named.keys():
+        if twice := found.keys() & each.keys():
             raise CseError(f"{min(twice)}: given twice; write NAME=MODEL with a different name for each")
-        named |= found
-    return named
+        each |= found
+    return each

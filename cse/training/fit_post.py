@@ -27,7 +27,7 @@ from cse.evaluation.labels import same_label_precisions
 from cse.evaluation.score import score_dev
 from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.losses.supervised_contrastive import supervised_contrastive
-from cse.model.checkpoint import read_config, save_checkpoint
+from cse.model.checkpoint import recorded, save_checkpoint
 from cse.model.declared import is_checkpoint
 from cse.model.flow import Flow, fit_flow
 from cse.model.post import (
@@ -127,8 +127,9 @@ def put_behind(
     if dev is not None:
         after = score_dev(encoder, dev, FIT_BATCH, measure)
         scores, change = facts_of(after), f", {before} -> {after.value:.2f}"
-    facts = (read_config(Path(model))["facts"] if is_checkpoint(Path(model)) else None) or {}
-    kept = {key: value for key, value in facts.items() if key not in dev_keys()}  # they were of the encoder alone
+    kept = {
+        key: value for key, value in recorded(Path(model)).items() if key not in dev_keys()
+    }  # they were of the encoder alone
     if "settings" in kept:
         kept["settings"] = kept["settings"] | {"post": post.model_dump(mode="json")}
     with publish_folder(out, Kind.CHECKPOINT) as target:

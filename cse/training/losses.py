@@ -201,7 +201,7 @@ def _places(folder: Path) -> list[Path]:
 
 def _content(place: Path) -> str:
     with in_terms_of(f"{_TEACHERS}: "):
-        return identity_of(place) if is_checkpoint(place) else find_backbone(str(place)).content()
+        return identity_of(place) or find_backbone(str(place)).content()
 
 
 def _teacher(place: Path, encoder: SentenceEncoder, longest: int) -> SentenceEncoder:

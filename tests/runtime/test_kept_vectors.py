@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from cse.export.bundle import write_bundle
+from cse.export.parity import check_parity
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
@@ -110,3 +111,10 @@ def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path
     assert np.array_equal(found[:2], plain) and ran == [1] and file.stat().st_size == size
     onnx.encode(TEXTS, role="query")
     assert ran == [1, 3], "a query side is no backbone"
+    file.write_bytes(bytes(size))
+    fresh = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    for pair in ((side, fresh), (query_side(side.backbone, length=3, mapped=True), onnx)):
+        with pytest.raises(AssertionError, match="kept vectors"):
+            check_parity(*pair, TEXTS, tolerance=1e-5)
+    side.kept = None
+    assert check_parity(side, fresh, TEXTS, tolerance=1e-5)["largest_difference"] < 1e-5
