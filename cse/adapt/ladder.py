@@ -10,6 +10,7 @@ from typing import Any
 
 # the kinds of text, which have their own rungs, learning rates and ways to spend the time
 TEXT, LABELS, FEW_ROWS, DOCUMENTS = "text", "labels", "few rows", "documents"
+CLASSIFY, SEARCH = "classify", "search"  # what labelled texts are for
 
 BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD = "backbone", "head", "prompts", "prompts_head", "full", "full_head"
 QUERY_MAP, QUERY_PROMPTS = "query_map", "query_prompts"
@@ -93,11 +94,13 @@ class Tried:
     Attributes:
         models: their names, one per seed.
         devs: dev score times 100 of each model; None where nothing can be scored.
+        accuracies: of each model's classifier on held-out rows, times 100; none where it chooses nothing.
     """
 
     system: str
     models: list[str] = field(default_factory=list)
     devs: list[float | None] = field(default_factory=list)
+    accuracies: list[float] = field(default_factory=list)
     seconds: float = 0.0
 
     @property
@@ -119,7 +122,8 @@ class Tried:
     def __str__(self) -> str:
         took = f"{self.seconds:.0f} s" if self.seconds < 100 else f"{self.seconds / 60:.0f} min"
         seeds = f", mean of {len(self.models)} seeds" if len(self.models) > 1 else ""
-        score = "no dev score" if self.dev is None else f"dev {self.dev:.2f}{seeds}"
+        right = f", accuracy {statistics.fmean(self.accuracies):.2f}" if self.accuracies else ""
+        score = "no dev score" if self.dev is None else f"dev {self.dev:.2f}{right}{seeds}"
         return f"{self.rung.words}: {score}, {took}"
 
 
@@ -133,11 +137,12 @@ class Ladder:
         """From the cheapest to the dearest."""
         return (self.tried[system] for system in RUNGS if system in self.tried)
 
-    def add(self, system: str, model: str, dev: float | None, seconds: float) -> None:
+    def add(self, system: str, model: str, dev: float | None, seconds: float, accuracy: float | None = None) -> None:
         """Add a model to its rung."""
         found = self.tried.setdefault(system, Tried(system))
         found.models.append(model)
         found.devs.append(dev)
+        found.accuracies += [] if accuracy is None else [accuracy]
         found.seconds += seconds
 
     def dev_of(self, model: str) -> float | None:

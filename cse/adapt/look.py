@@ -15,7 +15,17 @@ from cse.data.checks import check_column, listed
 from cse.data.clean import text_key
 from cse.data.documents import ANSWER, BODIES, CORPUS, FILES, QUESTION, language_of, read_documents
 from cse.data.prepare import given_path
-from cse.data.read import TABLES, as_stored, check_exists, contents, data_files, ending, find_data_file, open_table
+from cse.data.read import (
+    TABLES,
+    as_stored,
+    check_exists,
+    contents,
+    data_files,
+    ending,
+    find_data_file,
+    open_table,
+    text_lines,
+)
 from cse.data.shape import (
     CATEGORIES,
     TEXTS,
@@ -26,9 +36,11 @@ from cse.data.shape import (
     sentence_columns,
     triplet_columns,
 )
+from cse.data.tasks.kinds import LabelledTexts
 from cse.data.tasks.read import is_beir, splits_of
 from cse.errors import CseError
-from cse.evaluation.retrieval import NDCG
+from cse.evaluation.classifier import name_in_words
+from cse.evaluation.retrieval import WITH_WORDS
 from cse.evaluation.score import CLASS_PROBABILITY
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.load import check_known, check_settings, flatten, set_key, settings_with
@@ -58,6 +70,8 @@ _OF_FEW_LABELS = {
 # texts of a label, and in all; of fewer, more are held out to choose and are trained on in the end, and MAP does not
 # choose: by it a head and long training would win, which cost accuracy
 _ENOUGH_OF_LABEL, _ENOUGH = 12, 400
+_TO_TRAIN = 4  # texts of a label; of fewer, nothing is trained
+_DESCRIPTIONS = ("description", "name", "words")  # columns beside labels without texts
 _OF_FEW_ROWS = {"train.dev_measure": CLASS_PROBABILITY, "train.learning_rate": 0.03, "data.hold_out": 0.2}
 
 # documents are searched: queries are trained against all of them, and nothing that stands for a search chooses
@@ -95,6 +109,7 @@ class Found:
         kind: the kind of text, see ``cse.adapt.ladder``: it has its own rungs.
         told: in words.
         language: ISO 639-1 code of the text's language; None if it has none that can be told.
+        few: labelled texts too few to train on, or names of labels alone.
     """
 
     kind: str
@@ -102,6 +117,7 @@ class Found:
     told: str
     settings: dict[str, Any]
     language: str | None
+    few: LabelledTexts | None = None
 
 
 @dataclass(frozen=True)
@@ -146,13 +162,21 @@ def look(
     """
     if task is not None:
         check_exists(task, "the task")
-    asked, several, few = reading.columns, "", False
+    asked, several, few, untrained = reading.columns, "", False, None
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
+        if named := _names_alone(source, reading):
+            own = _PAIRS_ONLY | {"data.source": "files", "data.view": view, "data.train_path": str(source)}
+            told = f"{source}: names of {len({label for _, label in named}):,} labels and no text"
+            return Found(LABELS, view, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
         reading = replace(reading, columns=_labelled_columns(source, reading))
-        counts, several = _count_labels(source, reading)
-        few = len(counts) < _FEW_LABELS
-        few_rows = statistics.median(counts.values()) < _ENOUGH_OF_LABEL or counts.total() < _ENOUGH
+        texts, several = _of_one_label(source, reading)
+        counts = Counter(texts.reference_label)
+        middle, few = statistics.median(counts.values()), len(counts) < _FEW_LABELS
+        few_rows = middle < _ENOUGH_OF_LABEL or counts.total() < _ENOUGH
+        if middle < _TO_TRAIN:
+            untrained = texts
+            several = f", {counts.total():,} of {len(counts):,} labels, {middle:g} a label in the median{several}"
         kind = LABELS
         settings = _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {}) | (_OF_FEW_ROWS if few_rows else {})
         task = labels if labels.is_dir() else task  # its other part
@@ -183,7 +207,8 @@ def look(
         several = _left_out(find_data_file(source), reading)
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
     beside = "".join(f"; beside them {path}" for path in more)
-    return Found(kind, view, f"{source}{read}: {told}{several}{beside}", settings, language)
+    told = "labelled texts" if untrained is not None else told
+    return Found(kind, view, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
 
 
 def base_settings(
@@ -315,7 +340,7 @@ def _for_judged(judged: Path, kind: str) -> dict[str, Any]:
     check_exists(judged, "--dev-queries")
     if not judged.is_dir() or not is_beir(judged):
         raise CseError(f"--dev-queries: {judged}: a folder of corpus.jsonl, queries.jsonl and qrels is needed")
-    return {"data.dev_path": str(judged), "train.dev_measure": NDCG}
+    return {"data.dev_path": str(judged), "train.dev_measure": WITH_WORDS}
 
 
 def _further(paths: Sequence[Path], reading: Reading, kind: str, terms: Mapping[str, float]) -> list[dict[str, Any]]:
@@ -391,26 +416,48 @@ def _labelled_columns(file: Path, reading: Reading) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _count_labels(file: Path, reading: Reading) -> tuple[Counter[str], str]:
-    """Return the texts of each label, and in words how many have several, if any.
+def _names_alone(file: Path, reading: Reading) -> list[tuple[str, str]]:
+    """Return names and labels of a file that has labels and no texts: a label a line, or with a description."""
+    asked = reading.columns or ()
+    text, label = asked if len(asked) == 2 else (None, None)
+    if ending(file) in TABLES:
+        there = open_table(file, reading.encoding).columns
+        label = label or next((one for one in CATEGORIES if one in there), None)
+        described = next((one for one in _DESCRIPTIONS if one in there), None)
+        if text or label not in there or not {*there} <= {label, described}:
+            return []
+        rows = read_rows(file, "categories", [described or label, label], reading.encoding)
+        found = [(str(row.texts[0] or "") if described else "", row.label) for row in rows if row.label]
+    else:
+        lines = [line.strip() for line in text_lines(file, reading.encoding)]
+        found = [("", line) for line in lines if line]
+        if any("\t" in line for line in lines):
+            return []
+    named = [*dict.fromkeys((name or name_in_words(label), label) for name, label in found)]
+    if len({label for _, label in named}) < 2:
+        raise CseError(f"{file}: the name of {len(named)} label and no text; give two labels or more, or their texts")
+    return named
 
-    Labels that make no pairs, or nothing to tell apart, are refused.
-    """
+
+def _of_one_label(file: Path, reading: Reading) -> tuple[LabelledTexts, str]:
+    """Return the texts of one label, and in words how many have several, if any; refuse what leaves nothing to tell."""
     known = [(row.label, row.texts[0]) for row in reading.rows(file, "categories") if row.label and row.texts[0]]
     counts = Counter(label for label, _ in known)
     if len(counts) < 2:
         found = f"all texts have the label {next(iter(counts))[:40]!r}" if counts else "no text has a label"
         raise CseError(f"{file}: {found}; give texts of two labels or more")
-    if max(counts.values()) < 2:
+    if max(counts.values()) < 2 and not any(re.search(r"[^\W\d_]", label) for label in counts):
         asked = f" in column {reading.columns[1]}" if reading.columns else ""
         raise CseError(
-            f"{file}: none of the {len(counts):,} labels{asked} has two texts, and pairs are made within a label; name "
-            "the right column with --label-column, or give texts without labels as SOURCE"
+            f"{file}: none of the {len(counts):,} labels{asked} has two texts, and none is a word; name the right "
+            "column with --label-column, or give texts without labels as SOURCE"
         )
-    labels_of: dict[bytes, set[str]] = {}
+    of: dict[bytes, dict[str, str]] = {}
     for label, text in known:
-        labels_of.setdefault(text_key(text), set()).add(label)
-    several = sum(len(labels) > 1 for labels in labels_of.values())
-    if several == len(labels_of):
+        of.setdefault(text_key(text), {}).setdefault(label, text)
+    several = sum(len(texts) > 1 for texts in of.values())
+    if several == len(of):
         raise CseError(f"{file}: each of the {several:,} texts has two labels or more; give each text one label")
-    return counts, f"; texts with two labels or more: {several:,} of {len(labels_of):,}" if several else ""
+    labels, texts = zip(*(one for each in of.values() if len(each) == 1 for one in each.items()), strict=True)
+    told = f"; texts with two labels or more: {several:,} of {len(of):,}" if several else ""
+    return LabelledTexts(file.stem, [*texts], [*labels], [], []), told

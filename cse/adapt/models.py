@@ -13,17 +13,18 @@ from typing import Any
 import click
 
 from cse.adapt.clock import Pace, time_training
-from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
+from cse.adapt.ladder import BARE, CLASSIFY, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
 from cse.artifact import is_whole
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Task, kind_of
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, kind_of
 from cse.data.tasks.parts import dev_part, part_for_test
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, value_of
-from cse.evaluation.score import MEASURES, score_dev
+from cse.evaluation.retrieval import WITH_WORDS
+from cse.evaluation.score import ACCURACY, CLASS_PROBABILITY, MEASURES, SAME_LABEL, score_dev, score_task
 from cse.files import write_json
 from cse.ledger import Ledger
 from cse.outputs import Kind, publish_file, publish_folder
@@ -33,7 +34,7 @@ from cse.settings.document import write_values
 from cse.settings.load import flatten, settings_with
 from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
-from cse.stages.export import export_stage
+from cse.stages.export import classifier_of, export_stage, labelled_of, names_in
 from cse.stages.mine import mine_stage
 from cse.stages.open_model import BackboneOf, open_model
 from cse.stages.place import Place, link_rows
@@ -63,6 +64,8 @@ class Models:
 
     Attributes:
         kind: of the text.
+        use: of labelled texts, ``CLASSIFY`` or ``SEARCH``; None: of other text.
+        label_names: table of texts that describe labels.
         kept: has the vectors of the bare backbone, where nothing changes those of documents.
         made: settings and place of each model.
     """
@@ -71,6 +74,8 @@ class Models:
     folder: Path
     ledger: Ledger
     kind: str
+    use: str | None = None
+    label_names: Path | None = None
     kept: KeptVectors | None = None
     ladder: Ladder = field(default_factory=Ladder)
     made: dict[str, tuple[Settings, Place]] = field(default_factory=dict)
@@ -98,7 +103,15 @@ class Models:
     @property
     def dev(self) -> Task | None:
         """What is held out to choose."""
-        return open_dev(self.rows)
+        task = open_dev(self.rows)
+        return None if task is None else self._named(task)
+
+    @property
+    def chooses_by(self) -> str | None:
+        """Measure on what is held out that chooses among models, by what the user will do; None: its main one."""
+        if self.use is not None and isinstance(self.dev, LabelledTexts):
+            return CLASS_PROBABILITY if self.use == CLASSIFY else SAME_LABEL
+        return self.settings.train.dev_measure
 
     @property
     def picks(self) -> bool:
@@ -120,9 +133,13 @@ class Models:
         return len(dev) / (len(dev) + len(dev.reference))
 
     def main_measure(self) -> tuple[str, str] | None:
-        """Return the user's first task and its main measure; None without a task."""
-        tasks = open_tasks(self.rows, OWN)
-        return (tasks[0].name, MEASURES[kind_of(tasks[0])][0]) if tasks else None
+        """Return the user's first task and the measure of what the user will do with it; None without a task."""
+        for task in open_tasks(self.rows, OWN):
+            if self.use == CLASSIFY and isinstance(task, LabelledTexts):
+                return task.name, ACCURACY
+            searched = self.kind == DOCUMENTS and isinstance(task, Retrieval)
+            return task.name, WITH_WORDS if searched else MEASURES[kind_of(task)][0]
+        return None
 
     def record_of(self, name: str) -> Path:
         """Return the folder of a model's measures."""
@@ -238,7 +255,8 @@ class Models:
     def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
         """Make the models of some rungs again, with other rows: those too that chose them; return these."""
         folder = self.folder / ALL_ROWS
-        again = Models(settings_with(self.settings, values), folder, Ledger(folder / "ledger"), self.kind, self.kept)
+        rows = settings_with(self.settings, values)
+        again = replace(self, settings=rows, folder=folder, ledger=Ledger(folder / "ledger"), ladder=Ladder(), made={})
         again.prepare()
         for system in systems:
             for name in self.ladder.tried[system].models:
@@ -266,6 +284,7 @@ class Models:
 
         def work() -> None:
             data, bar = open_suite(self.rows), sys.stderr.isatty()
+            data = replace(data, own=[self._named(task) for task in data.own])
             measures = ("sts", "tasks") if data.sts else ("tasks",)
             found = evaluate_models({name: model}, data, measures=measures, device=device, progress=bar, kept=self.kept)
             with publish_folder(out, Kind.RECORD) as folder:
@@ -273,20 +292,43 @@ class Models:
 
         return self.ledger.run(f"measure {name}", work, makes=[out]).seconds
 
-    def export(self, name: str, out: Path) -> None:
-        """Make the bundle of a model, and write down its settings."""
+    def export(self, name: str, out: Path, before: Models) -> None:
+        """Make the bundle of a model, and write down its settings.
+
+        Where it was trained again, on all rows, ``before`` has the model whose held-out rows calibrate its classifier.
+        """
         (settings, place), bundle, data = self.made[name], out / "bundle", self.data.prepared
         # one bundle, whatever an earlier stop chose
         self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
 
         def work() -> None:
             say(f"exporting {name}")
-            export_stage(self.settings, model=place.checkpoint, prepared=data, metrics=(place.metrics,), bundle=bundle)
+            labelled, like = labelled_of(self.rows, self.label_names), None
+            if labelled is not None and before is not self:
+                held, first = labelled_of(before.rows, self.label_names), str(before.made[name][1].checkpoint)
+                like = classifier_of(
+                    open_model(first, device=self.settings.evaluation.device), labelled if held is None else held
+                ).facts
+            export_stage(
+                self.settings,
+                model=place.checkpoint,
+                prepared=data,
+                metrics=(place.metrics,),
+                bundle=bundle,
+                labelled=labelled,
+                like=like,
+            )
 
         self.ledger.run(f"export {name}", work, makes=[bundle])
         write_values(out / PARAMS_FILE, flatten(settings.model_dump(mode="json")))
 
     # ---- helpers ----------------------------------------------------------------------------------------------------
+
+    def _named(self, task: Task) -> Task:
+        """Return a task, labelled texts with what describes their labels."""
+        if self.label_names is None or not isinstance(task, LabelledTexts):
+            return task
+        return replace(task, names=names_in(self.label_names, task.reference_label))
 
     def _place(self, system: str, settings: Settings) -> Place:
         return Place(self.folder / "runs" / _name(system, settings))
@@ -311,18 +353,23 @@ class Models:
         name = _name(system, settings)
         self.made[name] = settings, place
 
-        def scored() -> float | None:
+        def scored() -> list[float | None]:
             work()
             task = self.dev
             if task is None:
-                return None
+                return [None, None]
             if self.picks:  # what picked neither its weights nor its rate
                 task = part_for_test(task)
             encoder = open_model(self._model(name), device=self.settings.evaluation.device, kept=self.kept)
-            return score_dev(encoder, task, FIT_BATCH, self.settings.train.dev_measure).value
+            if self.chooses_by != CLASS_PROBABILITY:
+                return [score_dev(encoder, task, FIT_BATCH, self.chooses_by).value, None]
+            wanted = (CLASS_PROBABILITY, ACCURACY)
+            found = score_task(encoder, task, batch_size=FIT_BATCH, measures=wanted).values
+            return [found[name] for name in wanted]
 
         record = self.ledger.run(f"train {name}", scored, makes=[place.checkpoint, place.metrics])
-        self.ladder.add(system, name, record.result, record.seconds)
+        dev, accuracy = record.result
+        self.ladder.add(system, name, dev, record.seconds, accuracy)
 
 
 def _name(system: str, settings: Settings) -> str:

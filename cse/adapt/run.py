@@ -19,6 +19,7 @@ from pydantic import TypeAdapter
 
 from cse.adapt.clock import TooShortError, TrainingPlan, Workload, make_plan
 from cse.adapt.documents import JUDGED, Judged, index_documents
+from cse.adapt.few import classify_few
 from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, HEAD, LABELS, QUERY_MAP, RUNGS, Ladder, Tried, rungs_of
 from cse.adapt.look import Found
 from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, RATE, Models, say
@@ -61,6 +62,7 @@ class Adapted:
     seconds: float
     notes: list[str]
     stopped: bool = False  # by the user, before the ladder's end
+    measure: str = ""  # that chose
     dev: float | None = None  # of the model in the bundle; None: nothing was held out, or it was trained on that too
     indexed: str = ""  # what came of the documents' index, in words
 
@@ -73,8 +75,10 @@ def adapt(
     budget: float,
     own_backbone: bool = False,
     judged: bool = False,
+    use: str | None = None,
+    label_names: Path | None = None,
     again: bool = False,
-) -> Adapted:
+) -> Adapted | str:
     """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
     Args:
@@ -82,12 +86,20 @@ def adapt(
         budget: seconds.
         own_backbone: whether to train the whole model too, if the budget allows.
         judged: whether judged queries choose among adaptations to documents.
+        use: what labelled texts are for, see ``Models``.
+        label_names: table of texts that describe labels.
         again: whether to set another adaptation in the folder aside in place of refusing it.
+
+    Returns:
+        The result; in words where rows were too few to train on.
     """
     if settings.train.parameters == "none":
         raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
     begun, asked = time.monotonic(), {"budget": budget, "own_backbone": own_backbone}
-    ledger = open_ledger(out, settings, asked, again=again)
+    described = fingerprint({}, [] if label_names is None else [label_names])
+    ledger = open_ledger(out, settings, asked, {"--for": use, "--label-names": described}, again=again)
+    if found.few is not None:
+        return classify_few(settings, found, found.few, out, label_names)
     before = seconds_on_record(out)
     say(found.told)
     notes = _other_language(settings, found)
@@ -99,16 +111,18 @@ def adapt(
         settings = settings_with(settings, queries.choosing)
     few = found.kind == LABELS and settings.train.dev_measure == CLASS_PROBABILITY
     kept = KeptVectors(out / "vectors") if found.kind == DOCUMENTS else None
-    models = Models(settings, out, ledger, FEW_ROWS if few else found.kind, kept)
+    models = Models(settings, out, ledger, FEW_ROWS if few else found.kind, use, label_names, kept)
     models.prepare()
     main = models.main_measure()
+    untold = models.kind == DOCUMENTS and queries is None and main is None  # nothing says what finds more
 
     # the ladder, and what held-out rows or judged queries choose, on record before a test set is opened
-    rungs = [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
+    rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
     ended = _climb_in_time(models, rungs, asked, main, notes)
 
     def choose() -> list[str]:  # nothing that stands for a search chooses without judged queries
-        return [QUERY_MAP] if models.kind == DOCUMENTS and queries is None else models.ladder.choice()
+        plain = models.kind == DOCUMENTS and queries is None and not untold
+        return [QUERY_MAP] if plain else models.ladder.choice()
 
     systems = ledger.run("choice", choose).result if ended == WHOLE else choose()
     chosen, *rest = (models.ladder.tried[system] for system in systems)
@@ -133,7 +147,7 @@ def adapt(
     fell = any((one.task, one.measure) == main and did_worse(one, models.kind) for one in won)
     model = BARE if fell else chosen.best
     final = final if model in final.made else models  # the bare backbone has no rows
-    final.export(model, out)
+    final.export(model, out, models)
     indexed = index_documents(settings.data, out, models.kept) if models.kind == DOCUMENTS else ""
     total = round(before + time.monotonic() - begun, 3)
     return Adapted(
@@ -151,6 +165,7 @@ def adapt(
         notes=notes,
         stopped=ended == STOPPED,
         dev=final.ladder.dev_of(model),
+        measure=models.chooses_by or "Spearman",
         indexed=indexed,
     )
 
@@ -161,16 +176,19 @@ def seconds_on_record(out: Path) -> float:
     return sum(record.seconds for one in ledgers for name in one.names() if (record := one.read(name)) is not None)
 
 
-def open_ledger(folder: Path, settings: Settings, asked: Mapping[str, Any], *, again: bool) -> Ledger:
+def open_ledger(
+    folder: Path, settings: Settings, asked: Mapping[str, Any], own: Mapping[str, Any], *, again: bool
+) -> Ledger:
     """Return the ledger of an adaptation, a new one in an empty folder.
 
     Args:
         settings: of the adaptation, with those that follow from the text.
         asked: what the plan follows from; once there is one, a folder planned for something else is refused.
+        own: what else it is for.
         again: whether to set another adaptation aside, whatever else is in its folder, in place of refusing it.
     """
     text = {"the text": fingerprint({}, files_of(settings.data))}
-    of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings)
+    of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings) | dict(own)
     ledger = Ledger(folder / "ledger", _ELSEWHERE)
     otherwise = f"{_ELSEWHERE}, or set this adaptation aside with --again"
     try:

@@ -22,6 +22,7 @@ Examples:
   cse adapt corpus.jsonl --task my-search --dev-queries my-search    half of its queries choose and are trained on
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
+  cse adapt --labels names.txt                           names of labels, one a line, and no text: in seconds
   cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
   cse adapt --labels intents.csv --shared-backbone       nothing that a bank cannot serve beside other domains
 
@@ -46,6 +47,15 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     "same folder, one half of them; the other is measured.",
 )  # fmt: skip
 @click.option("--labels", type=click.Path(path_type=Path), help="Labelled texts to train on and to measure.")
+@click.option(
+    "--for", "use", type=click.Choice(["classify", "search"]),
+    help="What the labelled texts are for, which chooses what ships: their label told right (the default) or texts of "
+    "the same label found.",
+)  # fmt: skip
+@click.option(
+    "--label-names", type=click.Path(path_type=Path), metavar="FILE",
+    help="Table of texts that describe labels (text, label); of others the label itself, in words.",
+)  # fmt: skip
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
@@ -66,6 +76,8 @@ def adapt(
     task: Path | None,
     dev_queries: Path | None,
     labels: Path | None,
+    use: str | None,
+    label_names: Path | None,
     text_column: str | None,
     label_column: str | None,
     pairs: Path | None,
@@ -83,7 +95,8 @@ def adapt(
 
     The command makes training rows, holds some out and climbs a ladder: the bare backbone, with labels a head on its
     vectors (a minute), prompts, prompts with a head, and the same of the whole model unless the backbone is to be
-    shared. Of documents it adapts the queries alone, against all documents, whose vectors and index stay as they are: a
+    shared. Of fewer than four texts a label, or names of labels alone, it makes a classifier in seconds. Of documents
+    with judged queries it adapts the queries alone, against all documents, whose vectors and index stay as they are: a
     map of the query's vector (seconds) and, where judged queries can choose (--dev-queries), prompts. Held-out rows
     choose otherwise; what they chose is measured with an interval and a p value, exported and reported. The
     answer may be that nothing helped: the bundle is the bare backbone's then.
@@ -97,6 +110,8 @@ def adapt(
     given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
     if len(given) > 1:
         raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
+    if labels is None and (use or label_names):
+        raise CseError("--for and --label-names: for labelled texts, which --labels has to name")
     own, tree = parse_overrides(overrides), dict[str, Any]()
     for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
         set_key(tree, key, own[key])
@@ -121,11 +136,20 @@ def adapt(
 
     own_backbone = labels is not None if shared_backbone is None else not shared_backbone
     adapted = run(
-        settings, found, out, budget=budget, own_backbone=own_backbone, judged=dev_queries is not None, again=again
+        settings,
+        found,
+        out,
+        budget=budget,
+        own_backbone=own_backbone,
+        judged=dev_queries is not None,
+        use=None if labels is None else use or "classify",
+        label_names=label_names,
+        again=again,
     )
-    text = summary(adapted)
-    write_page(adapted, text, settings.train.dev_measure or "Spearman")
+    text = adapted if isinstance(adapted, str) else summary(adapted)
+    if not isinstance(adapted, str):
+        write_page(adapted, text)
     (out / "summary.txt").write_text(text + "\n", encoding="utf-8")
     click.echo(text)
-    if adapted.stopped:
+    if not isinstance(adapted, str) and adapted.stopped:
         raise SystemExit(130)  # as at any Ctrl-C: the work is not done

@@ -22,12 +22,15 @@ if TYPE_CHECKING:
     from cse.evaluation.measures import TextEncoder
 
 _COLUMNS = ["text", "embedding"]
+_TOLD = ["text", "label", "probability", "known"]
+_CLASSIFIED = (".csv", ".jsonl", ".parquet")
 
 
 @click.command(
     epilog="\b\nExamples:\n  cse encode data/bundle sentences.txt --out vectors.npy\n"
     "  cse encode data/bundle tickets.csv --column body --out vectors.parquet\n"
     "  cse encode data/bundle questions.txt --role query --out queries.npy\n"
+    "  cse encode data/bundle tickets.csv --column body --classify --out labels.csv\n"
     "  cse encode data/bank:billing sentences.txt --out vectors.npy\n"
     "  cse encode data/bank tickets.csv --column body --domain-column queue --out vectors.npy"
 )
@@ -47,10 +50,15 @@ _COLUMNS = ["text", "embedding"]
 @device_option
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 @click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")
+@click.option(
+    "--classify", is_flag=True,
+    help="Write no vectors but each text's label, its probability and whether it is known (.csv, .jsonl, .parquet), by "
+    "a bundle made of labelled texts.",
+)  # fmt: skip
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
     model: str, text: TextIO, out: Path, column: str | None, domain_column: str | None, encoding: str,
-    batch_size: int | None, device: str, normalize: bool, role: str | None, dimensions: int | None,
+    batch_size: int | None, device: str, normalize: bool, role: str | None, classify: bool, dimensions: int | None,
 ) -> None:  # fmt: skip
     """Embed TEXT, one vector per line or row, also for rows that say nothing, which are counted (the first row is 0).
 
@@ -61,11 +69,23 @@ def encode(
     from cse.outputs import check_file, publish_file
     from cse.runtime.onnx_encoder import OnnxEncoder
 
+    if classify and (role or dimensions or domain_column or not normalize or out.suffix not in _CLASSIFIED):
+        raise CseError(
+            f"--classify: --out ends in {', '.join(_CLASSIFIED)}; without --raw, --role, --dimensions, --domain-column"
+        )
     check_file(out, _made_here)
     lines, *domains = _columns(text, column, domain_column, encoding)
     encoder: TextEncoder = OnnxEncoder(model, provider=device) if domains else _open(model, device)
     if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
         click.echo(f"their vectors mean nothing: {saying_nothing(blank, 'rows')}", err=True)
+    if classify:
+        if not isinstance(encoder, OnnxEncoder):
+            raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
+        told = encoder.classify(lines, batch_size)
+        with publish_file(out) as target:
+            _write_rows(target, out.suffix, [(line, *one) for line, one in zip(lines, told, strict=True)])
+        click.echo(f"{out}: {len(told):,} texts, {sum(not one.known for one in told):,} of them not known", err=True)
+        return
     asked: dict[str, Any] = {"batch_size": batch_size, "role": role, "dimensions": dimensions}
     asked["domain"] = domains[0] if domains else None
     given = {name: value for name, value in asked.items() if value is not None}  # not every encoder takes every one
@@ -118,15 +138,39 @@ def _made_here(path: Path) -> bool:
 
     if path.suffix == ".jsonl":
         with path.open("rb") as stream, suppress(ValueError, RecursionError, AttributeError):
-            return [*json.loads(stream.readline())] == _COLUMNS
+            return [*json.loads(stream.readline())] in (_COLUMNS, _TOLD)
         return False
     if path.suffix == ".parquet" and begins_with(b"PAR1")(path):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
         with suppress(pa.ArrowInvalid):
-            return bool(pq.read_schema(path).names == _COLUMNS)
+            return pq.read_schema(path).names in (_COLUMNS, _TOLD)
+    if path.suffix == ".csv":
+        return begins_with(",".join(_TOLD).encode())(path)
     return path.suffix != ".parquet" and begins_with(b"\x93NUMPY")(path)
+
+
+def _write_rows(path: Path, kind: str, rows: Sequence[tuple[Any, ...]]) -> None:
+    """Write texts with their labels."""
+    if kind == ".parquet":
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        columns = zip(_TOLD, (pa.string(), pa.string(), pa.float32(), pa.bool_()), strict=True)
+        pq.write_table(
+            pa.Table.from_pylist([dict(zip(_TOLD, row, strict=True)) for row in rows], pa.schema(columns)), path
+        )
+    elif kind == ".jsonl":
+        with path.open("w", encoding="utf-8", newline="\n") as stream:
+            for row in rows:
+                stream.write(json.dumps(dict(zip(_TOLD, row, strict=True)), ensure_ascii=False) + "\n")
+    else:
+        from cse.files import write_csv
+
+        write_csv(
+            path, _TOLD, [(text, label, f"{chance:.4f}", str(known).lower()) for text, label, chance, known in rows]
+        )
 
 
 def _write(path: Path, kind: str, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:

@@ -3,22 +3,25 @@
 The name of a label, in words, is one more row of it: with one row a label that is worth sixteen points of accuracy on
 banking77, with twenty nothing. Names that tell the known rows no better than chance (``label_7``) are left out.
 Probabilities are calibrated on rows that were held out or, where none were, on each row as a fit of the others tells
-it. Then all rows together make the classifier that is kept.
+it. Then all rows together make the classifier that is kept. Where the vectors' model was trained on all of them, what
+an earlier model's classifier showed on held-out rows calibrates it.
 """
 
 from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cse.evaluation.labels import PROBE, class_means
+from cse.evaluation.labels import class_means
 from cse.runtime.classifier import Classifier, ClassifierFacts
 
+_REGRESSION = {"C": 10.0, "max_iter": 1000}  # of unit vectors; cross-validation of C was no better on eight sets
 FALSE_ALARMS = 0.05  # share of texts with a label that the threshold calls unknown
 _ENOUGH = 30  # rows of a label, in the median, to which its name has nothing to add
 _BY_CHANCE = 0.05  # names are rows if chance would tell as many rows this rarely
@@ -30,9 +33,18 @@ _LEAST = 1e-12  # probability
 _UNHEARD = -1e4  # logit of a label that no row made known
 
 
+Named = Sequence[tuple[str, str]]  # texts that name labels, and the labels
+
+
 def name_in_words(label: str) -> str:
     """Return a label as its words: ``card_arrival``, ``card-arrival`` and ``CardArrival`` as ``card arrival``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", re.sub(r"[\W_]+", " ", label)).strip().lower() or label
+
+
+def names_of(labels: Sequence[str], named: Named = ()) -> tuple[list[str], list[str]]:
+    """Return texts that name labels, and their labels: those that are given, and for the others the label in words."""
+    left = sorted({*labels} - {label for _, label in named})
+    return [text for text, _ in named] + [name_in_words(label) for label in left], [label for _, label in named] + left
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,18 +82,25 @@ class _Linear(NamedTuple):
         return vector_ND.astype(np.float64) @ self.weight.T + self.bias
 
 
-def fit_classifier(known: Rows, names: Rows, held: Rows | None = None) -> Classifier:
+def fit_classifier(
+    known: Rows, names: Rows, held: Rows | None = None, like: ClassifierFacts | None = None
+) -> Classifier:
     """Fit a classifier.
 
     Args:
         known: rows with labels; may be none where there are ``names``: a classifier by names alone.
-        names: one row for each label, of its name; may be none.
+        names: one row or more for each label, of its name; may be none.
         held: rows apart, on which nothing was trained; their labels are among the others'.
+        like: what held-out rows said of such a classifier, where the vectors' model was trained on all rows since.
     """
     labels = sorted({*known.label, *names.label})
     rows, named, apart = (_numbered(each, labels) for each in (known, names, held or Rows(known.vector[:0], [])))
-    named = named if _say_something(named, rows + apart) else named.at(named.label < 0)
+    named = _telling(named, rows + apart)
     last = _fit(rows + apart + named, len(labels))
+    facts = ClassifierFacts(labels, names=len(named.label) > 0)
+    if like is not None:
+        facts = replace(like, labels=facts.labels, names=facts.names)
+        return _classifier(facts, last, facts.temperature * last.scale)
     if len(apart.label):
         first = _fit(rows + named, len(labels))
         own, logit_NC, scale = apart.label, first.logits(apart.vector), first.scale
@@ -90,9 +109,16 @@ def fit_classifier(known: Rows, names: Rows, held: Rows | None = None) -> Classi
         logit_NC, scale = _told_by_others(rows, named, len(labels)) if told.any() else (np.empty((len(told), 0)), 1.0)
         own, logit_NC = rows.label[told], logit_NC[told]
     if not len(own):
-        return _classifier(ClassifierFacts(labels, names=len(named.label) > 0), last, _UNCALIBRATED)
-    facts = _judged(logit_NC, own, ClassifierFacts(labels, names=len(named.label) > 0))
-    return _classifier(facts, last, temperature(logit_NC, own) * last.scale / scale)  # more rows make larger weights
+        return _classifier(facts, last, _UNCALIBRATED)
+    facts = _judged(logit_NC, own, scale, facts)
+    return _classifier(facts, last, facts.temperature * last.scale)  # more rows make larger weights
+
+
+def label_logits(known: Rows, names: Rows, vector_ND: NDArray[np.float32]) -> tuple[list[str], NDArray[np.float64]]:
+    """Return the labels, in order, and the logits ``(n, c)`` of vectors by a classifier of rows and names."""
+    labels = sorted({*known.label, *names.label})
+    rows, named = _numbered(known, labels), _numbered(names, labels)
+    return labels, _fit(rows + _telling(named, rows), len(labels)).logits(vector_ND)
 
 
 def _numbered(rows: Rows, labels: list[str]) -> _Rows:
@@ -105,16 +131,16 @@ def _classifier(facts: ClassifierFacts, linear: _Linear, at: float) -> Classifie
     return Classifier(facts, (linear.weight / at).astype(np.float32), (linear.bias / at).astype(np.float32))
 
 
-def _say_something(named: _Rows, rows: _Rows) -> bool:
-    """Return whether names tell rows better than chance, and rows are few enough to need them."""
+def _telling(named: _Rows, rows: _Rows) -> _Rows:
+    """Return the names if they tell rows better than chance, and rows are few enough to need them; else none."""
     from scipy.stats import binom
 
     if not len(rows.label) or not len(named.label):
-        return len(named.label) > 0
-    if np.median(np.unique(rows.label, return_counts=True)[1]) >= _ENOUGH:
-        return False
+        return named
     right = (named.label[(rows.vector @ named.vector.T).argmax(axis=1)] == rows.label).sum()
-    return bool(binom.sf(right - 1, len(rows.label), 1 / len(named.label)) < _BY_CHANCE)
+    enough = np.median(np.unique(rows.label, return_counts=True)[1]) >= _ENOUGH
+    by_chance = binom.sf(right - 1, len(rows.label), 1 / len(np.unique(named.label)))
+    return named.at(named.label < 0) if enough or by_chance >= _BY_CHANCE else named
 
 
 def _fit(rows: _Rows, labels: int) -> _Linear:
@@ -132,7 +158,7 @@ def _fit(rows: _Rows, labels: int) -> _Linear:
         return _Linear(weight, bias)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # that labels are many for so few rows
-        found = LogisticRegression(**PROBE).fit(rows.vector.astype(np.float64), rows.label)
+        found = LogisticRegression(**_REGRESSION).fit(rows.vector.astype(np.float64), rows.label)
     coefficients, intercept = found.coef_, found.intercept_
     if len(there) == 2:  # one row of weights stands for both
         coefficients, intercept = np.stack([-coefficients[0], coefficients[0]]) / 2, np.array([-1, 1]) * intercept / 2
@@ -178,6 +204,27 @@ def temperature(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
     return float(np.exp(minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").x))
 
 
+def own_probability(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
+    """Return the geometric mean of the probabilities of the rows' own labels, from 0 to 1.
+
+    At the temperature that makes these labels likeliest, so vectors that spread more, as behind a head, gain nothing by
+    it. It moves with every row where accuracy moves with a few: it chooses better by few rows. Rows whose label is none
+    of these (-1) are left out; 0 if there are no others.
+    """
+    from scipy.optimize import minimize_scalar
+    from scipy.special import log_softmax
+
+    logit_NC, own = logit_NC[own >= 0], own[own >= 0]
+    if not len(own):
+        return 0.0
+    place = np.arange(len(own)), own
+
+    def surprise(log_temperature: float) -> float:
+        return -float(log_softmax(logit_NC / np.exp(log_temperature), axis=1)[place].mean())
+
+    return float(np.exp(-minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").fun))
+
+
 def calibration_error(chance_N: NDArray[np.floating[Any]], right_N: NDArray[np.bool_]) -> float:
     """Return the expected calibration error (Naeini et al. 2015) of the likeliest labels, from 0 to 1."""
     place = np.minimum((chance_N * _BINS).astype(np.int64), _BINS - 1)
@@ -185,8 +232,10 @@ def calibration_error(chance_N: NDArray[np.floating[Any]], right_N: NDArray[np.b
     return float(np.abs(gaps).sum() / len(right_N))
 
 
-def _judged(logit_NC: NDArray[np.float64], own: NDArray[np.int64], of: ClassifierFacts) -> ClassifierFacts:
-    """Return what rows say that a classifier never saw; each half of them at the other half's temperature."""
+def _judged(
+    logit_NC: NDArray[np.float64], own: NDArray[np.int64], scale: float, of: ClassifierFacts
+) -> ClassifierFacts:
+    """Return what rows say that a classifier of this scale never saw; each half of them at the other's temperature."""
     from scipy.special import softmax
 
     chance, half = np.empty(len(own)), np.arange(len(own)) % 2 == 0
@@ -200,4 +249,5 @@ def _judged(logit_NC: NDArray[np.float64], own: NDArray[np.int64], of: Classifie
         calibration_error=calibration_error(chance, right),
         threshold=round(float(np.quantile(chance, FALSE_ALARMS)), 4),
         false_alarms=FALSE_ALARMS,
+        temperature=temperature(logit_NC, own) / scale,
     )

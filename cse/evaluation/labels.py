@@ -1,4 +1,4 @@
-"""Measures of labelled texts: neighbours, class means, a linear probe, clusters.
+"""Measures of labelled texts: neighbours, class means, clusters.
 
 Test and reference rows are unit vectors, float32 ``(t, D)`` and ``(n, D)``; labels are whole numbers.
 """
@@ -14,8 +14,6 @@ from cse.runtime.encode import unit_rows
 
 NEIGHBOURS = 5
 _CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
-PROBE = {"C": 10.0, "max_iter": 1000}  # unit vectors; cross-validation of C was no better on eight sets of few rows
-_LOG_TEMPERATURES = (-7.0, 3.0)  # of cosines to class means
 CLUSTERING = {"n_init": 10, "random_state": 0}
 
 
@@ -67,48 +65,12 @@ def class_mean_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_l
     return classes[(test_TD.astype(np.float64) @ mean_CD.T).argmax(axis=1)]
 
 
-def class_probability(
-    test_TD: np.ndarray, test_label: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray
-) -> float:
-    """Return the geometric mean of the probabilities of the test texts' labels, from 0 to 1.
-
-    A label's probability is ``softmax(cosines to the class means / t)``, with the ``t`` that makes the test texts'
-    labels likeliest (temperature scaling, Guo et al. 2017). So vectors that spread more, as behind a head, gain nothing
-    by it. It moves with every text where the nearest class mean moves with a few: it chooses better by few texts. Texts
-    whose label has no reference row are left out; 0 if there are no others.
-    """
-    from scipy.optimize import minimize_scalar
-    from scipy.special import log_softmax
-
-    classes, mean_CD = class_means(reference_ND, reference_label)
-    known = np.isin(test_label, classes)
-    if not known.any():
-        return 0.0
-    cosine_TC = test_TD[known].astype(np.float64) @ mean_CD.T
-    own = np.arange(len(cosine_TC)), np.searchsorted(classes, test_label[known])
-
-    def surprise(log_temperature: float) -> float:
-        return -float(log_softmax(cosine_TC / np.exp(log_temperature), axis=1)[own].mean())
-
-    return float(np.exp(-minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").fun))
-
-
 def class_means(vector_ND: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the labels in order ``(c,)``, and the mean of each one's unit vectors, unit length, float64 ``(c, D)``."""
     classes, place_N = np.unique(label, return_inverse=True)
     mean_CD = np.zeros((len(classes), vector_ND.shape[1]))
     np.add.at(mean_CD, place_N, vector_ND)
     return classes, unit_rows(mean_CD)
-
-
-def probe_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray) -> np.ndarray:
-    """Return the label of each test text by a logistic regression on the reference rows, ``(t,)``."""
-    from sklearn.linear_model import LogisticRegression
-
-    if len(np.unique(reference_label)) == 1:  # nothing to separate
-        return np.full(len(test_TD), reference_label[0])
-    probe = LogisticRegression(**PROBE).fit(reference_ND.astype(np.float64), reference_label)
-    return np.asarray(probe.predict(test_TD.astype(np.float64)))
 
 
 def cluster_agreement(test_TD: np.ndarray, label: np.ndarray) -> float:

@@ -28,6 +28,7 @@ from cse.data.tasks.kinds import (
 )  # fmt: skip
 from cse.errors import CseError, nearest
 from cse.evaluation import labels, pairs, retrieval
+from cse.evaluation.classifier import Rows, label_logits, names_of, own_probability
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import Score, TextEncoder, UndefinedScore, Vectors, pair_cosines, spearman
 from cse.runtime.encode import unit_rows
@@ -36,8 +37,8 @@ from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
-KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE = "kNN", "MAP", "class mean", "probe", "V-measure"
-CLASS_PROBABILITY = "class probability"
+KNN, SAME_LABEL, CLASS_MEAN, V_MEASURE = "kNN", "MAP", "class mean", "V-measure"
+CLASS_PROBABILITY = "class probability"  # of the label that a text has, see ``own_probability``
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 TOLD = " label"  # ends the name of the items that say which label a measure told, see ``labels.numbered``
 # by kind, the main measure first
@@ -46,7 +47,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     BINARY: (AP, F1, THRESHOLD),
     TRIPLETS: (ACCURACY,),
     RETRIEVAL: (*retrieval.MEASURES, retrieval.WITH_WORDS, retrieval.OF_WORDS),
-    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, PROBE, V_MEASURE),
+    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, ACCURACY, V_MEASURE),
 }
 _TO_CHOOSE = {LABELLED: (CLASS_PROBABILITY,)}  # measures that choose among models where asked to, and are not reported
 _SETTINGS = {
@@ -55,8 +56,8 @@ _SETTINGS = {
     TRIPLETS: "share of triplets whose positive has the higher cosine",
     RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
-    f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {PROBE}: logistic regression, "
-    f"C = 10; {V_MEASURE}: k-means, seed 0",
+    f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {ACCURACY}: logistic "
+    f"regression on reference rows and names of labels; {V_MEASURE}: k-means, seed 0",
 }
 
 
@@ -228,12 +229,29 @@ def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
         found = by(test_TD, reference_ND, reference)
         return _mean((found == test).astype(np.float64))._replace(told=found)
 
+    @cache
+    def classifier() -> tuple[np.ndarray, np.ndarray, list[str]]:
+        """Return the logits of test rows (t, c) by what a bundle gets, each one's own column or -1, and the labels."""
+        texts, named = names_of(task.reference_label, task.names)
+        test_TD, reference_ND = both()
+        known, logit_TC = label_logits(
+            Rows(reference_ND, task.reference_label), Rows(vectors.of(texts)[0], named), test_TD
+        )
+        columns = {label: column for column, label in enumerate(known)}
+        return logit_TC, np.array([columns.get(label, -1) for label in task.test_label]), known
+
+    def classified() -> _Found:
+        logit_TC, own, known = classifier()
+        best = logit_TC.argmax(axis=1)
+        number = {label: place for place, label in enumerate(labels.known_labels(task.test_label, known))}
+        return _mean((best == own).astype(np.float64))._replace(told=np.array([number[known[one]] for one in best]))
+
     return {
         KNN: lambda: told(labels.neighbour_labels),
         SAME_LABEL: lambda: _mean(labels.same_label_precisions(among_themselves(), test)),
         CLASS_MEAN: lambda: told(labels.class_mean_labels),
-        CLASS_PROBABILITY: lambda: _Found(labels.class_probability(both()[0], test, both()[1], reference)),
-        PROBE: lambda: told(labels.probe_labels),
+        CLASS_PROBABILITY: lambda: _Found(own_probability(*classifier()[:2])),
+        ACCURACY: classified,
         V_MEASURE: lambda: _Found(labels.cluster_agreement(among_themselves(), test)),
     }
 

@@ -48,6 +48,7 @@ class ClassifierFacts:
         calibration_error: expected calibration error on them (Naeini et al. 2015), in 15 bins.
         threshold: probability below which a text is told as unknown.
         false_alarms: share of these that the threshold calls unknown though they have one of the labels.
+        temperature: of its logits, for a weight of norm 1.
     """
 
     labels: list[str]
@@ -57,6 +58,7 @@ class ClassifierFacts:
     calibration_error: float = 0.0
     threshold: float = 0.0
     false_alarms: float = 0.0
+    temperature: float = 0.0
 
     def __str__(self) -> str:
         labels = f"{len(self.labels):,} labels{' and their names' if self.names else ''}"

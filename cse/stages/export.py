@@ -6,6 +6,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -16,7 +17,8 @@ from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, nearest
-from cse.evaluation.classifier import Rows, fit_classifier, name_in_words
+from cse.evaluation.classifier import Named, Rows, fit_classifier, names_of
+from cse.evaluation.measures import TextEncoder
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
 from cse.export.bank import SENTENCES
@@ -25,12 +27,13 @@ from cse.export.mix import mixed_texts
 from cse.export.parity import check_parity, check_rounded
 from cse.export.precision import CALIBRATED
 from cse.model.checkpoint import identity_of
-from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
+from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_checkpoint
 from cse.outputs import Kind, check_folder
-from cse.runtime.classifier import Classifier
+from cse.runtime.classifier import Classifier, ClassifierFacts
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 from cse.settings import Settings
+from cse.settings.model import BackboneSettings
 from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PREPARED, run_stage
 
 GROUPS = ("export",)
@@ -40,30 +43,36 @@ _TRAINING = 2000  # training texts that those for ranges are taken from
 _ITEMS = 2  # of a small task of one's own that rounding may turn over
 
 
-def open_with_torch(model: str | Path) -> SentenceEncoder:
+def open_with_torch(model: str | Path | BackboneSettings) -> SentenceEncoder:
     """Open a checkpoint or a backbone; the pipeline's own checkpoint is never looked up on the hub."""
+    if isinstance(model, BackboneSettings):
+        return load_bare(model.name, model.revision, model.max_length, model.texts)
     return load_checkpoint(CHECKPOINT) if Path(model) == CHECKPOINT else SentenceEncoder.load(model)
 
 
 def export_stage(
     settings: Settings,
     *,
-    model: str | Path = CHECKPOINT,
+    model: str | Path | BackboneSettings = CHECKPOINT,
     prepared: Path | None = PREPARED,
     metrics: tuple[Path, ...] = SCORES,
     bundle: Path = BUNDLE,
     label_names: Path | None = None,
+    labelled: LabelledTexts | None = None,
+    like: ClassifierFacts | None = None,
 ) -> None:
     """Export a checkpoint (or a bare backbone), compare it with torch on real sentences and publish the bundle.
 
     Args:
         prepared: where the sentences are; None: a few of our own, which say too little of a rounded graph.
         label_names: table of texts that describe labels, with their labels; None: the labels themselves, in words.
+        labelled: the rows of its classifier, see ``classifier_of``; None: those of the prepared data.
+        like: what an earlier model's classifier showed on rows that this model was trained on.
     """
     check_folder(bundle, Kind.BUNDLE)
     encoder, options = open_with_torch(model), settings.export
     data = None if prepared is None else PreparedData(prepared)
-    checkpoint = identity_of(Path(model))
+    checkpoint = "" if isinstance(model, BackboneSettings) else identity_of(Path(model))
     if prepared is None and options.precision != "fp32":
         raise CseError(f"export.precision: {options.precision} is judged by prepared data; run `cse prepare`")
     sentences = SENTENCES if data is None else sentences_for_parity(data)
@@ -94,7 +103,10 @@ def export_stage(
         if data is not None and options.precision != "fp32":
             scored = [*(_similarity_tasks(data) or open_tasks(data, OWN)[:1])]  # what tells of a loss by rounding
             draft.parity |= check_score(encoder, onnx, scored, options.score_loss)
-        if data is not None and (classifier := classifier_of(onnx, data, label_names)) is not None:
+        if labelled is None and data is not None:
+            labelled = labelled_of(data, label_names)
+        if labelled is not None:
+            classifier = classifier_of(onnx, labelled, like)
             classifier.write(draft.folder)
             click.echo(f"classifier of {classifier.facts}")
     click.echo(
@@ -159,35 +171,43 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     return {"score_loss": loss}
 
 
-def classifier_of(onnx: OnnxEncoder, data: PreparedData, label_names: Path | None = None) -> Classifier | None:
-    """Return the classifier of labelled texts in a bundle's own vectors; None where there are none.
+def labelled_of(data: PreparedData, label_names: Path | None = None) -> LabelledTexts | None:
+    """Return the labelled texts that make a classifier, if there are any; held-out rows are its test rows.
 
-    Held-out rows calibrate it where there are any; the rows that measure the user's task never do.
+    Rows that measure the user's task are left out: they calibrate nothing.
 
     Args:
         label_names: see ``export_stage``.
     """
-    held = of_kind(open_tasks(data, DEV), LabelledTexts)[:1]
-    for task in held or of_kind(open_tasks(data, OWN), LabelledTexts)[:1]:
-        labels = sorted({*task.reference_label})
-
-        def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
-            return Rows(np.asarray(onnx.encode(texts, normalize=True)), list(labels))
-
-        names = rows(*names_of(labels, label_names))
-        apart = rows(task.test, task.test_label) if held else None
-        return fit_classifier(rows(task.reference, task.reference_label), names, apart)
+    held, own = (of_kind(open_tasks(data, role), LabelledTexts)[:1] for role in (DEV, OWN))
+    for task in held or [replace(one, test=[], test_label=[]) for one in own]:
+        return replace(task, names=names_in(label_names, task.reference_label))
     return None
 
 
-def names_of(labels: Sequence[str], file: Path | None) -> tuple[list[str], list[str]]:
-    """Return texts that name labels, and their labels: those in a file, and for the others the label in words."""
+def classifier_of(encoder: TextEncoder, task: LabelledTexts, like: ClassifierFacts | None = None) -> Classifier:
+    """Return the classifier of labelled texts in the vectors of an encoder; test rows calibrate it, or ``like`` does.
+
+    Args:
+        like: see ``fit_classifier``.
+    """
+
+    def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
+        return Rows(np.asarray(encoder.encode([*texts], normalize=True)), [*labels])
+
+    names = rows(*names_of(task.reference_label, task.names))
+    known = rows(task.reference, task.reference_label) if task.reference else Rows(names.vector[:0], [])
+    held = rows(task.test, task.test_label) if task.test else None
+    return fit_classifier(known, names, held, like)
+
+
+def names_in(file: Path | None, labels: Sequence[str]) -> Named:
+    """Return the texts in a file that describe labels, and these; refuse labels that are none of the given ones."""
     found = [] if file is None else [(str(row.texts[0]), str(row.label)) for row in read_rows(file, "categories")]
     for text, label in found:
         if label not in labels:
             raise CseError(f"{file}: label {label[:40]!r} ({text[:40]!r}) is none of the texts{nearest(label, labels)}")
-    left = sorted({*labels} - {label for _, label in found})
-    return [text for text, _ in found] + [name_in_words(label) for label in left], [label for _, label in found] + left
+    return found
 
 
 def training_sentences(data: PreparedData, count: int) -> list[str]:

@@ -135,6 +135,8 @@ def test_of_few_rows_those_that_chose_are_trained_on_in_the_end(cse, place):  # 
     assert len(PreparedData(place / "out/prepared").train["sent0"].unique()) == 12
     trained_on = PreparedData(place / "out/all_rows/prepared").train["sent0"].unique().to_pylist()
     assert len(trained_on) == 20, "none of the test rows"
+    facts = OnnxEncoder(place / "out/bundle", provider="cpu").classifier.facts
+    assert facts.rows == 8, "held out of the model before calibrates, and not what this one was trained on"
     (shipped,) = (line.split()[3] for line in done.out.splitlines() if line.startswith("in the bundle: "))
     if shipped != "the":  # the bare backbone
         assert ", dev " not in next(line for line in done.out.splitlines() if line.startswith("in the bundle: ")), (

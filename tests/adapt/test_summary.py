@@ -57,18 +57,6 @@ def adapted(ladder: Ladder, chosen: Tried, **facts) -> Adapted:
     return Adapted(folder=Path("out"), ladder=ladder, chosen=chosen, seconds=60, **(nothing | facts))
 
 
-def test_where_a_regression_on_the_bare_vectors_is_as_good_it_says_so():
-    bare_is_enough = said(one("kNN", 1.0, 3), one("class mean", -3.0, -9), one("probe", -2, -4))
-    assert not any("enough" in line for line in bare_is_enough), "kNN 51 is above the bare probe's 50"
-    (line,) = (
-        line for line in said(one("kNN", 0.0, 1e-9), one("MAP", 20, 9), one("probe", -2, -4)) if "enough" in line
-    )
-    assert line == (
-        "note: a logistic regression on the bare vectors labels 50.00 % of intents right, the adapted vectors "
-        "at best 50.00 %: to classify, the bare backbone is enough"
-    )
-
-
 @pytest.mark.parametrize(
     ("own", "first"),
     [
@@ -134,7 +122,8 @@ def test_what_was_tried_and_what_is_in_the_bundle_stand_below():
         "  prompts: dev 70.00, 3 s (chosen)",
         "  full fine-tuning: dev 60.00, 3 s",
         "in the bundle: prompts (prompts, dev 70.00)",
-        "1 minutes; model out/bundle, report out/report; next: cse serve out/bundle",
+        "1 minutes; model out/bundle, report out/report; next: cse encode out/bundle texts.csv --classify "
+        "--out labels.csv, or cse serve out/bundle",
     ]
 
 
@@ -157,8 +146,11 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
         in shipped
     )
     assert shipped[-2] == "note: stopped before the end; the same command goes on"
-    lines = summary(replace(fell, chosen=bare, won=[])).splitlines()
+    scores = {"tasks": {"intents": {"values": {"kNN": 91.0}}}}
+    systems = [System(name, (SimpleNamespace(name=name, scores=scores),)) for name in (BARE, "full-42")]
+    lines = summary(replace(fell, chosen=bare, won=[], systems=systems)).splitlines()
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
+    assert lines[1:3] == ["  intents kNN: 91.00", "tried, with the score on held-out rows that chose:"]
     assert "in the bundle: the bare backbone" in lines
 
 
@@ -208,6 +200,15 @@ def test_a_search_is_told_by_vectors_words_and_both():
     assert "tried, with the score on judged queries that chose:" in searched(7.0, dev=50.0)
 
 
+def test_where_nothing_is_judged_the_bare_backbone_ships_and_it_says_how_to_get_more():
+    lines = summary(adapted(made := ladder(backbone=None), made.tried[BARE], main=None, kind=DOCUMENTS, model=BARE))
+    first, *_, shipped, _ = lines.splitlines()
+    assert (
+        first.startswith("The bare backbone ships: no judged query says what finds more") and "--dev-queries" in first
+    )
+    assert shipped == "in the bundle: the bare backbone" and "note" not in lines and "unchanged" not in lines
+
+
 def test_queries_that_find_no_more_are_left_out():
     lines = searched(-0.2, model=BARE)
     assert "in the bundle: the bare backbone, since adapted queries found no more" in lines
@@ -249,4 +250,6 @@ def test_the_model_of_the_best_seed_is_the_one_to_ship():
     assert rung.best == "prompts-43"
     assert ladder(head=80.0, prompts=(60.0, 71.5)).dev_of("prompts-42") == 60.0, "a model's own score, no other's"
     assert str(rung) == "prompts: dev 67.67, mean of 3 seeds, 9 s"
+    rung.accuracies += [80.0, 81.0, 82.0]
+    assert str(rung) == "prompts: dev 67.67, accuracy 81.00, mean of 3 seeds, 9 s"
     assert str(ladder(head=None).tried[HEAD]) == "a head on the bare backbone: no dev score, 3 s"

@@ -127,7 +127,7 @@ def opened(out: Path, *, budget: float = 1, again: bool = False, **values) -> Le
     if not text.exists():
         text.write_text("one line\n", encoding="utf-8")
     settings = settings_with(Settings(), {"data.source": "files", "data.train_path": str(text), **values})
-    return open_ledger(out, settings, {"budget": budget}, again=again)
+    return open_ledger(out, settings, {"budget": budget}, {}, again=again)
 
 
 def test_a_plan_is_kept_and_not_bent(tmp_path):

@@ -15,15 +15,12 @@ SLOW = {"torch", "transformers", "datasets", "sklearn", "ray", "matplotlib", "pr
 FILES = {
     "intents.csv": "text,intent\nwhere is my card,card\nmy card is late,card\nhello,greeting\ngood day,greeting\n",
     "named.csv": "utterance,scenario\nwhere is my card,card\nmy card is late,card\nhello,greeting\nhi,greeting\n",
-    "unique.csv": "text,label\nwhere is my card,a\nmy card is late,b\nhello there,c\n",
+    "scored.csv": "text,label\n" + "".join(f"question {number},{number / 7:.4f}\n" for number in range(40)),
     "folder/intents.csv": "text,intent\n",
     "data/adapt/bundle/bundle.json": "{}",
     "data/checkpoint/checkpoint.json": "{}",
 }
-ROWS = (
-    "and pairs are made within a label; name the right column with --label-column, or give texts without labels as "
-    "SOURCE"
-)
+ROWS = "and none is a word; name the right column with --label-column, or give texts without labels as SOURCE"
 MISTAKES = {
     "adapt --labels intent.csv": "intent.csv: no such file or folder; did you mean 'intents.csv'? (or change --labels)",
     "adapt --labels folder": (
@@ -33,7 +30,7 @@ MISTAKES = {
         "intents.csv: no column 'label' (--label-column); the columns are text, intent"
     ),
     "adapt --labels named.csv": "named.csv: no column ",
-    "adapt --labels unique.csv": f"unique.csv: none of the 3 labels in column label has two texts, {ROWS}",
+    "adapt --labels scored.csv": f"scored.csv: none of the 40 labels in column label has two texts, {ROWS}",
     "adapt --labels intents.csv -s train.epoch=3": "train.epoch: unknown key; did you mean 'train.epochs'?",
     "adapt --labels intents.csv --budget soon": "Invalid value for '--budget': 'soon' is no time; write 90s, 45m or 2h",
     "adapt manual/": "manual: no such file or folder; put data there (or change the source)",

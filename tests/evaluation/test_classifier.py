@@ -7,7 +7,15 @@ import pytest
 from scipy.special import softmax
 from sklearn.linear_model import LogisticRegression
 
-from cse.evaluation.classifier import FALSE_ALARMS, Rows, fit_classifier, name_in_words, temperature
+from cse.evaluation.classifier import (
+    FALSE_ALARMS,
+    Rows,
+    fit_classifier,
+    label_logits,
+    name_in_words,
+    own_probability,
+    temperature,
+)
 from cse.runtime.encode import unit_rows
 
 LABELS = ["card", "loan", "rate", "top up"]
@@ -45,6 +53,38 @@ def test_it_is_a_logistic_regression_on_rows_names_and_held_out_rows_at_their_te
     np.testing.assert_allclose(found.probabilities(test.vector), expected, atol=0.005)
     assert found.facts.accuracy == first.score(held.vector, held.label)
     assert (found.facts.rows, found.facts.names, found.facts.labels) == (20, True, LABELS)
+
+
+def test_the_measure_is_the_classifier_before_it_knows_what_is_held_out():
+    known, test = drawn(6, 1, 0.5), drawn(50, 3, 0.5)
+    labels, logits = label_logits(known, NAMES, test.vector)
+    told = fit_classifier(known, NAMES).classify(test.vector)
+    assert [labels[best] for best in logits.argmax(axis=1)] == [one.label for one in told]
+
+
+def test_the_own_probability_is_that_of_the_temperature_that_fits_best():
+    test = drawn(50, 3, 0.5)
+    labels, logits = label_logits(drawn(6, 1, 0.5), NAMES, test.vector)
+    own = np.searchsorted(labels, test.label)
+    tried = [softmax(logits / at, axis=1)[np.arange(len(own)), own] for at in np.geomspace(0.01, 10, 3000)]
+    expected = max(np.exp(np.log(each).mean()) for each in tried)
+    assert own_probability(logits, own) == pytest.approx(expected, abs=1e-5)
+    assert own_probability(7 * logits, own) == pytest.approx(expected, abs=1e-5), "to spread more gains nothing"
+    twice = own_probability(np.concatenate([logits, logits]), np.concatenate([own, np.full(len(own), -1)]))
+    assert twice == pytest.approx(expected, abs=1e-5), "a label without rows is left out"
+    assert own_probability(logits, np.full(len(own), -1)) == 0
+
+
+def test_rows_that_their_model_was_trained_on_do_not_calibrate_it():
+    """A model pulls the rows that it was trained on together: by them it would be surer than it is right."""
+    test, held = drawn(400, 9, 0.6), drawn(15, 2, 0.6)
+    before = fit_classifier(drawn(10, 1, 0.2), NO_NAMES, held).facts
+    trained, again = drawn(10, 1, 0.2), drawn(15, 2, 0.2)
+    known = Rows(np.concatenate([trained.vector, again.vector]), trained.label + again.label)
+    found, own = fit_classifier(known, NO_NAMES, like=before), fit_classifier(known, NO_NAMES)
+    assert (found.facts.rows, found.facts.accuracy, found.facts.threshold) == (75, before.accuracy, before.threshold)
+    surer = [one.probabilities(test.vector).max(axis=1).mean() - right_in(one, test) for one in (found, own)]
+    assert abs(surer[0]) < 0.07 and surer[1] > 0.1
 
 
 def test_two_labels_are_a_regression_too():

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy.special import softmax
 from sklearn.cluster import KMeans
-from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, f1_score, v_measure_score
 from sklearn.neighbors import KNeighborsClassifier
 
@@ -83,15 +81,6 @@ def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeyp
     np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
-def test_the_probe_is_a_logistic_regression_on_reference_rows(clouds):
-    test, test_label, reference, reference_label = clouds
-    probe = LogisticRegression(C=10.0, max_iter=1000).fit(reference.astype(np.float64), reference_label)
-    expected = probe.predict(test.astype(np.float64))
-    assert labels.probe_labels(test, reference, reference_label).tolist() == expected.tolist()
-    assert 0 < (expected == test_label).mean() < 1
-    assert labels.probe_labels(test, reference, np.full(131, 4)).tolist() == [4] * len(test)
-
-
 def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
     test, test_label, reference, reference_label = clouds
     means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
@@ -100,23 +89,6 @@ def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
     assert 0.5 < (expected == test_label).mean() < 1
     others = labels.class_mean_labels(test, reference, reference_label + 40)
     assert others.tolist() == (expected + 40).tolist(), "labels are any numbers"
-
-
-def test_the_class_probability_is_that_of_the_temperature_that_fits_best(clouds):
-    test, test_label, reference, reference_label = clouds
-    means = unit_rows(np.stack([reference[reference_label == label].mean(axis=0) for label in range(7)]))
-    cosines = test.astype(np.float64) @ means.T
-    tried = [
-        softmax(cosines / temperature, axis=1)[np.arange(len(test)), test_label]
-        for temperature in np.geomspace(0.01, 1, 2000)
-    ]
-    expected = max(np.exp(np.log(each).mean()) for each in tried)
-    assert labels.class_probability(*clouds) == pytest.approx(expected, abs=1e-6)
-    more = labels.class_probability(
-        np.concatenate([test, test]), np.concatenate([test_label, test_label + 40]), reference, reference_label
-    )
-    assert more == pytest.approx(expected, abs=1e-6), "a label without reference rows is left out"
-    assert labels.class_probability(test, test_label + 40, reference, reference_label) == 0
 
 
 def test_clusters_are_compared_by_v_measure(clouds):

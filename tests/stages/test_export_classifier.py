@@ -11,12 +11,12 @@ import pytest
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TEST, open_tasks, write_tasks
 from cse.errors import CseError
-from cse.evaluation.classifier import Rows, fit_classifier
+from cse.evaluation.classifier import Rows, fit_classifier, names_of
 from cse.export.mix import mixed_texts
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.export import export_stage, names_of, sentences_for_parity, sentences_for_ranges
+from cse.stages.export import export_stage, names_in, sentences_for_parity, sentences_for_ranges
 from tests.pages.blocks import run_by
 from tests.stages.test_dev_task import labelled
 
@@ -73,9 +73,13 @@ def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, m
 def test_names_of_labels_come_from_a_file_or_are_the_labels_in_words(tmp_path):
     file = tmp_path / "names.csv"
     file.write_text("text,label\nthe number one,one\na first,one\n", encoding="utf-8")
-    assert names_of(["one", "TopUp"], file) == (["the number one", "a first", "top up"], ["one", "one", "TopUp"])
+    labels = ["one", "TopUp"]
+    assert names_of(labels, names_in(file, labels)) == (
+        ["the number one", "a first", "top up"],
+        ["one", "one", "TopUp"],
+    )
     with pytest.raises(CseError, match=r"names\.csv: label 'one' \('the number one'\) is none of the texts"):
-        names_of(["two"], file)
+        names_in(file, ["two"])
 
 
 def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, data, settings, tmp_path):

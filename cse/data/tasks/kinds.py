@@ -121,7 +121,10 @@ class Retrieval(_Columns):
 
 @dataclass(frozen=True)
 class LabelledTexts(_Columns):
-    """Texts with one label each: reference rows, on which one may train, and test rows."""
+    """Texts with one label each: reference rows, on which one may train, and test rows.
+
+    ``names`` are texts that describe labels, and these labels; of others the label in words is the name. Not stored.
+    """
 
     name: str
     reference: list[str]
@@ -129,6 +132,7 @@ class LabelledTexts(_Columns):
     test: list[str]
     test_label: list[str]
     split: str = GIVEN
+    names: Sequence[tuple[str, str]] = ()
     held_out = ("test",)
     beside = ("reference",)
 

@@ -1,0 +1,195 @@
+"""`cse adapt --labels` of few rows or names alone: the bare backbone classifies, and the screen says what is known."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from cse.adapt.few import share
+from cse.adapt.ladder import BARE, CLASSIFY, FEW_ROWS, HEAD, LABELS, SEARCH
+from cse.adapt.look import look
+from cse.adapt.models import Models
+from cse.data.tasks.kinds import LabelledTexts
+from cse.errors import CseError
+from cse.evaluation.classifier import Rows, fit_classifier
+from cse.ledger import Ledger
+from cse.runtime.encode import unit_rows
+from cse.runtime.onnx_encoder import OnnxEncoder
+from cse.settings import Settings
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import write_params
+
+LABELS_OF = {"red cat": ["red cat sat", "the red cat", "a red old cat"], "small_dog": ["small dog", "a small dog sat",
+             "the small dog sleeps"], "house": ["the house", "old house", "rain on a house"]}  # fmt: skip
+
+
+@pytest.fixture
+def place(tiny_folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    return tmp_path
+
+
+def table(rows: int) -> str:
+    lines = [f"{text},{label}\n" for label, texts in LABELS_OF.items() for text in texts[:rows]]
+    return "text,label\n" + "".join(lines)
+
+
+# ---- the whole way -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, place, rows):  # noqa: F811
+    (place / "few.csv").write_text(table(rows), encoding="utf-8")
+    done = cse("adapt", "--labels", "few.csv", "--out", "out")
+    assert done.code == 0, done.err
+    assert f"labelled texts, {3 * rows} of 3 labels, {rows} a label in the median: nothing is trained" in done.err
+    assert "training" not in done.err and "in the bundle: the bare backbone, and a classifier of 3 labels" in done.out
+    encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
+    facts = encoder.classifier.facts
+    assert facts.labels == sorted(LABELS_OF) and facts.rows == (3 * rows if rows == 3 or facts.names else 0)
+    if facts.rows:
+        line = f"accuracy {share(round(facts.accuracy * facts.rows), facts.rows)}: of {3 * rows} texts, each told by"
+        assert line in done.out and "each time its label has one text fewer than in the bundle" in done.out
+    else:
+        assert "Nothing is known of its accuracy: no label has two texts" in done.out
+    assert (place / "out/summary.txt").read_text() in done.out
+    known = [(text, label) for label, texts in LABELS_OF.items() for text in texts[:rows]]
+    texts, labels = zip(*known, strict=True)
+    names = Rows(encoder.encode(["house", "red cat", "small dog"], normalize=True), sorted(LABELS_OF))
+    expected = fit_classifier(Rows(encoder.encode(list(texts), normalize=True), list(labels)), names)
+    np.testing.assert_allclose(encoder.classifier.weight, expected.weight, atol=1e-4)
+    assert cse("adapt", "--labels", "few.csv", "--out", "out").code == 0, "the same command may run again"
+    (place / "few.csv").write_text(table(2), encoding="utf-8")
+    assert cse("adapt", "--labels", "few.csv", "--out", "out").err.endswith("with --again\n")
+
+
+def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse, place):  # noqa: F811
+    (place / "few").mkdir()
+    (place / "few/train.csv").write_text(table(2), encoding="utf-8")
+    test = [(text, label) for label, texts in LABELS_OF.items() for text in texts[1:]]
+    lines = "".join(f"{text},{label}\n" for text, label in test)
+    (place / "few/test.csv").write_text(f"text,label\n{lines}", encoding="utf-8")
+    done = cse("adapt", "--labels", "few", "--out", "out")
+    encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
+    right = sum(told.label == own for told, (_, own) in zip(encoder.classify([t for t, _ in test]), test, strict=True))
+    assert f"few accuracy {share(right, 6)}: of 6 test texts" in done.out, done.err
+    assert encoder.classifier.facts.rows in (0, 3), "not 6: the second text of each label is a test text"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("names.txt", "red cat\nsmall_dog\nhouse\n"),
+        ("names.csv", "label\nred cat\nsmall_dog\nhouse\n"),
+        ("names.csv", "intent,description\nred cat,a cat that is red\nsmall_dog,a dog that is small\nhouse,\n"),
+    ],
+)
+def test_names_alone_are_a_classifier_and_nothing_is_claimed(cse, place, name, text):  # noqa: F811
+    (place / name).write_text(text, encoding="utf-8")
+    described = ["a cat that is red", "a dog that is small"] if "description" in text else ["red cat", "small dog"]
+    done = cse("adapt", "--labels", name, "--out", "out")
+    assert done.code == 0, done.err
+    assert f"{name}: names of 3 labels and no text: nothing is trained" in done.err
+    assert "No text has a label, so nothing is known of how often names alone are right" in done.out
+    encoder = OnnxEncoder(place / "out/bundle", provider="cpu")
+    assert [told.label for told in encoder.classify([*described, "house"])] == [*LABELS_OF]
+    assert encoder.classifier.facts.rows == 0
+
+
+def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(cse, place):  # noqa: F811
+    numbered = re.sub(
+        r"red cat$|small_dog$|house$", lambda found: f"label {len(found[0])}", table(3), flags=re.MULTILINE
+    )
+    (place / "few.csv").write_text(numbered, encoding="utf-8")
+    (place / "names.csv").write_text("text,label\nthe red cat,label 7\nsmall dog,label 9\nold house,label 5\n")
+    plain = cse("adapt", "--labels", "few.csv", "--out", "plain")
+    assert "names are left out, since they tell texts no better than chance" in plain.out, plain.err
+    named = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "named")
+    assert "no better than chance" not in named.out, named.err
+    (place / "names.csv").write_text("text,label\nthe red cat,label 77\n")
+    other = cse("adapt", "--labels", "few.csv", "--label-names", "names.csv", "--out", "other")
+    assert (other.code, "label 'label 77' ('the red cat') is none of the texts" in other.err) == (2, True)
+
+
+# ---- what is found -------------------------------------------------------------------------------------------------
+
+
+def test_four_rows_a_label_are_trained_on_and_another_column_is_no_name(tmp_path):
+    texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(4))
+    (tmp_path / "labels.csv").write_text(f"text,label\n{texts}", encoding="utf-8")
+    assert look([], labels=tmp_path / "labels.csv").few is None
+    (tmp_path / "labels.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
+    few = look([], labels=tmp_path / "labels.csv").few
+    assert few is None, "texts of two labels are left out, and the median is four still"
+    (tmp_path / "other.csv").write_text("utterance,label\nwhat is it,a\n", encoding="utf-8")
+    with pytest.raises(CseError, match=r"no column text or sentence; .* give --text-column"):
+        look([], labels=tmp_path / "other.csv")
+    (tmp_path / "one.txt").write_text("card\n", encoding="utf-8")
+    with pytest.raises(CseError, match="the name of 1 label and no text; give two labels or more, or their texts"):
+        look([], labels=tmp_path / "one.txt")
+
+
+# ---- what chooses --------------------------------------------------------------------------------------------------
+
+
+class Points:
+    """An encoder of texts that are numbers."""
+
+    def __init__(self, **vectors: list[float]) -> None:
+        self.vectors = vectors
+
+    def encode(self, texts, **_):
+        return unit_rows(np.array([self.vectors.get(text, [0.0, 0.0, 1.0]) for text in texts], np.float32))
+
+
+@pytest.mark.parametrize(("use", "kind", "ships"), [(CLASSIFY, LABELS, BARE), (CLASSIFY, FEW_ROWS, BARE),
+                                                     (SEARCH, LABELS, HEAD), (SEARCH, FEW_ROWS, HEAD)])  # fmt: skip
+def test_a_head_that_raises_map_and_lowers_accuracy_ships_for_search_alone(tmp_path, monkeypatch, use, kind, ships):
+    """The bare backbone spreads labels but tells them; the head draws a label's test rows together at the wrong one."""
+    task = LabelledTexts("t", ["k1", "k2", "k3", "k4"], ["a", "a", "b", "b"], ["a1", "a2", "b1", "b2"], [*"aabb"])
+    known = {"k1": [1, 0.2, 0], "k2": [1, -0.2, 0], "k3": [-1, 0.2, 0], "k4": [-1, -0.2, 0]}
+    bare = Points(**known, a1=[0.3, 1, 0], a2=[0.3, -1, 0], b1=[-0.3, 1, 0], b2=[-0.3, -1, 0])
+    head = Points(**known, a1=[-1, 0.1, 0], a2=[-1, 0.1, 0], b1=[1, 0.1, 0], b2=[1, 0.1, 0])
+    models = Models(Settings(), tmp_path, Ledger(tmp_path / "ledger"), kind, use)
+    monkeypatch.setattr(Models, "dev", task)
+    monkeypatch.setattr(Models, "picks", False)
+    for system, encoder in ((BARE, bare), (HEAD, head)):
+        monkeypatch.setattr("cse.adapt.models.open_model", lambda *_, encoder=encoder, **__: encoder)
+        models._make(system, Settings(), models._place(system, Settings()), lambda: None)
+    assert models.ladder.choice() == [ships]
+    assert [one.accuracies for one in models.ladder] == ([[100.0], [0.0]] if use == CLASSIFY else [[], []])
+
+
+# ---- cse encode --classify -----------------------------------------------------------------------------------------
+
+
+def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):  # noqa: F811
+    (place / "names.txt").write_text("red cat\nsmall dog\n", encoding="utf-8")
+    assert cse("adapt", "--labels", "names.txt", "--out", "out").code == 0
+    (place / "texts.txt").write_text('red cat\nsmall dog, "sleeps"\n', encoding="utf-8")
+    told = OnnxEncoder(place / "out/bundle", provider="cpu").classify(["red cat", 'small dog, "sleeps"'])
+    for ending in ("jsonl", "parquet", "csv", "csv"):  # the last one is replaced
+        done = cse("encode", "out/bundle", "texts.txt", "--classify", "--out", f"told.{ending}")
+        assert done.code == 0 and f"told.{ending}: 2 texts, 0 of them not known" in done.err, done.err
+    rows = [json.loads(line) for line in (place / "told.jsonl").read_text().splitlines()]
+    assert [*rows[0]] == ["text", "label", "probability", "known"]
+    assert [(row["label"], row["known"]) for row in rows] == [(one.label, one.known) for one in told]
+    parquet = pq.read_table(place / "told.parquet").to_pylist()
+    assert [row["probability"] for row in parquet] == pytest.approx([one.probability for one in told])
+    lines = (place / "told.csv").read_text().splitlines()
+    assert lines[0] == "text,label,probability,known" and lines[2].startswith('"small dog, ""sleeps""",small dog,0.')
+    (place / "mine.csv").write_text("text,label\n", encoding="utf-8")
+    for arguments, says in (
+        (("out/bundle", "--out", "mine.csv"), "mine.csv"),
+        (("out/bundle", "--out", "told.npy"), "--classify: --out ends in .csv, .jsonl, .parquet; without --raw"),
+        (("out/bundle", "--out", "x.csv", "--role", "query"), "--classify: --out ends in"),
+        ((str(tiny_folders["bert"]), "--out", "x.csv"), "no bundle, so it has no classifier; make one with"),
+    ):
+        model, *options = arguments
+        refused = cse("encode", model, "texts.txt", "--classify", *options)
+        assert refused.code == 2 and says in refused.err and not (place / "x.csv").exists()
