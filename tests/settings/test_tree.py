@@ -73,7 +73,6 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
             "augment.attention_dropout: has no effect without augment.dropout",
         ),
         ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
-        ("train: {epochs: 1.5}", "train.epochs: "),
         ("train: {learning_rate: '1e-2'}", "train.learning_rate: input should be a valid number, found '1e-2'"),
         ("train: {learning_rate: .nan}", "train.learning_rate: "),
         ("train: {device: gpu}", "train.device: input should be 'auto', 'cpu' or 'cuda', found 'gpu'"),
@@ -86,7 +85,6 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
         ("data: {language: English}", "data.language: "),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
-        ("train: {seed: 100000000000000000000}", "train.seed: whole numbers go up to 4294967295, found 1000000"),
         ("train: {seed: 4294967296}", "train.seed: whole numbers go up to 4294967295, found 4294967296"),
         (
             "prompt: {length: 1000000, position_shift: false}",
