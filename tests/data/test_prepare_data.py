@@ -18,10 +18,7 @@ from cse.settings.load import Settings
 from cse.stages import prepare as stage
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
-FILES = [
-    "manifest.json",
-    *("report.json", "tasks.arrow", "train.arrow"),
-]
+FILES = ["manifest.json", "report.json", "tasks.arrow", "train.arrow"]
 
 
 @pytest.fixture
@@ -195,15 +192,12 @@ ROWS_HASH = "19d1a820a3a0b117ea72b302b97a508d1d786f9f347b1c07566e36be610810a1"
 PAIRS_HASH = "325af39e75ada22fcc2770829469215fae7181f2af224fa888a82eeb0ca598ec"
 
 
-def test_recorded_rows_notice_any_change():
+def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures():
     rows, pairs = list(sample_rows("triplets")), sample_pairs("test")
     text = "\n".join("\t".join(row) for row in rows)
     scored = "\n".join(f"{a}\t{b}\t{s}" for a, b, s in zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
     assert rows[0] == FIRST_ROW
     assert (len(rows), sha256(text.encode()).hexdigest()) == (3000, ROWS_HASH)
     assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
-
-
-def test_no_pair_both_selects_and_measures():
     dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
     assert (len(dev), len(test), dev & test) == (500, 1000, set())

@@ -21,7 +21,8 @@ from cse.search.table import open_table
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
-from tests.search.corpora import read_vectors, write_txt
+from tests.rows import write_lines
+from tests.search.corpora import read_vectors
 from tests.sides import PARTS, query_side
 from tests.tiny import WORDS
 
@@ -53,7 +54,7 @@ def models(tiny_folders, empty_banks, tmp_path_factory):
 def made(cse, tmp_path, monkeypatch):  # noqa: F811
     """Index the texts with a model."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    corpus = write_txt(tmp_path / "corpus.txt", TEXTS)
+    corpus = write_lines(tmp_path / "corpus.txt", TEXTS)
 
     def run(model, *options):
         out = tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
@@ -125,7 +126,7 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     bank = shutil.copytree(models / "bank", tmp_path / "bank")
     names = ["prompted", "both", "mapped"] * 10
     rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
-    corpus = write_txt(tmp_path / "corpus.jsonl", rows)
+    corpus = write_lines(tmp_path / "corpus.jsonl", rows)
     out = tmp_path / "vectors"
     options = ("--model", bank, "--domain-column", "queue", "--device", "cpu")
     assert cse("index", corpus, "--out", out, *options).code == 0
@@ -146,7 +147,7 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
 
 def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    corpus = write_txt(tmp_path / "corpus.txt", TEXTS[:3])
+    corpus = write_lines(tmp_path / "corpus.txt", TEXTS[:3])
     made = []
     for family in ("bert", "bert", "roberta"):
         (tmp_path / "params.yaml").write_text(f"backbone:\n  name: {tiny_folders[family]}\n")
