@@ -331,25 +331,15 @@ def test_an_index_removed_during_a_search(table):
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("query", ["", "  \n"])
-def test_empty_queries(cse, table, query):  # noqa: F811
-    assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
-
-
-def test_queries_or_a_task(cse, table):  # noqa: F811
-    assert "give queries, or --task and none" in cse("search", table).err
-    assert "give queries, or --task and none" in cse("search", table, "dog", "--task", "x").err
-
-
-def test_no_index_and_no_folder(cse, table, tmp_path):  # noqa: F811
-    write_lines(tmp_path / "empty/notes.md", ["mine"])
+def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path):  # noqa: F811
+    for query in ("", "  \n"):
+        assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
+    for given in ((), ("dog", "--task", "x")):
+        assert "give queries, or --task and none" in cse("search", table, *given).err
+    corpus = write_lines(tmp_path / "empty/notes.md", ["mine"])
     line = f"{tmp_path}/empty: no index here; make one with `cse index TEXTS --out {tmp_path}/empty`"
     assert cse("search", tmp_path / "empty", "dog").refused() == line
     assert "no index here; did you mean" in cse("search", f"{table}s", "dog").refused()
-
-
-def test_a_place_that_holds_no_index(cse, bundle, tmp_path):  # noqa: F811
-    corpus = write_lines(tmp_path / "a.txt", ["the cat"])
     line = cse("index", corpus, "--out", "memory://no-index", "--model", bundle).refused()
     assert line == "memory://no-index: an index lies on a disk or in a bucket (s3://, gs://, az://)"
 
