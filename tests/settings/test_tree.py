@@ -27,17 +27,13 @@ def complaint(tmp_path):
     return load
 
 
-def test_empty_file_gives_the_defaults(tmp_path):
+def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("")
     assert load_settings(path) == Settings()
-
-
-def test_overrides_win_over_the_file(tmp_path):
-    path = tmp_path / "params.yaml"
-    path.write_text("train: {epochs: 2, batch_size: 16}\n")
+    path.write_text("train: {epochs: 2, batch_size: &n 16}\ntune: {trials: *n}\ntemplate: {}\n")
     settings = load_settings(path, {"train.epochs": 5, "objective.energy_hinge.margin": 0.1})
-    assert (settings.train.epochs, settings.train.batch_size) == (5, 16)
+    assert (settings.train.epochs, settings.train.batch_size, settings.tune.trials) == (5, 16, 16)
     assert settings.objective.energy_hinge.margin == 0.1
 
 
@@ -169,27 +165,18 @@ def test_hostile_yaml_is_refused_in_one_line(complaint, text, expected):
     assert len(message) < 400
 
 
-def test_aliases_of_a_few_values_are_fine(tmp_path):
-    path = tmp_path / "params.yaml"
-    path.write_text("train: &t {batch_size: &n 64}\ntune: {trials: *n}\ntemplate: {}\n")
-    assert load_settings(path).tune.trials == 64
-
-
-def test_a_pipe_and_a_folder_are_no_settings_files(tmp_path):
+def test_a_pipe_and_a_folder_are_no_settings_files_nor_is_another_encoding(tmp_path):
+    with pytest.raises(CseError, match="no such file"):
+        load_settings(tmp_path / "params.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
+        load_settings(tmp_path / "latin.yaml")
     os.mkfifo(tmp_path / "params.yaml")
     for path in (tmp_path / "params.yaml", tmp_path):
         with pytest.raises(CseError, match="not a regular file"):
             load_settings(path)
         with pytest.raises(CseError, match="not a regular file"):
             read_values(path)
-
-
-def test_missing_file_and_wrong_encoding(tmp_path):
-    with pytest.raises(CseError, match="no such file"):
-        load_settings(tmp_path / "params.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
-        load_settings(tmp_path / "latin.yaml")
 
 
 def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path, complaint):
