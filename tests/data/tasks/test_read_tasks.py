@@ -6,7 +6,6 @@ import gzip
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -31,7 +30,6 @@ from cse.errors import CseError
 from tests.data.tasks.files import TREC, write_beir, write_labelled
 from tests.rows import write_lines, write_objects
 
-SHARED = Path(__file__).parents[3].parent / "shared/data/domains"
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
 
 
@@ -148,6 +146,7 @@ def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
     write_lines(folder / "qrels/train.tsv", ["query-id\tcorpus-id\tscore", "q3\td1\t1"])
     task = read_task(folder)
     assert (task.queries, task.left_out) == (["query 2", "query 1"], 1)
+    assert describe(task).endswith("in qrels/test.tsv, 1 queries without a relevant document left out")
     assert np.array([task.query, task.document]).T.tolist() == [[1, 0], [1, 1], [0, 2]]
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     assert read_task(folder).judged_in == "qrels/dev.tsv"
@@ -303,20 +302,6 @@ def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
     assert open_dev(PreparedData(tmp_path)) == tasks[0]
     write_tasks(tmp_path)
     assert [open_tasks(PreparedData(tmp_path), role) for role in (DEV, TEST, OWN)] == [[], [], []]
-
-
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data are absent")
-def test_the_shared_tasks():
-    assert [describe(task) for task in read_tasks(SHARED)] == [
-        "labelled texts: 77 labels, 10,003 reference and 3,080 test rows",
-        "retrieval: 52 queries, 3,204 documents, 796 judgements in qrels/test.tsv, "
-        "12 queries without a relevant document left out",
-        "retrieval: 76 queries, 1,460 documents, 3,114 judgements in qrels/test.tsv, "
-        "36 queries without a relevant document left out",
-        "retrieval: 225 queries, 1,398 documents, 1,836 judgements in qrels/test.tsv",
-        "retrieval: 29 queries, 1,033 documents, 682 judgements in qrels/test.tsv",
-    ]
 
 
 # ---- scored pairs ---------------------------------------------------------------------------------------------------
