@@ -37,5 +37,6 @@ def write_table(path: Path, names: Sequence[str], rows: Iterable[Sequence[object
 
 def write_parquet(path: Path, columns: Mapping[str, object], in_group: int = 1 << 20) -> Path:
     """Write columns by their names."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=in_group)
     return path
