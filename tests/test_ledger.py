@@ -108,13 +108,7 @@ def test_what_went_missing_is_made_again_and_its_time_adds_up(ledger, tmp_path, 
     assert capsys.readouterr().err == f"{out}: missing, or not whole; making it again (train one)\n"
 
 
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        ('"dev": 81.5', '"dev": 91.5'),
-        ("{", ""),
-    ],
-)
+@pytest.mark.parametrize(("old", "new"), [('"dev": 81.5', '"dev": 91.5'), ("{", "")])
 def test_a_record_that_was_changed_by_hand_is_refused(ledger, old, new):
     ledger.write("one", RunRecord(OF, {"dev": 81.5}))
     path = ledger.folder / "one.json"

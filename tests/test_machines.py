@@ -52,7 +52,6 @@ def ray_of(*sizes, groups=()):
 @pytest.mark.parametrize(
     ("there", "workers", "gpus", "expected"),
     [
-        (of(2, 2, 2), 2, 0, 2),  # a share of the sum would be 3, which no machine has
         (of(0, 4, 4), 2, 0, 4),  # a head without CPUs
         (of(16, 2), 2, 0, 2),  # when the large one is lost, the small one goes on
         (of((8, 1), (2, 1)), 2, 1, 2),

@@ -37,7 +37,8 @@ def publish(out, name="first.txt", kind=Kind.CHECKPOINT):
 # ---- whole or not at all ------------------------------------------------------------------------------------------
 
 
-def test_a_folder_replaces_the_old_one(tmp_path):
+def test_a_folder_replaces_an_empty_and_an_old_one(tmp_path):
+    (tmp_path / "deep/out").mkdir(parents=True)
     for text in ("first", "second"):
         with publish_folder(tmp_path / "deep/out", Kind.BUNDLE) as folder:
             (folder / "part").mkdir()
@@ -182,14 +183,10 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
     )
 
 
-def test_the_parent_of_an_output_is_refused(tmp_path):
+def test_an_output_of_another_kind_and_the_folder_around_it_are_refused(tmp_path):
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
+    assert refusal(tmp_path / "models/tickets").startswith("holds another kind of output (bundle, not checkpoint)")
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
-
-
-def test_an_output_of_another_kind_is_refused(tmp_path):
-    publish(tmp_path / "out", kind=Kind.BUNDLE)
-    assert refusal(tmp_path / "out").startswith("holds another kind of output (bundle, not checkpoint)")
 
 
 def test_an_output_of_an_older_version_is_told(tmp_path):
@@ -268,12 +265,6 @@ def test_a_file_that_slips_in_between_is_not_removed(tmp_path, monkeypatch):
     assert [path.read_text(encoding="utf-8") for path in kept] == ["mine"]
 
 
-def test_an_empty_folder_is_taken(tmp_path):
-    (tmp_path / "out").mkdir()
-    publish(tmp_path / "out")
-    assert names(tmp_path / "out") == [MANIFEST, "first.txt"]
-
-
 def test_places_that_are_never_replaced(tmp_path, monkeypatch):
     home = tmp_path / "home"
     work = home / "work/project"
@@ -334,25 +325,19 @@ def special(path, kind):
     return path
 
 
-@pytest.mark.parametrize("kind", ["file", "pipe", "broken link", "loop"])
-def test_only_folders_are_replaced_by_folders(tmp_path, kind):
+@pytest.mark.parametrize("kind", ["file", "folder", "pipe", "broken link", "loop"])
+def test_only_folders_are_replaced_by_folders_and_files_by_files(tmp_path, kind):
     out = special(tmp_path / "out", kind)
     before = out.lstat().st_ino
-    assert refusal(out) == "exists and is not a folder; choose another folder"
+    if kind != "folder":
+        assert refusal(out) == "exists and is not a folder; choose another folder"
+    if kind != "file":
+        with pytest.raises(CseError, match="is not a regular file"), publish_file(out):
+            raise AssertionError("work must not start")
+        with pytest.raises(CseError, match="is not a regular file"):
+            check_file(out, IS_NPY)
     assert out.lstat().st_ino == before
     assert names(tmp_path) == ["out"]
-
-
-@pytest.mark.parametrize("kind", ["folder", "pipe", "broken link", "loop"])
-def test_only_files_are_replaced_by_files(tmp_path, kind):
-    path = special(tmp_path / "out.npy", kind)
-    before = path.lstat().st_ino
-    with pytest.raises(CseError, match="is not a regular file"), publish_file(path):
-        raise AssertionError("work must not start")
-    with pytest.raises(CseError, match="is not a regular file"):
-        check_file(path, IS_NPY)
-    assert path.lstat().st_ino == before
-    assert names(tmp_path) == ["out.npy"]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 
 import pytest
@@ -14,6 +13,7 @@ from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from cse.settings.data import DataSettings
+from tests.rows import write_objects
 
 BODY = "Dr. Smith lives in Rome. He has a cat. The cat sleeps all day! Does it eat? It does."
 
@@ -25,11 +25,6 @@ def rows_of(folder, path, **more) -> tuple[list[dict], dict]:
     settings = DataSettings(source="files", view="documents", train_path=str(path), **paths, **more)
     report = prepare(settings, folder / "out", progress=False)
     return PreparedData(folder / "out").train.to_pylist(), report
-
-
-def jsonl(path, *records) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
 
 
 def test_passages_are_whole_sentences_up_to_the_limit():
@@ -65,13 +60,15 @@ def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
 
 def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PASSAGE_WORDS", 9)
-    jsonl(
+    write_objects(
         tmp_path / "beir/corpus.jsonl",
-        {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
-        {"_id": "8", "title": "Nothing", "text": " "},
-        {"_id": "9", "title": "", "text": "One sentence only."},
+        [
+            {"_id": "7", "title": "Cats in Rome", "text": "Cats in Rome. " + BODY, "metadata": {}},
+            {"_id": "8", "title": "Nothing", "text": " "},
+            {"_id": "9", "title": "", "text": "One sentence only."},
+        ],
     )
-    jsonl(tmp_path / "beir/queries.jsonl", {"_id": "1", "text": "who has a cat?"})
+    write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "1", "text": "who has a cat?"}])
     rows, report = rows_of(tmp_path, tmp_path / "beir")
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", "Dr. Smith lives in Rome. He has a cat."),
@@ -88,7 +85,7 @@ def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
 
 
 def test_sentences_alone_are_rows_of_one_text(tmp_path):
-    jsonl(tmp_path / "docs.jsonl", {"body": BODY}, {"body": "Another one. And its end."})
+    write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
     rows, report = rows_of(tmp_path, tmp_path / "docs.jsonl", pairs=["sentences"])
     assert rows[1] == {"sent0": "He has a cat.", "group": "1"}
     assert [row["group"] for row in rows] == ["1"] * 5 + ["2"] * 2
@@ -234,19 +231,15 @@ def test_an_input_without_documents_is_one_line(tmp_path, files, message):
     assert not (tmp_path / "out").exists()
 
 
-def test_pairs_that_make_no_sense_together_are_refused():
-    for pairs, message in ((["sentences", "neighbours"], "name it alone"), ([], "at least one"), (["x"], "x")):
-        with pytest.raises(ValueError, match=message):
-            DataSettings(view="documents", pairs=pairs)
-
-
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(tmp_path):
-    jsonl(
+    write_objects(
         tmp_path / "corpus.jsonl",
-        {"title": "Cats in Rome", "text": BODY},
-        {"title": "A title alone", "text": ""},
-        {"title": "", "text": "One sentence only."},
-        {"title": "", "text": " "},
+        [
+            {"title": "Cats in Rome", "text": BODY},
+            {"title": "A title alone", "text": ""},
+            {"title": "", "text": "One sentence only."},
+            {"title": "", "text": " "},
+        ],
     )
     rows, report = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=3)
     whole = f"Cats in Rome {BODY}"
@@ -262,11 +255,12 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
 
 
 def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(tmp_path):
-    jsonl(tmp_path / "corpus.jsonl", {"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000})
+    write_objects(
+        tmp_path / "corpus.jsonl", [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}]
+    )
     rows, _ = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=100, max_words=5000)
-    assert [row["sent0"] for row in rows[:6]] == ["Cats", *(s.strip() for s in (
-        "Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."
-    ))]  # fmt: skip
+    sentences = ["Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."]
+    assert [row["sent0"] for row in rows[:6]] == ["Cats", *sentences]
     assert len(rows[-1]["sent1"].split()) == 1000
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 
 import pytest
@@ -17,6 +16,7 @@ from cse.errors import CseError
 from cse.evaluation.score import dev_measure, score_dev
 from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import FakeEncoder
+from tests.rows import write_table
 
 
 @pytest.fixture
@@ -29,9 +29,8 @@ def task(tmp_path):
 
 def made(tmp_path, rows, head, **settings):
     """Prepare a csv with a fifth of its rows held out; return the data and the dev task."""
-    with (tmp_path / "rows.csv").open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows([head, *rows])
-    given = {"source": "files", "train_path": str(tmp_path / "rows.csv"), "hold_out": 0.2} | settings
+    path = write_table(tmp_path / "rows.csv", head, rows)
+    given = {"source": "files", "train_path": str(path), "hold_out": 0.2} | settings
     prepare(DataSettings(**given), tmp_path / "out", progress=False)
     data = PreparedData(tmp_path / "out")
     return data, open_dev(data)
@@ -118,12 +117,6 @@ def test_labels_are_held_out_twice_where_they_have_texts_for_it(tmp_path):
         assert counts[1:] == [2, 0], "five are too few for 2 + 2 + 2"
         assert {*part.reference} == {*data.train["sent0"].to_pylist(), *data.train["sent1"].to_pylist()}
     assert not {*dev.test} & {*measured.test}
-
-
-@pytest.mark.parametrize("view", ["sentences", "labelled"])
-def test_what_has_nothing_to_hold_out_is_refused(view):
-    with pytest.raises(ValueError, match=f"hold_out: view '{view}' has no pairs or labels of its own"):
-        DataSettings(source="files", view=view, hold_out=0.1)
 
 
 def test_beside_dev_pairs_of_ones_own_rows_are_held_out_to_be_measured_alone(tmp_path, task):

@@ -42,22 +42,12 @@ def by_definition(texts: list[str], held_out: list[str], threshold: float) -> li
     return found
 
 
-@pytest.mark.parametrize(
-    ("threshold", "dropped"),
-    [
-        (
-            0.6,
-            {1: "near_duplicate", 2: "near_duplicate", 3: "near_duplicate", 5: "near_evaluation", 7: "near_duplicate"},
-        ),
-        (0.9, dict.fromkeys([1, 2, 7], "near_duplicate")),
-        (1.0, dict.fromkeys([2, 7], "near_duplicate")),
-    ],
-)
+@pytest.mark.parametrize(("threshold", "dropped"), [(0.6, [1, 2, 3, 5, 7]), (0.9, [1, 2, 7]), (1.0, [2, 7])])
 def test_rows_are_dropped_as_the_definition_says(threshold, dropped):
     near = NearDuplicates(threshold, [HELD_OUT])
     found = [near.fault([text]) for text in ROWS]
     assert found == by_definition(ROWS, [HELD_OUT], threshold)
-    assert {number: reason for number, reason in enumerate(found) if reason} == dropped
+    assert [number for number, reason in enumerate(found) if reason] == dropped
 
 
 @pytest.mark.parametrize("threshold", [0.05, 0.3, 0.5, 0.8, 0.95])

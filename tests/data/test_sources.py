@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from pathlib import Path
 
@@ -14,13 +13,11 @@ from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
+from tests.rows import write_table
 
 
 def write(path: Path, rows: list[tuple]) -> str:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream).writerows(rows)
-    return str(path)
+    return str(write_table(path, *rows[:1], rows[1:]))
 
 
 @pytest.fixture

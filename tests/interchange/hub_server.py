@@ -53,8 +53,8 @@ class Hub:
     address: str = ""
 
 
-def missing(code: str) -> Response:
-    return JSONResponse({"error": code}, 404, headers={"X-Error-Code": code, "X-Error-Message": code})
+class Missing(Exception):
+    """A repository, revision or file that is not there."""
 
 
 def entry(name: str, data: bytes) -> dict:
@@ -85,9 +85,19 @@ def make_app(hub: Hub) -> FastAPI:
         request.state.token = token
         return await then(request)
 
-    def seen(request: Request, name: str) -> Repository | None:
+    @app.exception_handler(Missing)
+    def missing(request: Request, error: Missing):
+        code = str(error)
+        return JSONResponse({"error": code}, 404, headers={"X-Error-Code": code, "X-Error-Message": code})
+
+    def seen(request: Request, name: str, revision: str) -> tuple[str, dict[str, bytes]]:
+        """The commit hash and files of what the client may see."""
         repo = hub.repos.get(name)
-        return None if repo is None or (repo.private and not request.state.token) else repo
+        if repo is None or (repo.private and not request.state.token):
+            raise Missing("RepoNotFound")
+        if (found := repo.at(revision)) is None:
+            raise Missing("RevisionNotFound")
+        return found
 
     _writing(app, hub)
     _committing(app, hub)
@@ -137,7 +147,7 @@ def _committing(app: FastAPI, hub: Hub) -> None:
     async def commit(owner: str, name: str, request: Request):
         repo = hub.repos.get(f"{owner}/{name}")
         if repo is None:
-            return missing("RepoNotFound")
+            raise Missing("RepoNotFound")
         files = dict(repo.files)
         for line in (await request.body()).splitlines():
             step = json.loads(line)
@@ -157,41 +167,21 @@ def _reading(app: FastAPI, seen) -> None:
     @app.get("/api/models/{owner}/{name}")
     @app.get("/api/models/{owner}/{name}/revision/{revision}")
     async def info(owner: str, name: str, request: Request, revision: str = "main"):
-        repo = seen(request, f"{owner}/{name}")
-        if repo is None:
-            return missing("RepoNotFound")
-        found = repo.at(revision)
-        if found is None:
-            return missing("RevisionNotFound")
-        siblings = [{"rfilename": file} for file in found[1]]
-        return {
-            "id": f"{owner}/{name}",
-            "modelId": f"{owner}/{name}",
-            "sha": found[0],
-            "siblings": siblings,
-            "tags": [],
-        }
+        sha, files = seen(request, f"{owner}/{name}", revision)
+        named = {"id": f"{owner}/{name}", "modelId": f"{owner}/{name}"}
+        return {**named, "sha": sha, "siblings": [{"rfilename": file} for file in files], "tags": []}
 
     @app.get("/api/models/{owner}/{name}/tree/{revision}")
     async def tree(owner: str, name: str, revision: str, request: Request):
-        repo = seen(request, f"{owner}/{name}")
-        if repo is None:
-            return missing("RepoNotFound")
-        found = repo.at(revision)
-        return missing("RevisionNotFound") if found is None else [entry(*item) for item in found[1].items()]
+        return [entry(*item) for item in seen(request, f"{owner}/{name}", revision)[1].items()]
 
     @app.api_route("/{owner}/{name}/resolve/{revision}/{path:path}", methods=["GET", "HEAD"])
     async def resolve(owner: str, name: str, revision: str, path: str, request: Request):
-        repo = seen(request, f"{owner}/{name}")
-        if repo is None:
-            return missing("RepoNotFound")
-        found = repo.at(revision)
-        if found is None:
-            return missing("RevisionNotFound")
-        if path not in found[1]:
-            return missing("EntryNotFound")
-        data = found[1][path]
-        headers = {"X-Repo-Commit": found[0], "ETag": f'"{git_hash(data)}"', "Content-Length": str(len(data))}
+        sha, files = seen(request, f"{owner}/{name}", revision)
+        if path not in files:
+            raise Missing("EntryNotFound")
+        data = files[path]
+        headers = {"X-Repo-Commit": sha, "ETag": f'"{git_hash(data)}"', "Content-Length": str(len(data))}
         if path.endswith(LARGE):
             headers |= {"X-Linked-Etag": f'"{hashlib.sha256(data).hexdigest()}"', "X-Linked-Size": str(len(data))}
         return Response(

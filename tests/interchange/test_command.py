@@ -47,7 +47,4 @@ def test_mistakes_are_one_line_and_leave_nothing(cse, tiny_folders, tmp_path, mo
     assert "taken: holds files that cse did not put there" in cse(*start, bert, "--out", "taken").refused()
     assert "'promcs' is not one of" in cse("import", "x", "--as", "promcs", "--backbone", "x", "--out", "x").refused()
     assert not (tmp_path / "x").exists()
-
-
-def test_choices_of_the_command_line():
-    assert LAYOUTS == KINDS
+    assert LAYOUTS == KINDS, "the choices that the command names"

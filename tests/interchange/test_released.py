@@ -282,32 +282,27 @@ def refusal(tensors, folder, tmp_path, kind="promcse", pooler="cls", **config):
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
 
 
+def without(start):
+    return lambda tensors: {name: value for name, value in tensors.items() if not name.startswith(start)}
+
+
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
         (lambda t: t | {QUERY: t[QUERY] + 1e-3}, f"{QUERY} differs from that of"),
-        (lambda t: {name: value for name, value in t.items() if name != QUERY}, f"lacks {QUERY}"),
-        (
-            lambda t: t | {"bert.encoder.layer.3.output.dense.bias": random(WIDTH)},
-            "layer.3.output.dense.bias is unknown",
-        ),
+        (without(QUERY), f"lacks {QUERY}"),
+        (lambda t: t | {"bert.encoder.layer.3.x": random(WIDTH)}, "bert.encoder.layer.3.x is unknown"),
         (lambda t: t | {"ghost.weight": random(3)}, "ghost.weight has no place in a promcse model"),
         (lambda t: t | {"prefix_encoder.ghost": random(3)}, "prefix_encoder.ghost is unknown"),
-        (
-            lambda t: t | {"prefix_encoder.embedding.weight": random(LENGTH, 2 * 4 * WIDTH)},
-            "prefix_encoder.embedding.weight has shape (5, 256)",
-        ),
+        (lambda t: t | {"prefix_encoder.embedding.weight": random(LENGTH, 256)}, "weight has shape (5, 256)"),
         (lambda t: t | {"prefix_encoder.trans.0.bias": random(9)}, "network of its prefix: 'prefix_encoder.trans.0.w"),
         (
-            lambda t: {name: value for name, value in t.items() if not name.startswith("prefix_encoder")},
-            "lacks prefix_encoder.embedding.weight; a model without its prompts is the bare backbone",
+            without("prefix_encoder"),
+            "lacks prefix_encoder.embedding.weight; a model without its prompts is the",
         ),
-        (lambda t: {name: v for name, v in t.items() if not name.startswith("mlp")}, "holds no projector"),
+        (without("mlp"), "holds no projector"),
         (lambda t: t | {"mlp.dense.weight": random(8, 8)}, "mlp.dense.weight has shape (8, 8)"),
-        (
-            lambda t: t | {"mlp.dense.bias": random(WIDTH) * float("nan")},
-            "mlp.dense.bias holds values that are not finite",
-        ),
+        (lambda t: t | {"mlp.dense.bias": random(WIDTH) / 0}, "mlp.dense.bias holds values that are not finite"),
         (lambda t: t | {"mlp.other.bias": random(WIDTH)}, "mlp.other has no place in a projector"),
         (
             lambda t: {name.replace("bert.", "roberta."): value for name, value in t.items()},

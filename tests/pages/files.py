@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from typing import Literal
 
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.suite import STSB, YEARS
+from tests.rows import write_lines, write_objects, write_table
 
 LABELS, PER_LABEL = ("lost card", "exchange rate", "top up", "refund"), 24
 PAIRS = 40  # every training and evaluation encodes them, with the default backbone
@@ -22,35 +21,31 @@ def write_user_files(folder: Path) -> None:
     triplets = list(islice(sample_rows("triplets"), 160, 320))
     pairs = [row[:2] for row in triplets]
     for name in ("sentences.txt", "my-sentences.txt", "questions.txt"):
-        _lines(folder / name, sentences)
+        write_lines(folder / name, sentences)
     for name in ("my-triplets.csv", "nli.csv"):
-        _table(folder / name, ("sent0", "sent1", "hard_neg"), triplets)
-    _table(folder / "pairs.csv", ("sentence1", "sentence2"), pairs)
-    _table(folder / "data/raw/more/nli.csv", ("sent0", "sent1", "hard_neg"), triplets[:40])
-    _table(folder / "intents.csv", ("text", "label"), _labelled(PER_LABEL, 320))
+        write_table(folder / name, ("sent0", "sent1", "hard_neg"), triplets)
+    write_table(folder / "pairs.csv", ("sentence1", "sentence2"), pairs)
+    write_table(folder / "data/raw/more/nli.csv", ("sent0", "sent1", "hard_neg"), triplets[:40])
+    write_table(folder / "intents.csv", ("text", "label"), _labelled(PER_LABEL, 320))
     for name in ("labelled-questions", "my-questions"):
         for part, rows in (("train", 8), ("test", 6)):
-            _table(folder / name / f"{part}.csv", ("text", "label"), _labelled(rows, first=100 * rows))
-    queues = ("tickets", "plain")
-    _table(folder / "tickets.csv", ("body", "queue"), [(text, queues[n % 2]) for n, text in enumerate(sentences[:20])])
+            write_table(folder / name / f"{part}.csv", ("text", "label"), _labelled(rows, first=100 * rows))
+    write_table(folder / "tickets.csv", ("body", "queue"), zip(sentences[:20], cycle(("tickets", "plain"))))
     documents = [(f"Chapter {n}", " ".join(sentences[n : n + 8])) for n in range(0, 160, 8)]
-    for name, chapters in (
-        ("manual", documents[::2]),
-        ("handbook", documents),
-    ):
+    for name, chapters in (("manual", documents[::2]), ("handbook", documents)):
         for title, body in chapters:
-            _lines(folder / name / f"{title.lower().replace(' ', '-')}.md", [f"# {title}", "", body])
+            write_lines(folder / name / f"{title.lower().replace(' ', '-')}.md", [f"# {title}", "", body])
     for name in ("corpus.jsonl", "manual.jsonl", "my-search/corpus.jsonl"):
-        _objects(folder / name, [{"_id": f"d{n}", "title": t, "text": b} for n, (t, b) in enumerate(documents)])
-    _objects(folder / "my-search/queries.jsonl", [{"_id": f"q{n}", "text": sentences[8 * n]} for n in range(20)])
+        write_objects(folder / name, [{"_id": f"d{n}", "title": t, "text": b} for n, (t, b) in enumerate(documents)])
+    write_objects(folder / "my-search/queries.jsonl", [{"_id": f"q{n}", "text": sentences[8 * n]} for n in range(20)])
     judged = [("query-id", "corpus-id", "score"), *((f"q{n}", f"d{n}", "1") for n in range(20))]
-    _lines(folder / "my-search/qrels/test.tsv", ["\t".join(row) for row in judged])
-    _table(folder / "data/raw/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets)
+    write_lines(folder / "my-search/qrels/test.tsv", ["\t".join(row) for row in judged])
+    write_table(folder / "data/raw/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets)
     columns = ("sentence1", "sentence2", "score")
-    _table(folder / "data/raw/dev/pairs.csv", columns, _scored(PAIRS, "dev"))
-    _table(folder / "data/raw/evaluation/pairs.csv", columns, _scored(PAIRS))
+    write_table(folder / "data/raw/dev/pairs.csv", columns, _scored(PAIRS, "dev"))
+    write_table(folder / "data/raw/evaluation/pairs.csv", columns, _scored(PAIRS))
     for name in ("tickets", "invoices"):  # domains of a bank
-        _table(folder / f"data/raw/{name}/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets[:80])
+        write_table(folder / f"data/raw/{name}/train/rows.csv", ("sent0", "sent1", "hard_neg"), triplets[:80])
     _senteval(folder / "SentEval/data/downstream")
 
 
@@ -65,11 +60,11 @@ def _senteval(root: Path) -> None:
     """Write a part of SentEval with its published numbers of pairs: STS16 and STS-B, a few pairs again and again."""
     for subset, count in YEARS["STS16"].items():
         pairs = list(_scored(count))
-        _lines(root / f"STS/STS16-en-test/STS.input.{subset}.txt", [f"{first}\t{second}" for first, second, _ in pairs])
-        _lines(root / f"STS/STS16-en-test/STS.gs.{subset}.txt", [f"{score}" for _, _, score in pairs])
+        write_lines(root / f"STS/STS16-en-test/STS.input.{subset}.txt", [f"{one}\t{other}" for one, other, _ in pairs])
+        write_lines(root / f"STS/STS16-en-test/STS.gs.{subset}.txt", [f"{score}" for _, _, score in pairs])
     for split, count in STSB.items():
         lines = [f"genre\tfile\tyear\t{n}\t{score}\t{a}\t{b}" for n, (a, b, score) in enumerate(_scored(count))]
-        _lines(root / f"STS/STSBenchmark/sts-{split}.csv", lines)
+        write_lines(root / f"STS/STSBenchmark/sts-{split}.csv", lines)
 
 
 def _scored(count: int, part: Literal["dev", "test"] = "test") -> Iterator[tuple[str, str, float]]:
@@ -77,18 +72,3 @@ def _scored(count: int, part: Literal["dev", "test"] = "test") -> Iterator[tuple
     found = sample_pairs(part)
     rows = zip(found.sentence1, found.sentence2, map(float, found.score), strict=True)
     return islice(cycle(islice(rows, count if count < 200 else 20)), count)
-
-
-def _lines(path: Path, lines: Iterable[str]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-
-
-def _objects(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    _lines(path, map(json.dumps, rows))
-
-
-def _table(path: Path, header: tuple[str, ...], rows: Iterable[tuple[object, ...]]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([header, *rows])

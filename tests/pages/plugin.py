@@ -9,8 +9,7 @@ import pytest
 from sybil.integration.pytest import SybilItem
 
 from tests.conftest import graphs, shared_folder  # noqa: F401 - pages lie outside tests/
-from tests.pages.blocks import ROOT
-from tests.pages.counts import COUNTS, check_counts
+from tests.pages.blocks import PAGES, check_collected
 from tests.pages.sybils import pages
 from tests.pipeline.finished import make_for_pages, make_once
 
@@ -29,9 +28,9 @@ def pytest_collection_modifyitems(config, items):
         block = item.example.parsed
         if block.reason or block.run_by:
             item.add_marker(pytest.mark.skip(reason=block.reason or f"run by {block.run_by}"))
-    found = Counter(item.path.relative_to(ROOT).as_posix() for item in blocks)
+    found = Counter(item.path for item in blocks)
     asked = [Path(argument).absolute() for argument in config.args]
-    check_counts({page: found[page] for page in COUNTS if any((ROOT / page).is_relative_to(path) for path in asked)})
+    check_collected({page: found[page] for page in PAGES if any(page.is_relative_to(path) for path in asked)})
 
 
 @pytest.fixture(scope="session")

@@ -197,6 +197,7 @@ def test_domain_shift_is_drawn_where_both_sides_were_measured(tmp_path, records)
 
 def test_bars_by_task_and_model(tmp_path):
     path = tmp_path / "sts.csv"
+    assert draw_scores(path) is draw_training(tmp_path) is None, "nothing to draw"
     path.write_text("task,model,spearman\nSTS-B,trained,84.5\nSTS-B,backbone,82.03\nSICK-R,trained,-3.0\n")
     picture = draw_scores(path)
     assert picture.png.startswith(b"\x89PNG")
@@ -218,8 +219,3 @@ def test_loss_and_dev_score(tmp_path):
     (tmp_path / "dev.csv").write_text("step,score\n0,50.5\n10,88.0\n")
     picture = draw_training(tmp_path)
     assert (picture.caption, picture.data.splitlines()[0]) == ("loss, and dev score", "step,loss,score")
-
-
-def test_nothing_to_draw(tmp_path):
-    assert draw_scores(tmp_path / "sts.csv") is None
-    assert draw_training(tmp_path) is None

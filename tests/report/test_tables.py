@@ -42,24 +42,19 @@ def test_every_published_figure_is_there_as_printed(tables):
         assert sorted(shown) == sorted(values), key
 
 
-def test_own_rows_say_backbone_data_and_seeds(tables):
+def test_own_rows_say_backbone_data_and_seeds_and_are_means_with_deviations(tables, systems):
     lines = {line.cells[1].text: line for line in tables["promcse-1"].lines if line.own}
     assert set(lines) == {"backbone", "longer", "prompts"}
     words = [cell.text for cell in lines["prompts"].cells[:4]]
     assert words == ["supervised", "prompts", "tiny-bert", "this project: rows.csv, 7,680 triplets, 3 seeds"]
     assert [cell.text for cell in lines["backbone"].cells[:4]][3] == "this project: no training, no seed"
-
-
-def test_own_figures_are_means_with_deviations(tables, systems):
     prompts = next(system for system in systems if system.name == "prompts")
     values = [record.scores["sts"]["STS13"]["all"] for record in prompts.records]
-    line = next(line for line in tables["promcse-1"].lines if line.cells[1].text == "prompts")
-    cell = line.cells[tables["promcse-1"].head.index("STS13")]
+    cell = lines["prompts"].cells[tables["promcse-1"].head.index("STS13")]
     assert cell.number == pytest.approx(sum(values) / 3)
     assert cell.text == f"{sum(values) / 3:.2f}"
     assert cell.deviation.startswith("± ")
-    bare = next(line for line in tables["promcse-1"].lines if line.cells[1].text == "backbone")
-    assert all(not cell.deviation for cell in bare.cells)
+    assert all(not cell.deviation for cell in lines["backbone"].cells)
 
 
 def test_rows_whose_average_is_not_their_mean_carry_a_note(tables):

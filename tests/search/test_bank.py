@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import shutil
 from pathlib import Path
@@ -23,8 +22,9 @@ from cse.search.rows import Maker
 from cse.search.table import open_table
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
+from tests.rows import write_lines, write_parquet, write_table
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.search.corpora import read_vectors, sentences, write_jsonl, write_parquet, write_txt
+from tests.search.corpora import read_vectors, sentences
 
 KINDS = {"billing": "hidden", "outage": "own-cls", "plain": "bare"}  # see tests.export.banks
 TYPICAL = {"billing": ["the cat", "a mat"], "outage": ["red bird", "old river"]}  # what `auto` knows them by
@@ -56,27 +56,18 @@ def bank(made, tmp_path):
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write_txt(tmp_path / "corpus.txt", TEXTS)
+    return write_lines(tmp_path / "corpus.txt", TEXTS)
 
 
 @pytest.fixture
 def table(tmp_path):
     """The texts with the name of each one's domain."""
-    return write_table(tmp_path / "corpus.csv", NAMES)
+    return write_named(tmp_path / "corpus.csv", NAMES)
 
 
-def write_table(path, names):
-    columns = {"text": TEXTS, "queue": list(names), "n": list(range(len(TEXTS)))}
-    rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-    if path.suffix == ".jsonl":
-        return write_jsonl(path, rows)
-    if path.suffix == ".parquet":
-        return write_parquet(path, columns, 7)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(columns))
-        writer.writeheader()
-        writer.writerows(rows)
-    return path
+def write_named(path, names):
+    rows = zip(TEXTS, names, range(len(TEXTS)), strict=True)
+    return write_table(path, ("text", "queue", "n"), rows, in_group=7)
 
 
 @pytest.fixture
@@ -117,7 +108,7 @@ def rows_in(folder):
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_each_row_has_the_prompts_of_its_domain(run, tmp_path, bank, ending):
     names = [*NAMES[:-1], "auto"]
-    path = write_table(tmp_path / f"a.{ending}", names)
+    path = write_named(tmp_path / f"a.{ending}", names)
     done = run(path, tmp_path / "vectors", bank, "--domain-column", "queue")
     assert done.code == 0, done.err
     ids, vectors, texts = read_vectors(tmp_path / "vectors")
@@ -219,7 +210,7 @@ def test_a_row_of_no_domain_is_named_before_a_model_is_opened(
     run, tmp_path, bank, monkeypatch, ending, line, name, wanted
 ):
     monkeypatch.setattr(module, "Maker", None)
-    path = write_table(tmp_path / f"a.{ending}", [*NAMES[:14], name, *NAMES[15:]])
+    path = write_named(tmp_path / f"a.{ending}", [*NAMES[:14], name, *NAMES[15:]])
     said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
     assert f"a.{ending}:{line}: " in said
     assert wanted in said

@@ -9,9 +9,10 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search.index import index_corpus
 from cse.search.rows import Choices, Maker
 from cse.search.table import MODES, open_table
+from tests.rows import write_parquet
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.search.buckets import bucket  # noqa: F401 - a fixture
-from tests.search.corpora import sentences, write_parquet
+from tests.search.corpora import sentences
 
 TEXTS = sentences(35)
 

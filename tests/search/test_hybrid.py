@@ -87,10 +87,7 @@ def test_documents_that_are_alike_lend_each_other_their_scores(monkeypatch, coun
     monkeypatch.setattr("cse.search.hybrid._ROWS", rows)
     scores, vectors = np.sort(np.random.default_rng(3).random(count))[::-1], unit_vectors(4, count)
     assert lent(scores, vectors) == pytest.approx(mean_of_nearest(scores, vectors))
-
-
-def test_a_document_alone_keeps_its_score():
-    assert lent(np.array([0.5]), unit_vectors(0, 1)).tolist() == [0.5]
+    assert lent(np.array([0.5]), unit_vectors(0, 1)).tolist() == [0.5], "alone it keeps its score"
     assert not len(lent(np.array([]), unit_vectors(0, 0)))
 
 
@@ -130,10 +127,7 @@ def test_scores_are_those_of_the_equation_over_stems(monkeypatch, block):
     expected = [[bm25(query, document) for document in TOKENS] for query in stems]
     assert found.dtype == np.float32
     assert found == pytest.approx(np.array(expected), abs=1e-6)
-
-
-def test_documents_without_a_word_score_nothing():
-    assert not np.stack(list(Words(["", "the"]).scores(["dog", "the"]))).any()
+    assert not np.stack(list(Words(["", "the"]).scores(["dog", "the"]))).any(), "no document has a word"
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,10 @@ from cse.search.model import open_encoder, role_of_queries
 from cse.search.table import open_table
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import contents
 from tests.export.banks import make_encoder
-from tests.search.corpora import read_vectors, write_txt
+from tests.rows import write_lines
+from tests.search.corpora import read_vectors
 from tests.sides import PARTS, query_side
 from tests.tiny import WORDS
 
@@ -53,7 +55,7 @@ def models(tiny_folders, empty_banks, tmp_path_factory):
 def made(cse, tmp_path, monkeypatch):  # noqa: F811
     """Index the texts with a model."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    corpus = write_txt(tmp_path / "corpus.txt", TEXTS)
+    corpus = write_lines(tmp_path / "corpus.txt", TEXTS)
 
     def run(model, *options):
         out = tmp_path / f"table-{str(model).rpartition('/')[2].replace(':', '-')}"
@@ -61,10 +63,6 @@ def made(cse, tmp_path, monkeypatch):  # noqa: F811
         return done if done.code else out
 
     return run
-
-
-def bytes_of(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def cosines(found):
@@ -79,7 +77,7 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
     out = made(models / made_by)
     bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
     np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
-    before = bytes_of(out)
+    before = contents(out)
     for side in SIDES:
         found = cse("search", out, *QUERIES, "--mode", "vectors", "-k", 30, "--model", models / side, "--json")
         assert found.code == 0, found.err
@@ -89,7 +87,7 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
         said = f"the query side is another than when {out} was made; its vectors stay valid"
         assert (said in found.err) == (side != made_by)
         assert len(found.err.splitlines()) == (side != made_by)
-    assert bytes_of(out) == before
+    assert contents(out) == before
 
 
 def test_without_a_name_the_query_side_of_then_searches(made, models):
@@ -125,7 +123,7 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     bank = shutil.copytree(models / "bank", tmp_path / "bank")
     names = ["prompted", "both", "mapped"] * 10
     rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
-    corpus = write_txt(tmp_path / "corpus.jsonl", rows)
+    corpus = write_lines(tmp_path / "corpus.jsonl", rows)
     out = tmp_path / "vectors"
     options = ("--model", bank, "--domain-column", "queue", "--device", "cpu")
     assert cse("index", corpus, "--out", out, *options).code == 0
@@ -136,17 +134,17 @@ def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp
     np.testing.assert_allclose(read_vectors(out)[1], np.stack(expected), atol=1e-5)
     later = SentenceEncoder.load(json.loads((bank / "bundle.json").read_text())["backbone"]["name"]).backbone
     add_domain(bank, make_domain(query_side(later, **PARTS["prompt"], seed=7), "prompted"), replace=True)
-    kept = bytes_of(out)
+    kept = contents(out)
     found = cse("search", out, QUERIES[0], "--model", f"{bank}:prompted", "--mode", "vectors")
     assert (found.code, found.err) == (0, "")
-    assert bytes_of(out) == kept
+    assert contents(out) == kept
     failed = cse("index", corpus, "--out", tmp_path / "other", *options, "--role", "query")
     assert failed.refused().startswith("--role query: ")
 
 
 def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.chdir(tmp_path)
-    corpus = write_txt(tmp_path / "corpus.txt", TEXTS[:3])
+    corpus = write_lines(tmp_path / "corpus.txt", TEXTS[:3])
     made = []
     for family in ("bert", "bert", "roberta"):
         (tmp_path / "params.yaml").write_text(f"backbone:\n  name: {tiny_folders[family]}\n")
@@ -172,5 +170,5 @@ def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_
         said, *cut = index_documents(data, out).splitlines()
         assert said == f'6 documents indexed: cse search {out / "index"} "..."'
         assert cut == []
-        seen.append({name: found for name, found in bytes_of(out / "index").items() if name != "index.log"})
+        seen.append({name: found for name, found in contents(out / "index").items() if name != "index.log"})
     assert all(one == seen[0] for one in seen)

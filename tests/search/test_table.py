@@ -22,7 +22,8 @@ from cse.search.words import Words
 from cse.storage import Folder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.deploy.bundles import write_bundle
-from tests.search.corpora import read_vectors, sentences, write_jsonl, write_txt
+from tests.rows import write_lines, write_objects
+from tests.search.corpora import read_vectors, sentences
 
 QUERIES = ["the cat sat", "dog", "a mat"]
 ROWS = [
@@ -51,7 +52,7 @@ def make(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def run(rows, name, *options, model=bundle):
-        corpus = write_jsonl(tmp_path / f"{name}.jsonl", rows)
+        corpus = write_objects(tmp_path / f"{name}.jsonl", rows)
         done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--device", "cpu", *options)
         assert done.code == 0, done.err
         return tmp_path / name
@@ -289,7 +290,7 @@ def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, dama
     else:
         file.write_bytes(damage(file.read_bytes()))
     run = ("index", folder.with_suffix(".jsonl"), "--out", folder, "--model", bundle, *KEPT)
-    write_jsonl(folder.with_suffix(".jsonl"), ROWS)
+    write_objects(folder.with_suffix(".jsonl"), ROWS)
     for command in (("search", folder, "dog"), ("index", "--out", folder, "--verify"), run):
         assert "--again" in cse(*command).refused(), command
     assert cse(*run, "--again", "--device", "cpu").code == 0
@@ -330,31 +331,21 @@ def test_an_index_removed_during_a_search(table):
 # ---- what is refused ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("query", ["", "  \n"])
-def test_empty_queries(cse, table, query):  # noqa: F811
-    assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
-
-
-def test_queries_or_a_task(cse, table):  # noqa: F811
-    assert "give queries, or --task and none" in cse("search", table).err
-    assert "give queries, or --task and none" in cse("search", table, "dog", "--task", "x").err
-
-
-def test_no_index_and_no_folder(cse, table, tmp_path):  # noqa: F811
-    write_txt(tmp_path / "empty/notes.md", ["mine"])
+def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path):  # noqa: F811
+    for query in ("", "  \n"):
+        assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
+    for given in ((), ("dog", "--task", "x")):
+        assert "give queries, or --task and none" in cse("search", table, *given).err
+    corpus = write_lines(tmp_path / "empty/notes.md", ["mine"])
     line = f"{tmp_path}/empty: no index here; make one with `cse index TEXTS --out {tmp_path}/empty`"
     assert cse("search", tmp_path / "empty", "dog").refused() == line
     assert "no index here; did you mean" in cse("search", f"{table}s", "dog").refused()
-
-
-def test_a_place_that_holds_no_index(cse, bundle, tmp_path):  # noqa: F811
-    corpus = write_txt(tmp_path / "a.txt", ["the cat"])
     line = cse("index", corpus, "--out", "memory://no-index", "--model", bundle).refused()
     assert line == "memory://no-index: an index lies on a disk or in a bucket (s3://, gs://, az://)"
 
 
 def test_without_lancedb_the_line_says_what_to_install(cse, bundle, table, monkeypatch):  # noqa: F811
-    write_jsonl(table.with_suffix(".jsonl"), ROWS)
+    write_objects(table.with_suffix(".jsonl"), ROWS)
     monkeypatch.setitem(sys.modules, "lancedb", None)
     for command in (
         ("index", table.with_suffix(".jsonl"), "--out", table.with_name("x"), "--model", bundle),
@@ -368,8 +359,8 @@ def test_without_lancedb_the_line_says_what_to_install(cse, bundle, table, monke
 
 def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):  # noqa: F811
     documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
-    write_jsonl(tmp_path / "task/corpus.jsonl", documents)
-    write_jsonl(tmp_path / "task/queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
+    write_objects(tmp_path / "task/corpus.jsonl", documents)
+    write_objects(tmp_path / "task/queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
     judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}
     lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{grade}" for (q, d), grade in judged.items())]
     (tmp_path / "task/qrels").mkdir()

@@ -16,8 +16,9 @@ import pytest
 from cse.errors import CseError
 from cse.ray_session import Crew
 from cse.search.workers import _crew
+from tests.rows import write_lines
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.search.corpora import rows_of, sentences, write_txt
+from tests.search.corpora import rows_of, sentences
 from tests.test_machines import ray_of
 
 ROWS = 60_000
@@ -25,7 +26,7 @@ ROWS = 60_000
 
 @pytest.fixture
 def corpus(tmp_path):
-    return write_txt(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
+    return write_lines(tmp_path / "corpus.txt", [f"{n} {text}" for n, text in enumerate(sentences(ROWS))])
 
 
 @pytest.fixture
@@ -118,7 +119,7 @@ def test_workers_that_find_no_place():
 
 @pytest.mark.slow
 def test_a_mistake_in_a_worker_is_one_line(start, tmp_path):
-    process = start(write_txt(tmp_path / "a.txt", ["the cat", "a bad mat"]), tmp_path / "table", 1)
+    process = start(write_lines(tmp_path / "a.txt", ["the cat", "a bad mat"]), tmp_path / "table", 1)
     said = process.communicate(timeout=120)[1]
     assert process.returncode == 2
     assert "error: sentences[1]: its embedding is not finite (text starts 'a bad mat')" in said.splitlines()[-1]

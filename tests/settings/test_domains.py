@@ -72,7 +72,7 @@ def test_an_own_view_makes_another_loss_possible(folder):
         settings_of_domain(whole, "a2")
 
 
-@pytest.mark.parametrize("there", [(), ("dev",), ("evaluation",), ("cxc",), ("dev", "evaluation", "cxc")])
+@pytest.mark.parametrize("there", [(), ("dev",), ("evaluation", "cxc")])
 def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there):
     for part in there:
         (folder / "rows" / part).mkdir()
@@ -81,10 +81,6 @@ def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there)
     shared = {"dev": "shared-dev", "evaluation": Settings().data.evaluation_path, "cxc": Settings().data.cxc_path}
     expected = {part: f"rows/{part}" if part in there else path for part, path in shared.items()}
     assert {part: getattr(data, f"{part}_path") for part in shared} == expected
-
-
-def test_a_value_of_its_own_wins_over_the_folder(folder):
-    (folder / "rows/dev").mkdir()
     assert settings_of_domain(tree_with({"data.dev_path": "elsewhere"}), "tickets").data.dev_path == "elsewhere"
 
 

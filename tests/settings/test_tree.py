@@ -27,17 +27,13 @@ def complaint(tmp_path):
     return load
 
 
-def test_empty_file_gives_the_defaults(tmp_path):
+def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
     path = tmp_path / "params.yaml"
     path.write_text("")
     assert load_settings(path) == Settings()
-
-
-def test_overrides_win_over_the_file(tmp_path):
-    path = tmp_path / "params.yaml"
-    path.write_text("train: {epochs: 2, batch_size: 16}\n")
+    path.write_text("train: {epochs: 2, batch_size: &n 16}\ntune: {trials: *n}\ntemplate: {}\n")
     settings = load_settings(path, {"train.epochs": 5, "objective.energy_hinge.margin": 0.1})
-    assert (settings.train.epochs, settings.train.batch_size) == (5, 16)
+    assert (settings.train.epochs, settings.train.batch_size, settings.tune.trials) == (5, 16, 16)
     assert settings.objective.energy_hinge.margin == 0.1
 
 
@@ -47,7 +43,6 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("train: {epoch: 2}", "train.epoch: unknown key; did you mean 'train.epochs'?"),
         ("trian: {epochs: 2}", "trian: unknown key; did you mean 'train'?"),
         ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
         ("pooler: {kind: cnn, kind_in_loss: mean}", "pooler.kind_in_loss: the loss must use 'cnn' too"),
@@ -67,13 +62,11 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
             "template: {text: '{sentence} is', denoise: always}",
             "template.denoise: needs a template with {mask}; give template.text",
         ),
-        ("augment: {shuffle_tokens: true}", "augment.shuffle_tokens: input should be 'none', 'paper' or 'released'"),
         (
             "augment: {dropout: false, attention_dropout: 0.3}",
             "augment.attention_dropout: has no effect without augment.dropout",
         ),
         ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
-        ("train: {epochs: 1.5}", "train.epochs: "),
         ("train: {learning_rate: '1e-2'}", "train.learning_rate: input should be a valid number, found '1e-2'"),
         ("train: {learning_rate: .nan}", "train.learning_rate: "),
         ("train: {device: gpu}", "train.device: input should be 'auto', 'cpu' or 'cuda', found 'gpu'"),
@@ -83,15 +76,12 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
         ("data: {columns: [a, b, a]}", "data.columns: name each column only once, found a, b, a"),
         ("data: {view: documents, columns: [a]}", "data.columns: view 'documents' needs 2 column names, 1 given"),
         ("data: {pairs: [sentences, neighbours]}", "data.pairs: `sentences` makes rows of another kind; name it alone"),
-        ("data: {language: English}", "data.language: "),
+        ("data: {pairs: []}", "data.pairs: name at least one kind of rows, each once"),
+        ("data: {source: files, view: labelled, hold_out: 0.1}", "hold_out: view 'labelled' has no pairs or labels of"),
+        ("data: {source: files, view: sentences, hold_out: 0.1}", "hold_out: view 'sentences' has no pairs or labels"),
         ("data: {encoding: utf-99}", "data.encoding: 'utf-99' is not an encoding"),
         ("train: 3", "train: "),
-        ("train: {seed: 100000000000000000000}", "train.seed: whole numbers go up to 4294967295, found 1000000"),
         ("train: {seed: 4294967296}", "train.seed: whole numbers go up to 4294967295, found 4294967296"),
-        (
-            "prompt: {length: 1000000, position_shift: false}",
-            "prompt.length: input should be less than or equal to 1000",
-        ),
         ("data: {train_path: ''}", "data.train_path: is blank; give a value"),
         ("data: {columns: [a, ' ', b]}", "data.columns: is blank; give a value"),
         ("data: {train_path: 2024-01-01}", "data.train_path: input should be a valid string, found datetime.date"),
@@ -175,27 +165,18 @@ def test_hostile_yaml_is_refused_in_one_line(complaint, text, expected):
     assert len(message) < 400
 
 
-def test_aliases_of_a_few_values_are_fine(tmp_path):
-    path = tmp_path / "params.yaml"
-    path.write_text("train: &t {batch_size: &n 64}\ntune: {trials: *n}\ntemplate: {}\n")
-    assert load_settings(path).tune.trials == 64
-
-
-def test_a_pipe_and_a_folder_are_no_settings_files(tmp_path):
+def test_a_pipe_and_a_folder_are_no_settings_files_nor_is_another_encoding(tmp_path):
+    with pytest.raises(CseError, match="no such file"):
+        load_settings(tmp_path / "params.yaml")
+    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
+    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
+        load_settings(tmp_path / "latin.yaml")
     os.mkfifo(tmp_path / "params.yaml")
     for path in (tmp_path / "params.yaml", tmp_path):
         with pytest.raises(CseError, match="not a regular file"):
             load_settings(path)
         with pytest.raises(CseError, match="not a regular file"):
             read_values(path)
-
-
-def test_missing_file_and_wrong_encoding(tmp_path):
-    with pytest.raises(CseError, match="no such file"):
-        load_settings(tmp_path / "params.yaml")
-    (tmp_path / "latin.yaml").write_bytes(b"# caf\xe9\n")
-    with pytest.raises(CseError, match="not UTF-8 at byte 5"):
-        load_settings(tmp_path / "latin.yaml")
 
 
 def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path, complaint):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+
+from tests.rows import write_lines, write_objects
 
 TREC = {
     "corpus.jsonl": [
         {"_id": "d1", "title": "Herons", "text": "Herons wait in shallow water."},
         {"_id": "d2", "title": "Storks", "text": "They nest on roofs."},
-        {"_id": "d3", "title": "", "text": "A pump moves water."},
+        {"_id": "d3", "text": "A pump moves water."},
     ],
     "queries.jsonl": [{"_id": "q1", "text": "birds that wait"}, {"_id": "q2", "text": "machines"}],
     "qrels/test.tsv": [("q1", "d1", 2), ("q1", "d2", 1), ("q2", "d3", 1)],
@@ -20,21 +21,14 @@ BANK = {
 }
 
 
-def write_lines(path: Path, lines: list[str]) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-    return path
-
-
 def write_beir(folder: Path, **changes) -> Path:
     """Write ``TREC``; ``changes`` replace a file's records by its stem."""
     for name, records in TREC.items():
         rows = changes.get(Path(name).stem, records)
         if name.endswith(".jsonl"):
-            lines = [json.dumps(row) for row in rows]
+            write_objects(folder / name, rows)
         else:
-            lines = ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)]
-        write_lines(folder / name, lines)
+            write_lines(folder / name, ["query-id\tcorpus-id\tscore", *("\t".join(map(str, row)) for row in rows)])
     return folder
 
 

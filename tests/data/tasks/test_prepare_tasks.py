@@ -12,7 +12,8 @@ from cse.data.tasks.store import OWN, TASKS_FILE, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 from cse.stages.prepare import counts, summary
-from tests.data.tasks.files import write_beir, write_labelled, write_lines
+from tests.data.tasks.files import write_beir, write_labelled
+from tests.rows import write_lines
 
 ROWS = [
     "birds that wait",  # a query

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import gzip
-import json
 import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,9 +27,9 @@ from cse.data.tasks.kinds import (
 from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
 from cse.errors import CseError
-from tests.data.tasks.files import TREC, write_beir, write_labelled, write_lines
+from tests.data.tasks.files import TREC, write_beir, write_labelled
+from tests.rows import write_lines, write_objects
 
-SHARED = Path(__file__).parents[3].parent / "shared/data/domains"
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
 
 
@@ -63,8 +61,7 @@ def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
         ("q1", "Storks", "They nest on roofs."),
     ]
     folder = write_beir(tmp_path / "birds", queries=[{"_id": key, "text": text} for key, text in texts.items()])
-    lines = [json.dumps({"_id": key, "title": title, "text": text}) for key, title, text in documents]
-    write_lines(folder / "corpus.jsonl", lines)
+    write_objects(folder / "corpus.jsonl", [{"_id": key, "title": t, "text": text} for key, t, text in documents])
     judged = [f"{key}\t{document}\t1" for key, document in (("q1", "d1"), ("q2", "d1"), ("q3", "q1"))]
     write_lines(folder / "qrels/test.tsv", ["query-id\tcorpus-id\tscore", *judged])
     task = read_task(folder)
@@ -149,6 +146,7 @@ def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
     write_lines(folder / "qrels/train.tsv", ["query-id\tcorpus-id\tscore", "q3\td1\t1"])
     task = read_task(folder)
     assert (task.queries, task.left_out) == (["query 2", "query 1"], 1)
+    assert describe(task).endswith("in qrels/test.tsv, 1 queries without a relevant document left out")
     assert np.array([task.query, task.document]).T.tolist() == [[1, 0], [1, 1], [0, 2]]
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     assert read_task(folder).judged_in == "qrels/dev.tsv"
@@ -165,12 +163,6 @@ def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path)
     assert {*task.reference, *task.test} == {f"text {i}" for i in range(11)}
     assert task == read_task(tmp_path / "own.csv")
     assert describe(task).endswith("5 reference and 6 test rows, halves of one file, drawn by label with a fixed seed")
-
-
-def test_a_document_may_lack_a_title(tmp_path):
-    corpus = [{"_id": "d1", "text": "Herons wait."}, {"_id": "d2", "text": "They nest.", "title": "Storks"}]
-    task = read_task(write_beir(tmp_path / "own", corpus=[*corpus, {"_id": "d3", "text": "A pump."}]))
-    assert task.documents == ["Herons wait.", "Storks They nest.", "A pump."]
 
 
 def test_a_folder_of_several_tasks(tmp_path):
@@ -312,32 +304,12 @@ def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
     assert [open_tasks(PreparedData(tmp_path), role) for role in (DEV, TEST, OWN)] == [[], [], []]
 
 
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data are absent")
-def test_the_shared_tasks():
-    assert [describe(task) for task in read_tasks(SHARED)] == [
-        "labelled texts: 77 labels, 10,003 reference and 3,080 test rows",
-        "retrieval: 52 queries, 3,204 documents, 796 judgements in qrels/test.tsv, "
-        "12 queries without a relevant document left out",
-        "retrieval: 76 queries, 1,460 documents, 3,114 judgements in qrels/test.tsv, "
-        "36 queries without a relevant document left out",
-        "retrieval: 225 queries, 1,398 documents, 1,836 judgements in qrels/test.tsv",
-        "retrieval: 29 queries, 1,033 documents, 682 judgements in qrels/test.tsv",
-    ]
-
-
 # ---- scored pairs ---------------------------------------------------------------------------------------------------
 
 
 def write(path, text):
     path.write_text(text, encoding="utf-8")
     return path
-
-
-@pytest.mark.parametrize("header", ["sent0,sent1,score", "sentence_A,sentence_B,relatedness_score", "s1,s2,similarity"])
-def test_usual_names(tmp_path, header):
-    pairs = read_scored(write(tmp_path / "mine.csv", f"{header}\nx,y,1\n"))
-    assert (pairs.sentence1, pairs.sentence2, pairs.name) == (["x"], ["y"], "mine")
 
 
 @pytest.mark.parametrize("value", ["nan", "", "high", "5.1", "-1", "inf", "0_1", "1_0e0", "\u0663", "\uff11"])
@@ -382,9 +354,7 @@ def test_score_range_is_the_users(tmp_path):
             read_scored(path)
 
 
-def test_missing_sentence_column_and_rows(tmp_path):
-    with pytest.raises(CseError, match=r"a.csv:2: no text in column 'sentence2'; fill it in"):
-        read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,score\na, ,1\n"))
+def test_no_scores_and_no_table(tmp_path):
     with pytest.raises(CseError, match=r"no column 'score'; did you mean 'scores'\?; the columns are"):
         read_scored(write(tmp_path / "a.csv", "sentence1,sentence2,scores\na,b,1\n"))
     with pytest.raises(CseError, match=r"cannot read columns from a .txt file"):
