@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import threading
 
-import httpx
 import numpy as np
 import pytest
 
@@ -19,7 +18,7 @@ from deploy.server import keys
 from deploy.server.app import create_app
 from deploy.server.keys import digest, read_keys
 from deploy.server.options import Options
-from tests.deploy.servers import asked, serving
+from tests.deploy.servers import asked, client_of, serving
 from tests.export.banks import KINDS, make_encoder
 
 TEXT = "the cat sits on the mat"
@@ -98,11 +97,9 @@ def test_the_first_auto_reads_all_centres_and_holds_up_no_other_request(
     monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
 
     async def ask():
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
-            asked = [
-                asyncio.create_task(client.post("/embed", json={"inputs": TEXT, "model": "auto"})) for _ in range(9)
-            ]
+        async with client_of(app) as client:
+            body = {"inputs": TEXT, "model": "auto"}
+            asked = [asyncio.create_task(client.post("/embed", json=body)) for _ in range(9)]
             await asyncio.sleep(0.5)
             named = await client.post("/embed", json={"inputs": TEXT, "model": "hidden"})
             waiting = not any(task.done() for task in asked)
@@ -178,8 +175,7 @@ def test_a_line_that_names_no_model_is_said_at_the_start_and_opens_nothing_else(
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("{0} models=", "keys:2: 'models=' leaves out a name; write models=NAME,NAME"),
-        ("{0} models=a,,b team", "keys:2: 'models=a,,b' leaves out a name"),
+        ("{0} models=a,,b team", "keys:2: 'models=a,,b' leaves out a name; write models=NAME,NAME"),
         ("{1} models=a", "keys:2: the key of line 1 again; name all its models there"),
         ("{0}models=a", "keys:2: not the SHA-256 of a key"),
     ],
