@@ -99,25 +99,24 @@ def test_counts_what_a_good_server_answers():
     assert not load.faulty(figures)
 
 
-def test_counts_errors_by_status():
-    figures = run(Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (429, "{}")))
-    assert set(figures["errors"]) == {"429"} and load.faulty(figures)
-
-
-def test_counts_lost_connections_and_goes_on():
-    figures = run(Server(lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts))))
-    assert figures["errors"]["connection"] > 0 and figures["requests"] > figures["errors"]["connection"]
+@pytest.mark.parametrize(
+    ("server", "key"),
+    [
+        (Server(lambda number, texts: (200, embeddings(texts)) if number < 30 else (429, "{}")), "429"),
+        (Server(lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts))), "connection"),
+        (Server(chunked=True), "connection"),  # an answer without a length
+    ],
+)
+def test_errors_are_counted_by_status_and_it_goes_on(server, key):
+    figures = run(server)
+    assert set(figures["errors"]) == {key} and figures["errors"][key] > 0 and load.faulty(figures)
+    assert (figures["requests"] == 0) == server.chunked
 
 
 @pytest.mark.parametrize("vectors", [0, 2])
 def test_finds_answers_with_another_number_of_vectors(vectors):
     figures = run(Server(lambda number, texts: (200, embeddings(texts * vectors))))
     assert figures["requests"] == 0 and figures["miscounted"] > 0 and load.faulty(figures)
-
-
-def test_an_answer_without_a_length_is_an_error():
-    figures = run(Server(chunked=True))
-    assert figures["requests"] == 0 and figures["errors"]["connection"] > 0 and load.faulty(figures)
 
 
 def test_finds_nonsense():
