@@ -5,15 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from tests.export.exports import Exported, export
 from tests.export.systems import PARTS, ROWS, make_encoder
+from tests.parts import backbone_of
 
 
 def build(tiny_folders, row):
     family, kind, options = (ROWS | PARTS)[row]
-    return make_encoder(load_backbone(find_backbone(str(tiny_folders[family]))), kind, **options)
+    return make_encoder(backbone_of(tiny_folders[family]), kind, **options)
 
 
 @pytest.fixture(scope="session")

@@ -16,8 +16,7 @@ from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import BankEncoder, create_bank
 from cse.export.domains import add_domain
-from cse.model.backbone import linear_layers, load_backbone
-from cse.model.backbone_files import find_backbone
+from cse.model.backbone import linear_layers
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bank import Bank
 from cse.runtime.bundle import MANIFEST
@@ -26,6 +25,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import check_mixed, make_adapted
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
+from tests.parts import backbone_of
 
 # what is trained in the backbone, and beside it
 KINDS = {
@@ -141,7 +141,7 @@ def test_a_layer_that_the_backbone_lacks_is_named(tiny_folders, tmp_path):
 
 def test_threads_that_share_a_backbone_in_torch_do_not_share_updates(made, tiny_folders):
     place, encoders = made
-    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    backbone = backbone_of(tiny_folders["bert"])
     own = BankEncoder(backbone, place)
     expected = {name: encoder.encode(SENTENCES) for name, encoder in encoders.items()}
     names = list(encoders) * 8

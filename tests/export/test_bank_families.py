@@ -14,14 +14,12 @@ from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.declared import Declared
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import check_mixed
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 
 TEXTS = {"query": "the old house ", "passage": ""}
 
@@ -43,7 +41,7 @@ def with_dense(folder):
 
 def encoders_of(folder, *, cls):
     """Domains that use what a family can have: a prompt, roles, a head, a trained ``[CLS]``, nothing."""
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     torch.manual_seed(7)
 
     def new(length, **options):

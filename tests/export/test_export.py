@@ -18,8 +18,6 @@ from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import Declared
 from cse.model.passes import PREFIX_ATTENTION
@@ -32,7 +30,7 @@ from tests.export.conftest import build
 from tests.export.exports import export
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.model.families import make_family_folder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
@@ -229,7 +227,7 @@ def test_an_empty_text_less_its_noise_is_zero(exports, row):
 
 @pytest.mark.slow
 def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path / "backbone", "llama"))))
+    backbone = backbone_of(make_family_folder(tmp_path / "backbone", "llama"))
     template = {"text": "the man reads {sentence} near the"}
     encoder = make_encoder(backbone, "key_value", pooler="last", template=template)
     (tmp_path / "checkpoint").mkdir()

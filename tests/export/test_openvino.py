@@ -11,8 +11,6 @@ import pytest
 
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.device import choose_device
 from cse.runtime import session
 from cse.runtime.bundle import MODEL
@@ -20,7 +18,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import OpenvinoGraph, open_graph
 from tests.export.banks import make_bank, make_encoders
 from tests.export.systems import SENTENCES
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 
 TEXTS = [*SENTENCES, "", "red bird", *(" ".join(WORDS[start : start + 1 + start % 7]) for start in range(20))]
@@ -33,7 +31,7 @@ def tolerance(encoder: OnnxEncoder) -> float:
 
 @pytest.fixture(scope="module")
 def bundle(tiny_folders, tmp_path_factory):
-    bert = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    bert = backbone_of(tiny_folders["bert"])
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
     folder = tmp_path_factory.mktemp("openvino")
     for precision in ("fp32", "int8"):

@@ -9,11 +9,9 @@ import torch
 from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.post import fit_discriminant
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 
 _RANDOM = np.random.default_rng(2)
@@ -34,7 +32,7 @@ def sizes(vectors):
 @pytest.fixture(scope="module", params=list(OWN_ERROR))
 def bare(request, tiny_folders, tmp_path_factory):
     """The backbone's own bundle in a precision."""
-    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    backbone = backbone_of(tiny_folders["bert"])
     encoder = sentence_encoder(backbone, pooler="mean")
     return encoder, export(encoder, tmp_path_factory.mktemp("bare") / "bundle", request.param), request.param
 

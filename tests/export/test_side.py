@@ -12,12 +12,11 @@ from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.export.graph import write_graph
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import MODEL, Manifest, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.systems import SENTENCES
+from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
@@ -29,7 +28,7 @@ QUERY_SIDE = file_of("query")
 
 
 def fresh(folder):
-    return load_backbone(find_backbone(str(folder)))
+    return backbone_of(folder)
 
 
 def export(encoder, folder, precision="fp32", sentences=TEXTS):

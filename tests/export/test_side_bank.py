@@ -14,13 +14,13 @@ from cse.export.bank import create_bank
 from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
-from cse.model.backbone import Backbone, load_backbone
-from cse.model.backbone_files import find_backbone
+from cse.model.backbone import Backbone
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import check_mixed, make_encoder
 from tests.export.systems import SENTENCES
+from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
@@ -29,7 +29,7 @@ TEXTS = [*SENTENCES, "two small birds eat red apple bread near the old river " *
 
 @pytest.fixture(scope="module")
 def backbone(tiny_folders) -> Backbone:
-    return load_backbone(find_backbone(str(tiny_folders["bert"])))
+    return backbone_of(tiny_folders["bert"])
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +100,7 @@ def test_task_texts_go_before_queries_and_passages(tmp_path):
     folder = make_backbone_folder(tmp_path / "e5", "bert")
     texts = {"query": "the query ", "passage": "the passage "}
     (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder = query_side(load_backbone(find_backbone(str(folder))), **PARTS["prompt, projector and map"])
+    encoder = query_side(backbone_of(folder), **PARTS["prompt, projector and map"])
     create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
     add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
     with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.gpu.base import CPU
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
 KINDS = ROWS | PARTS
@@ -35,7 +33,7 @@ def large(tmp_path_factory):
     folder = make_backbone_folder(
         tmp_path_factory.mktemp("large") / "bert", "bert", initializer_range=0.02, max_position_embeddings=128, **shape
     )
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     torch.manual_seed(3)
     return sentence_encoder(backbone, new_prompt("key_value", backbone, length=16, init_std=0.5), pooler="mean")
 
@@ -43,7 +41,7 @@ def large(tmp_path_factory):
 @pytest.mark.parametrize("name", KINDS)
 def test_encode(folders, device, figure, name):
     family, kind, options = KINDS[name]
-    encoder = make_encoder(load_backbone(find_backbone(str(folders[family]))), kind, **options)
+    encoder = make_encoder(backbone_of(folders[family]), kind, **options)
     sentences = [*SENTENCES, *texts(40)]
     expected = encoder.encode(sentences)
     found = encoder.to(device).encode(sentences)
@@ -65,7 +63,7 @@ def test_encode_at_a_real_width(large, device, figure):
 
 def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure, monkeypatch):
     """CuDNN's default is TF32; ``encode`` switches it off for itself."""
-    backbone = load_backbone(find_backbone(str(folders["bert"])))
+    backbone = backbone_of(folders["bert"])
     encoder = make_encoder(backbone, "key_value", pooler="cnn")
     expected = encoder.encode(texts(40))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)

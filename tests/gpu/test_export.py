@@ -7,9 +7,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
+from tests.parts import backbone_of
 from tests.tiny import make_backbone_folder
 
 KINDS = ROWS | PARTS
@@ -45,7 +44,7 @@ def bundles(tmp_path_factory):
     def get(name, precision="fp32"):
         if (name, precision) not in made:
             family, kind, options = KINDS[name]
-            encoder = make_encoder(load_backbone(find_backbone(str(folders[family]))), kind, **options)
+            encoder = make_encoder(backbone_of(folders[family]), kind, **options)
             out = root / f"{len(made)}"
             with write_bundle(encoder, out, normalize=True, metrics={}, precision=precision):
                 pass

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 
 from cse.export.bundle import write_bundle
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.parts import backbone_of
 from tests.sides import query_side
 
 TEXTS = ["the cat sits on the mat", "a dog", "two small birds eat red apple bread", "a dog"]
@@ -35,7 +34,7 @@ def counted(monkeypatch):
 def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_path, counted):
     folder, path = tiny_folders["bert"], tmp_path / "vectors"
     bare = SentenceEncoder.load(folder)
-    side = query_side(load_backbone(find_backbone(str(folder))), length=3, mapped=True)
+    side = query_side(backbone_of(folder), length=3, mapped=True)
     plain = bare.encode(TEXTS)
     queries = side.encode(TEXTS, role="query")
     counted.clear()
@@ -59,7 +58,7 @@ def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_pat
 def test_another_backbone_and_one_that_may_be_trained_have_vectors_of_their_own(tiny_folders, tmp_path, counted):
     bert, roberta = (SentenceEncoder.load(tiny_folders[name]) for name in ("bert", "roberta"))
     alone = roberta.encode(TEXTS)
-    trained = SentenceEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), trained="full")
+    trained = SentenceEncoder(backbone_of(tiny_folders["bert"]), trained="full")
     bert.kept = roberta.kept = trained.kept = KeptVectors(tmp_path / "vectors")
     bert.encode(TEXTS)
     assert np.array_equal(roberta.encode(TEXTS), alone)
@@ -88,7 +87,7 @@ def test_threads_share_them(tmp_path):
 
 
 def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path, monkeypatch):
-    side = query_side(load_backbone(find_backbone(str(tiny_folders["bert"]))), length=3, mapped=True)
+    side = query_side(backbone_of(tiny_folders["bert"]), length=3, mapped=True)
     with write_bundle(side, tmp_path / "bundle", normalize=True, metrics={}):
         pass
     fresh = OnnxEncoder(tmp_path / "bundle", provider="cpu").encode(TEXTS, normalize=False)
