@@ -19,7 +19,6 @@ from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.checkpoint import save_checkpoint
-from cse.model.declared import Declared
 from cse.model.passes import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
@@ -30,7 +29,7 @@ from tests.export.conftest import build
 from tests.export.exports import export
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.model.families import make_family_folder
-from tests.parts import backbone_of, new_prompt, sentence_encoder
+from tests.parts import backbone_of
 from tests.tiny import make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
@@ -57,6 +56,10 @@ def test_embeddings_equal_torch_in_padded_batches(either):
             found = onnx_encoder.encode(SENTENCES, batch_size=batch_size, normalize=normalize)
             np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     assert expected.shape == (len(SENTENCES), encoder.dimension)
+    cosines = (lambda found: found @ found.T)(onnx_encoder.encode(SENTENCES))
+    assert cosines[~np.eye(len(SENTENCES), dtype=bool)].max() < 0.9999, (
+        "a template that ate its sentence would hold too"
+    )
 
 
 @pytest.mark.usefixtures("openvino_in_float32")
@@ -209,12 +212,6 @@ def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
 # ---- templates and noise --------------------------------------------------------------------------------------------
 
 
-def test_sentences_differ_from_each_other(either):
-    """A template that ate its sentence would give equal vectors everywhere, and parity would hold."""
-    found = either.open().encode(SENTENCES)
-    assert (found @ found.T)[~np.eye(len(SENTENCES), dtype=bool)].max() < 0.9999
-
-
 @pytest.mark.parametrize("row", ["roberta template denoised", "roberta trained template"])
 def test_an_empty_text_less_its_noise_is_zero(exports, row):
     """Its rounding error, normalised, would be a direction of its own on every machine."""
@@ -239,27 +236,3 @@ def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
         np.testing.assert_allclose(found.encode(SENTENCES, normalize=False), expected, atol=1e-5)
     without = make_encoder(backbone, "key_value", pooler="last").encode(SENTENCES, normalize=False)
     assert np.abs(expected - without).max() > 0.1
-
-
-# ---- task texts and shorter vectors --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def with_uses(bert, tmp_path):
-    prompt = new_prompt("key_value", bert, length=3, init_std=0.7)
-    encoder = sentence_encoder(bert, prompt, use=Declared(None, 20, {"query": "the old house "}, (8, 16)))
-    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    return encoder, tmp_path / "bundle"
-
-
-def test_task_texts_and_shorter_vectors_are_those_of_torch(with_uses):
-    encoder, folder = with_uses
-    onnx = OnnxEncoder(folder, provider="cpu")
-    texts, given = SENTENCES * 3, {"role": "query", "dimensions": 8}  # enough to share out
-    np.testing.assert_allclose(onnx.encode(texts, **given), encoder.encode(texts, **given), atol=1e-5)
-    assert (onnx.texts, onnx.widths) == (encoder.texts, [8, 16])
-    with pytest.raises(CseError, match="role: 'passage' is not known; one of query"):
-        onnx.encode("a dog", role="passage")
-    with pytest.raises(CseError, match="dimensions: 9; this model gives 8, 16, 32"):
-        onnx.encode("a dog", dimensions=9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 import torch
@@ -13,12 +11,11 @@ from cse.export.bundle import write_bundle
 from cse.export.graph import write_graph
 from cse.export.parity import check_parity
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MODEL, Manifest, file_of, read_manifest
+from cse.runtime.bundle import MODEL, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.systems import SENTENCES
 from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
-from tests.tiny import make_backbone_folder
 
 LONG = "two small birds eat red apple bread near the old river " * 5  # longer than either side takes
 TEXTS = [*SENTENCES, LONG]
@@ -94,21 +91,6 @@ def test_what_training_changed_is_not_a_document_side(tiny_folders, tmp_path):
     assert read_manifest(export(trained, tmp_path / "both")).documents == ""
 
 
-def test_a_manifest_without_its_query_side_is_refused(tiny_folders, tmp_path):
-    folder = export(query_side(fresh(tiny_folders["bert"]), **PARTS["map"]), tmp_path)
-    manifest = read_manifest(folder)
-    files = {name: entry for name, entry in manifest.files.items() if name != QUERY_SIDE}
-    Manifest(**vars(manifest) | {"files": files}).write(folder)
-    with pytest.raises(CseError, match=r"files does not list domains/query\.safetensors; export the bundle, or"):
-        OnnxEncoder(folder)
-    Manifest(**vars(manifest) | {"side": "passage"}).write(folder)
-    with pytest.raises(CseError, match="side is 'passage', not one of both, query"):
-        OnnxEncoder(folder)
-    Manifest(**vars(manifest) | {"layers": 0}).write(folder)
-    with pytest.raises(CseError, match="layers is 0, not between 1 and 1000000; export the bundle"):
-        OnnxEncoder(folder)
-
-
 def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_folders, tmp_path, monkeypatch):
     encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
     monkeypatch.setattr(
@@ -117,17 +99,6 @@ def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_f
     )
     with pytest.raises(CseError, match="has no input 'cls', so it is not a sentence encoder"):
         export(encoder, tmp_path / "bundle")
-
-
-@pytest.mark.parametrize("part", ["prompt", "map"])
-def test_a_query_side_that_pools_by_the_last_token(tmp_path, part):
-    folder = make_backbone_folder(tmp_path / "last", "bert")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}), encoding="utf-8")
-    encoder = query_side(fresh(folder), **PARTS[part])
-    onnx = OnnxEncoder(export(encoder, tmp_path / "bundle"), provider="cpu")
-    for role in ("query", None):
-        np.testing.assert_allclose(onnx.encode(TEXTS, role=role), encoder.encode(TEXTS, role=role), atol=1e-5)
 
 
 @pytest.mark.parametrize("parts", ["prompt", "map"])

@@ -55,9 +55,7 @@ def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, role):
     check_mixed(banked[0], encoders, TEXTS, role=role)
 
 
-def test_the_librarys_words_for_queries_and_documents(banked, opened):
-    queries = opened.encode(TEXTS, domain="prompt", role="query")
-    np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="prompt"), queries)
+def test_the_librarys_words_for_queries_and_documents(opened):
     np.testing.assert_array_equal(opened.encode_document(TEXTS, domain="prompt"), opened.encode(TEXTS, domain="prompt"))
     names = ["prompt", "map"] * (len(TEXTS) // 2) + ["map"] * (len(TEXTS) % 2)
     np.testing.assert_array_equal(
@@ -67,8 +65,6 @@ def test_the_librarys_words_for_queries_and_documents(banked, opened):
 
 
 def test_roles_that_a_domain_does_not_have(opened):
-    with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
-        opened.encode(TEXTS, domain="both", role="query")
     with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
         opened.encode(TEXTS[:2], domain=["prompt", "both"], role="query")
     with pytest.raises(CseError, match="role: 'document' is not known; one of query, passage"):

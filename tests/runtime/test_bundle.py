@@ -49,6 +49,7 @@ def test_a_folder_with_a_bundle_inside_names_it(bundle):
 
 HASH = "0" * 64
 LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
+SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +69,9 @@ LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
         ({"files": []}, "files is not a table of names"),
         ({"files": {MODEL: LISTED[MODEL]}}, "files does not list tokenizer.json"),
         ({"kind": "record"}, "kind is 'record', not bundle or bank"),
+        ({"side": "passage"}, "side is 'passage', not one of both, query"),
+        ({"side": "query"}, "words is 0, not between 1 and 1000000"),
+        ({"side": "query", **SIZES}, "files does not list domains/model.safetensors"),
         ({"files": LISTED | {MODEL: ""}}, "files does not list model.onnx"),
         *[({"files": LISTED | {MODEL: hash}}, "entry 'model.onnx' is not valid") for hash in ("0", [HASH])],
         *[

@@ -27,10 +27,6 @@ def test_it_comes_back_as_it_was_and_tells_the_unknown(tmp_path):
     np.testing.assert_allclose(found.probabilities(near[None])[0], chance, atol=1e-6)
 
 
-def test_a_folder_without_one_has_none(tmp_path):
-    assert read_classifier(tmp_path, 5) is None
-
-
 @pytest.mark.parametrize(
     ("facts", "weight", "said"),
     [

@@ -41,15 +41,6 @@ def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     return encode_prepared(prepared, embed=of_rows, **options).warned()
 
 
-def test_batches_equal_one_by_one_in_the_order_given():
-    together = encode(SENTENCES, batch_size=3)
-    alone = np.stack([encode(text) for text in SENTENCES])
-    assert together.shape == (len(SENTENCES), DIMENSION)
-    assert together.dtype == np.float32
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    assert len(np.unique(together.round(4), axis=0)) == len(set(SENTENCES)), "rows must differ for order to show"
-
-
 @pytest.mark.parametrize(("batch_size", "batch_tokens", "workers"), [(1, None, 1), (4, 9, 1), (2, None, 3), (64, 1, 2)])
 def test_no_way_of_batching_changes_the_result(batch_size, batch_tokens, workers):
     words = random.Random(0)
@@ -108,13 +99,6 @@ def test_text_without_any_token_is_a_masked_column():
     assert embed.batches[0][0].shape == (1, 1)
     assert embed.batches[0][1].sum() == 0
     assert (found == 0).all(), "a zero vector stays zero"
-
-
-def test_normalize_gives_unit_length():
-    plain, unit = encode(SENTENCES), encode(SENTENCES, normalize=True)
-    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
-    assert abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.1
-    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
 
 
 def test_a_callers_tokenizer_is_left_as_it_is():

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 import pytest
 
 from cse.errors import CseError
-from cse.runtime import onnx_encoder, session
+from cse.runtime import session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
@@ -67,17 +67,6 @@ def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, cho
     assert attached.provider == "cuda"
     assert ("TF32" in attached.note) == bool(choice)
     assert asked == [[("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]]
-
-
-@pytest.mark.parametrize("choice", [{}, {"tf32": True}])
-def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
-    """Parity and the gate open it without a choice."""
-    asked = []
-    monkeypatch.setattr(
-        onnx_encoder, "open_graph", lambda *given, **named: asked.append(named) or open_graph(*given, **named)
-    )
-    OnnxEncoder(bundle, provider="cpu", **choice)
-    assert asked == [{"tf32": bool(choice)}]
 
 
 def test_both_distributions_are_reported(bundle, monkeypatch):
