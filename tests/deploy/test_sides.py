@@ -9,11 +9,11 @@ import openai
 import pytest
 
 from cse.export.as_domain import make_domain
-from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
+from tests.export.exports import bundle_of
 from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 
@@ -32,8 +32,7 @@ def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
     root = tmp_path_factory.mktemp("sides")
     model = root / "legal"
     if request.param == "bundle":
-        with write_bundle(encoder, model, normalize=True, metrics={}):
-            pass
+        bundle_of(encoder, model)
     else:
         shutil.copytree(empty_banks("bert"), model)
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
 from cse.model.device import choose_device
 from cse.runtime import session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import OpenvinoGraph, open_graph
 from tests.export.banks import make_bank, make_encoders
+from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES
 from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
@@ -35,8 +35,7 @@ def bundle(tiny_folders, tmp_path_factory):
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
     folder = tmp_path_factory.mktemp("openvino")
     for precision in ("fp32", "int8"):
-        with write_bundle(encoder, folder / precision, normalize=True, metrics={}, precision=precision, texts=TEXTS):
-            pass
+        bundle_of(encoder, folder / precision, precision=precision, texts=TEXTS)
     return folder / "fp32"
 
 

@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
 from cse.model.post import fit_discriminant
-from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import bundle_of
 from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 
@@ -20,9 +19,7 @@ OWN_ERROR = {"fp32": 1e-6, "fp16": 2e-3, "int8": 0.03}  # of a vector of unit le
 
 
 def export(encoder, folder, precision):
-    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision, texts=SENTENCES):
-        pass
-    return OnnxEncoder(folder, provider="cpu", threads=1)
+    return bundle_of(encoder, folder, precision=precision, texts=SENTENCES)
 
 
 def sizes(vectors):

@@ -16,13 +16,12 @@ from onnx.numpy_helper import from_array, to_array
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
-from cse.export.bundle import write_bundle
 from cse.export.mix import mixed_texts
 from cse.export.precision import quantize
 from cse.runtime.bundle import MODEL, read_manifest
-from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import BEYOND, OnnxruntimeGraph
 from cse.stages.export import check_mixed, check_score
+from tests.export.exports import bundle_of
 from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
@@ -37,10 +36,8 @@ def encoder(bert):
 
 
 def test_half_precision_is_near_and_takes_half_the_space(encoder, tmp_path):
-    for precision in ("fp32", "fp16"):
-        with write_bundle(encoder, tmp_path / precision, normalize=True, metrics={}, precision=precision):
-            pass
-    half = OnnxEncoder(tmp_path / "fp16", provider="cpu")
+    bundle_of(encoder, tmp_path / "fp32")
+    half = bundle_of(encoder, tmp_path / "fp16", precision="fp16")
     difference = np.abs(half.encode(SENTENCES) - encoder.encode(SENTENCES)).max()
     assert 1e-6 < difference < 3e-3
     assert (read_manifest(tmp_path / "fp16").precision, read_manifest(tmp_path / "fp32").precision) == ("fp16", "fp32")
@@ -54,9 +51,7 @@ def test_half_precision_is_near_and_takes_half_the_space(encoder, tmp_path):
 
 
 def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
-    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    onnx_encoder = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    onnx_encoder = bundle_of(encoder, tmp_path / "bundle")
     expected = onnx_encoder.encode(SENTENCES)
     onnx_encoder._graph = OnnxruntimeGraph(onnx_encoder._graph.session, "cpu")  # as on a GPU, whose memory is not here
     with ThreadPoolExecutor(4) as threads:
@@ -71,12 +66,8 @@ def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
 def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_path, monkeypatch, beside):
     if beside:  # as the weights of every larger model
         monkeypatch.setattr(graph_module, "EXTERNAL_DATA_BYTES", 1000)
-    for precision in ("fp32", "int8"):
-        with write_bundle(
-            encoder, tmp_path / precision, normalize=True, metrics={}, precision=precision, texts=SENTENCES
-        ):
-            pass
-    rounded = OnnxEncoder(tmp_path / "int8", provider="cpu")
+    bundle_of(encoder, tmp_path / "fp32")
+    rounded = bundle_of(encoder, tmp_path / "int8", precision="int8", texts=SENTENCES)
     difference = np.abs(rounded.encode(SENTENCES) - encoder.encode(SENTENCES)).max()
     assert 1e-5 < difference < 0.1
     company = ["cat " * 40, *SENTENCES]  # a vector does not depend on the texts beside it

@@ -11,7 +11,6 @@ import pytest
 from cse.errors import CseError
 from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
-from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone
@@ -19,6 +18,7 @@ from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.banks import check_mixed, make_encoder
+from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES
 from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
@@ -99,10 +99,7 @@ def test_task_texts_go_before_queries_and_passages(tmp_path):
     encoder = query_side(backbone_of(folder), **PARTS["prompt, projector and map"])
     create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
     add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
-    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    bundle = OnnxEncoder(tmp_path / "bundle", provider="cpu")
-    for onnx in (OnnxEncoder(tmp_path / "bank", provider="cpu").of("legal"), bundle):
+    for onnx in (OnnxEncoder(tmp_path / "bank", provider="cpu").of("legal"), bundle_of(encoder, tmp_path / "bundle")):
         for role in ("query", "passage", None):
             found = onnx.encode(TEXTS, role=role)
             np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)

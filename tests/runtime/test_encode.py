@@ -133,48 +133,30 @@ def test_the_encoder_counts_truncated_sentences_without_a_warning(bundle, caplog
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(("item", "kind"), [(None, "NoneType"), (3.5, "float"), (b"cat", "bytes"), (["cat"], "list")])
-def test_item_that_is_no_text_is_named(item, kind):
-    with pytest.raises(CseError, match=rf"^sentences\[1\]: expected text, found {kind}; convert or drop it$"):
-        encode(["a dog", item])
-
-
-def test_other_mistakes_are_one_line():
-    with pytest.raises(CseError, match="expected a list of texts, found int"):
-        encode(7)
-    with pytest.raises(CseError, match="lone surrogate") as caught:
-        encode(["cat", "bad \ud800"])
-    assert str(caught.value).isascii()
-    with pytest.raises(CseError, match=r"shape \(1, 3\) for 1 rows of width 8"):
-        encode(["cat"], lambda ids, mask: np.zeros((len(ids), 3), np.float32))
-
-
-@pytest.mark.parametrize("value", [0, True, 1.5, "64", None, float("nan")])
-def test_batch_size_is_a_whole_number(value):
-    with pytest.raises(CseError, match=r"^batch_size: .* is not valid; give a whole number of at least 1$") as caught:
-        encode(["cat"], batch_size=value)
-    assert repr(value) in str(caught.value)
-    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2)), encode(["cat"]))
-
-
-@pytest.mark.parametrize("value", ["no", 0, None])
-def test_normalize_is_a_truth_value(value):
-    with pytest.raises(CseError, match=r"^normalize: expected True or False, found ") as caught:
-        encode(["cat"], normalize=value)
-    assert repr(value) in str(caught.value)
-    assert encode(["cat"], normalize=np.bool(True)).shape == (1, DIMENSION)
+WHOLE, TRUTH = "is not valid; give a whole number of at least 1", "normalize: expected True or False, found"
+NO_TEXTS = (7, None, {"a dog", "cat"}, {"cat": 1}, np.array("cat"), np.array([["cat", "dog"]]))
 
 
 @pytest.mark.parametrize(
-    ("sentences", "kind"),
+    ("sentences", "options", "message"),
     [
-        *((None, "NoneType"), ({"a dog", "cat"}, "set"), ({"cat": 1}, "dict")),
-        *((np.array("cat"), "ndarray"), (np.array([["cat", "dog"]]), "ndarray")),
+        *((bad, {}, f"sentences: expected a list of texts, found {type(bad).__name__}") for bad in NO_TEXTS),
+        (["a dog", None], {}, r"sentences\[1\]: expected text, found NoneType; convert or drop it"),
+        (["a dog", b"cat"], {}, r"sentences\[1\]: expected text, found bytes; convert or drop it"),
+        *((["cat"], {"batch_size": bad}, f"batch_size: {bad!r} {WHOLE}") for bad in (0, True, 1.5, "64", None)),
+        *((["cat"], {"normalize": bad}, f"{TRUTH} {bad!r}") for bad in ("no", 0, None)),
+        (["cat", "bad \ud800"], {}, r"text 'bad \\ud800': contains a lone surrogate; .*"),
+        (["cat"], {"embed": lambda ids, _: np.zeros((1, 3), np.float32)}, r".* shape \(1, 3\) for 1 rows of width 8"),
     ],
 )
-def test_sentences_come_in_an_order(sentences, kind):
-    with pytest.raises(CseError, match=rf"^sentences: expected a list of texts, found {kind}$"):
-        encode(sentences)
+def test_a_mistake_is_one_line(sentences, options, message):
+    with pytest.raises(CseError, match=f"^{message}$") as caught:
+        encode(sentences, **options)
+    assert str(caught.value).isascii()
+
+
+def test_numpys_own_numbers_are_taken():
+    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2), normalize=np.bool(False)), encode(["cat"]))
 
 
 @pytest.mark.parametrize("values", [None, [[1.0], [1.0, 2.0]], {"a": 1}, object()])

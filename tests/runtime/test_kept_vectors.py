@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from cse.export.bundle import write_bundle
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import bundle_of
 from tests.parts import backbone_of
 from tests.sides import query_side
 
@@ -88,9 +88,7 @@ def test_threads_share_them(tmp_path):
 
 def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path, monkeypatch):
     side = query_side(backbone_of(tiny_folders["bert"]), length=3, mapped=True)
-    with write_bundle(side, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    fresh = OnnxEncoder(tmp_path / "bundle", provider="cpu").encode(TEXTS, normalize=False)
+    fresh = bundle_of(side, tmp_path / "bundle").encode(TEXTS, normalize=False)
     ran: list[int] = []
     run = OnnxEncoder._run
 
