@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 import pytest
 
-from cse.artifact import Kind, hash_files, sha256
+from cse.artifact import sha256
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -21,7 +21,7 @@ from flows.registry import assign, find, register
 from tests.deploy.servers import serving
 from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtures
 from tests.flows.repositories import commit
-from tests.runtime.conftest import edit, make_table, write_model
+from tests.runtime.conftest import make_table, reseal, write_model
 from tests.waiting import wait_for
 
 NAME, TEXT = "sentence-encoder", "the cat sat"
@@ -40,7 +40,7 @@ def other(bundle, folder):
     """The same bundle with other word vectors."""
     shutil.copytree(bundle, folder)
     write_model(folder / MODEL, make_table()[:, ::-1].copy())
-    edit(folder, files=hash_files(folder, Kind.BUNDLE))
+    reseal(folder)
     return folder
 
 
@@ -81,7 +81,7 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
     second = other(small_bundle, tmp_path / "second")
     broken = shutil.copytree(second, tmp_path / "broken")
     (broken / MODEL).write_bytes(b"no graph")
-    edit(broken, files=hash_files(broken, Kind.BUNDLE))
+    reseal(broken)
     vectors = [OnnxEncoder(folder, provider="cpu").encode(TEXT) for folder in (small_bundle, second)]
     assert np.abs(vectors[0] - vectors[1]).max() > 0.1
 

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from cse.artifact import sealed
+from cse.artifact import Kind, hash_files, sealed
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
 from cse.runtime.session import BEYOND
 
@@ -102,6 +102,11 @@ def edit(folder, **changes):
     tree = json.loads((folder / MANIFEST).read_text()) | changes
     kept = {name: value for name, value in tree.items() if value is not None}
     (folder / MANIFEST).write_text(json.dumps(sealed(kept)))
+
+
+def reseal(folder):
+    """Let a manifest list the files of its folder as they are now."""
+    edit(folder, files=hash_files(folder, Kind.BUNDLE))
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import random
 import socket
@@ -17,7 +16,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from cse.artifact import sealed
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import BadDomainError, Bank
@@ -32,6 +30,7 @@ from cse.runtime.domain import (
     update_shapes,
 )
 from cse.runtime.feed import feed, finish
+from tests.runtime.conftest import edit
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -326,11 +325,6 @@ def test_a_damaged_bank_is_not_opened(bank, change, reason):
     change(bank)
     with pytest.raises(CseError, match=reason):
         Bank(bank)
-
-
-def edit(folder, **changes):
-    """Change a manifest and seal it again."""
-    (folder / MANIFEST).write_text(json.dumps(sealed(json.loads((folder / MANIFEST).read_text()) | changes)))
 
 
 def re_name(path):

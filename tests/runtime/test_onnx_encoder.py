@@ -6,19 +6,14 @@ import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, processors
 
-from cse.artifact import Kind, hash_files
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
-from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, write_model
+from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, reseal, write_model
 
 SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
-
-
-def reseal(folder):
-    edit(folder, files=hash_files(folder, Kind.BUNDLE))
 
 
 def reference(sentences):
