@@ -103,19 +103,6 @@ def test_rows_of_a_client_that_goes_away_are_dropped(small_bundle, tmp_path):
         assert server.post("/v1/embeddings", BODY).status_code == 200
 
 
-def test_a_slow_reader_holds_nobody_up(server):
-    request = written(BODY | {"input": ["the cat sat"] * 2048})
-    slow = [connected(server) for _ in range(4)]
-    for one in slow:
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        one.sendall(request)
-        assert one.recv(16).startswith(b"HTTP/1.1 200")
-    for _ in range(5):
-        assert server.post("/v1/embeddings", BODY).status_code == 200
-    for one in slow:
-        one.close()
-
-
 def test_what_is_taken_is_finished_however_long_it_takes(small_bundle, monkeypatch):
     """Eight requests at once, whose work takes eight times what is allowed between two results."""
     app, run = (
