@@ -74,11 +74,11 @@ def address(tmp_path_factory):
     running = {}
     with ExitStack() as stack:
 
-        def of(model, *options):
-            if (model, options) not in running:
+        def of(model):
+            if model not in running:
                 log = tmp_path_factory.mktemp("log") / "server"
-                running[model, options] = stack.enter_context(serving(model, *options, log=log)).url
-            return running[model, options]
+                running[model] = stack.enter_context(serving(model, log=log)).url
+            return running[model]
 
         yield of
 
@@ -88,8 +88,8 @@ def visit(browser, address, request):
     """Open the page of a model; afterwards fail if it logged an error or asked another host for anything."""
     wrong, contexts = [], []
 
-    def go(model, *, expected="", before=None, serve=(), **options):
-        site = address(model, *serve)
+    def go(model, *, expected="", before=None, **options):
+        site = address(model)
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()

@@ -55,16 +55,6 @@ def server(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
-    return write_bundle(tmp_path_factory.mktemp("installed") / "bundle")
-
-
-@pytest.fixture(scope="module")
-def expected(bundle) -> np.ndarray:
-    return OnnxEncoder(bundle, provider="cpu").encode(LINES)
-
-
 def test_training_packages_are_left_out(server):
     listed = worked(server / "python", "-m", "pip", "list", "--format=json")
     names = {package["name"].lower() for package in json.loads(listed)}
@@ -79,7 +69,9 @@ def test_the_runtime_imports_quickly(server):
     assert min(seconds) < IMPORT_SECONDS, seconds
 
 
-def test_the_server_installation_helps_serves_and_encodes(server, bundle, expected, tmp_path):
+def test_the_server_installation_helps_serves_and_encodes(server, tmp_path):
+    bundle = write_bundle(tmp_path / "bundle")
+    expected = OnnxEncoder(bundle, provider="cpu").encode(LINES)
     assert re.search(r"^  encode +Embed TEXT", worked(server / "cse", "--help"), re.MULTILINE)
     assert "cse serve" in worked(server / "cse", "serve", "--help")
     worked(server / "cse", "encode", bundle, "--out", tmp_path / "x.npy", stdin="\n".join(LINES) + "\n")

@@ -42,11 +42,6 @@ def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
             read_manifest(folder)
 
 
-def test_a_folder_with_a_bundle_inside_names_it(bundle):
-    with pytest.raises(CseError, match=f"{bundle.parent}: no bundle here .*; did you mean {bundle}\\?"):
-        read_manifest(bundle.parent)
-
-
 HASH = "0" * 64
 LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
 SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
@@ -55,16 +50,13 @@ SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2, this version reads 4; export the bundle, or create the bank, again"),
-        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version"),
+        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version reads 4; export the bundle, or create"),
         ({"pooler": None}, "key 'pooler' is missing"),
         ({"dimension": "8"}, "'dimension' should be int, found str"),
-        ({"dimension": 0}, "dimension is 0, not between 1 and"),
         ({"dimension": 10**4000}, r"dimension is 10+\.\.\., not between"),
         ({"widths": [0]}, "widths are not those of a model of 8 dimensions"),
         ({"widths": [9]}, "widths are not those of a model of 8 dimensions"),
         ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
-        ({"max_length": 10**6}, "max_length is 1000000, not between 3 and 100000"),
         ({"pad_id": -1}, "pad_id is -1, not between 0"),
         ({"files": []}, "files is not a table of names"),
         ({"files": {MODEL: LISTED[MODEL]}}, "files does not list tokenizer.json"),
@@ -98,24 +90,10 @@ def test_a_manifest_that_is_no_json_object_is_one_line(bundle, text):
     assert "\n" not in str(caught.value)
 
 
-def rewrite(folder, change):
-    """Change a manifest's text as with an editor."""
-    tree = json.loads((folder / MANIFEST).read_text())
-    change(tree)
-    (folder / MANIFEST).write_text(json.dumps(tree))
-
-
 def test_an_edit_by_hand_is_noticed(bundle):
-    for change in (
-        lambda tree: tree.update(max_length=5),
-        lambda tree: tree["metrics"].update({"STS-B": 99.0}),
-        lambda tree: tree.pop("seal"),
-        lambda tree: tree.update(seal=["?"]),
-    ):
-        before = (bundle / MANIFEST).read_bytes()
-        rewrite(bundle, change)
-        with pytest.raises(CseError, match=r"bundle\.json: changed since it was written"):
-            read_manifest(bundle)
-        (bundle / MANIFEST).write_bytes(before)
-    rewrite(bundle, lambda tree: None)  # written anew, it says the same
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text())))  # written anew, it says the same
     read_manifest(bundle)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 5}))
+    with pytest.raises(CseError, match=r"bundle\.json: changed since it was written"):
+        read_manifest(bundle)
