@@ -56,15 +56,12 @@ def file(tmp_path) -> Path:
     return path
 
 
-def test_lines_become_json_lines(embed, bundle, expected, file):
+def test_lines_become_json_lines_and_a_file_an_array(embed, bundle, expected, file, tmp_path):
     out, err = embed(bundle, file, "--device", "cpu")
     rows = [json.loads(line) for line in out.splitlines()]
     assert [row["text"] for row in rows] == LINES
     np.testing.assert_array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
     assert err == ""
-
-
-def test_a_file_becomes_an_array(embed, bundle, expected, file, tmp_path):
     embed(bundle, file, "--out", tmp_path / "vectors.npy", "--batch-size", 2)
     vectors = np.load(tmp_path / "vectors.npy")
     assert vectors.dtype == np.float32

@@ -148,20 +148,6 @@ def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
     assert "draining" in events
 
 
-def ended(one, seconds=15):
-    """What came until the server hung up."""
-    one.settimeout(seconds)
-    found = b""
-    with contextlib.suppress(ConnectionResetError):
-        while chunk := one.recv(65536):
-            found += chunk
-    return found
-
-
-def asked(one, method="GET", path="/health", *headers):
-    one.sendall("\r\n".join([f"{method} {path} HTTP/1.1", "Host: localhost", *headers, "", ""]).encode())
-
-
 def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):
     (tmp_path / "keys").write_text(f"{digest('key')}\n")
     with serving(small_bundle, "--api-keys", tmp_path / "keys", "--max-body", 2**20, log=tmp_path / "log") as server:
@@ -170,10 +156,13 @@ def test_a_body_that_nobody_needs_is_not_read(small_bundle, tmp_path):
             ("/v1/embeddings", 2**19, 401, "Authorization: Bearer wrong"),
             ("/v1/embeddings", 2**30, 413, "Authorization: Bearer key"),
         ):
-            method = "GET" if path == "/health" else "POST"
+            method, answer = "GET" if path == "/health" else "POST", b""
+            head = f"{method} {path} HTTP/1.1", "Host: localhost", f"Content-Length: {length}", authorization
             with connected(server) as one:
-                asked(one, method, path, f"Content-Length: {length}", authorization or "X-None: 1")
-                answer = ended(one)  # not a byte of the body was sent
+                one.sendall("\r\n".join([*filter(None, head), "", ""]).encode())
+                with contextlib.suppress(ConnectionResetError):
+                    while chunk := one.recv(65536):  # until the server hangs up; not a byte of the body was sent
+                        answer += chunk
             assert answer.startswith(b"HTTP/1.1 %d" % status)
             assert b"connection: close" in answer
 

@@ -112,17 +112,12 @@ signal.raise_signal(signal.SIGTERM)
 """
 
 
-def test_a_process_that_used_openvino_still_gets_its_signals(bundle):
-    done = subprocess.run([sys.executable, "-c", SIGNAL, bundle], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
-
-
 AT_ONCE = """
 import sys, threading
 from pathlib import Path
 import openvino
 from cse.runtime.session import OpenvinoGraph
-graph = OpenvinoGraph(Path(sys.argv[1]), threads=2, at_once=2)
+graph = OpenvinoGraph(Path(sys.argv[1]) / "model.onnx", threads=2, at_once=2)
 start = threading.Barrier(8)
 sys.setswitchinterval(1e-6)
 def look_up():  # as each request does
@@ -137,10 +132,11 @@ print("answered")
 """
 
 
-def test_the_first_requests_of_a_process_may_come_at_once(bundle):
+@pytest.mark.parametrize(("script", "said"), [(SIGNAL, "stopping\n"), (AT_ONCE, "answered\n")])
+def test_a_process_gets_its_signals_and_its_first_requests_may_come_at_once(bundle, script, said):
     """OpenVINO fills a table on first use; two threads that do so waited for each other for ever."""
-    done = subprocess.run([sys.executable, "-c", AT_ONCE, bundle / MODEL], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
+    done = subprocess.run([sys.executable, "-c", script, bundle], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_torch_beside_it_runs_on_the_cpu():
