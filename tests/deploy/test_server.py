@@ -60,23 +60,11 @@ def test_the_official_client_gets_the_runtimes_vectors(client, expected, form):
     assert answer.usage.prompt_tokens == answer.usage.total_tokens == 5 + 4 + 3 + 6 + 3 + 4
 
 
-@pytest.mark.parametrize(
-    ("ids", "status", "said"),
-    [
-        ([4, 5, 7], 200, [[0]]),  # the cat sat
-        ([[4, 5, 7], [9, 6]], 200, [[0], [1]]),
-        ([12], 400, "token id 12 is not in 0 to 11"),
-        ([[4], [2, 5]], 400, "input[1]: token id 2 is a special token"),
-    ],
-)
-def test_token_ids_are_taken_where_they_are_said_to_be_the_models(small_bundle, expected, ids, status, said):
+@pytest.mark.parametrize(("ids", "texts"), [([4, 5, 7], [0]), ([[4, 5, 7], [9, 6]], [0, 1])])
+def test_token_ids_are_taken_where_they_are_said_to_be_the_models(small_bundle, expected, ids, texts):
     app = create_app(Options(model=str(small_bundle), token_ids=True))
     (answer,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ids}))
-    assert answer.status_code == status
-    if status == 200:
-        np.testing.assert_allclose(vectors_of(answer), expected[np.ravel(said)], atol=1e-6)
-    else:
-        assert said in answer.json()["error"]["message"]
+    np.testing.assert_allclose(vectors_of(answer), expected[texts], atol=1e-6)
 
 
 PAIR = {"source_sentence": "a", "sentences": ["a dog"]}
