@@ -1,7 +1,8 @@
-"""Vectors that are kept: the same as without, computed once on any thread, and never those of another model."""
+"""Vectors in files: the same as without, computed once on any thread, never another model's, and not held in memory."""
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.kept_vectors import KeptVectors
+from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.exports import bundle_of
 from tests.parts import backbone_of
@@ -107,3 +109,21 @@ def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path
     assert np.array_equal(found[:2], plain) and ran == [1] and file.stat().st_size == size
     onnx.encode(TEXTS, role="query")
     assert ran == [1, 3], "a query side is no backbone"
+
+
+def test_texts_are_encoded_a_part_at_a_time_and_lie_in_a_file(monkeypatch):
+    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 100)
+    asked = []
+
+    def encode(texts):
+        asked.append(len(texts))
+        return np.array([[3.0 * int(text), 4.0 * int(text)] * 100 for text in texts], np.float32)
+
+    texts = [str(number) for number in range(1, 5051)]
+    tracemalloc.start()
+    found = mapped_unit_vectors(encode, texts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.shape == (5050, 200) and asked == [100] * 50 + [50]
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1)
+    assert peak < found.nbytes / 2, "4 MB of vectors"
