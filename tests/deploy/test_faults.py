@@ -17,8 +17,7 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.keys import digest
 from deploy.server.options import Options
-from tests.deploy.servers import asked as answers_of
-from tests.deploy.servers import client_of, serving
+from tests.deploy.servers import asked, client_of, serving
 from tests.waiting import wait_for
 
 BODY = {"model": "small", "input": "the cat sat"}
@@ -124,7 +123,7 @@ def test_a_request_is_given_up_when_nothing_is_computed(small_bundle, monkeypatc
     app, free = create_app(Options(model=str(small_bundle), timeout=0.2)), threading.Event()
     monkeypatch.setattr(OnnxEncoder, "embed_rows", lambda *given, **options: free.wait(30))
     try:
-        (answer,) = answers_of(app, ("POST", "/v1/embeddings", BODY))
+        (answer,) = asked(app, ("POST", "/v1/embeddings", BODY))
     finally:
         free.set()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")

@@ -178,13 +178,15 @@ def task(count=60):
     return ScoredPairs("own", first, second, (units[0] * units[1]).sum(axis=1).astype(float), [""] * count)
 
 
-def test_the_loss_of_score_is_printed_and_recorded(capsys):
+def test_the_loss_of_score_is_printed_and_recorded_if_there_is_something_to_score(capsys):
     found = check_score(Fixed(0.0), Fixed(0.1), [task()], 50.0)
     assert 0 < found["score_loss"] < 50
     assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss {found['score_loss']:.2f}" in (
         capsys.readouterr().out
     )
     assert check_score(Fixed(0.0), Fixed(0.0), [task()], 0.0) == {"score_loss": 0.0}
+    assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {}
+    assert "judged by the vectors alone" in capsys.readouterr().err
 
 
 class Forgetful:
@@ -235,8 +237,3 @@ def test_texts_of_the_mix_judge_queries_too_and_nothing_is_said_of_their_length(
     with pytest.raises(CseError, match="int8 keeps of numbers, codes, other scripts and single words a mean cosine"):
         check_mixed(OfQueries(0.0), OfQueries(1.0))
     assert not caplog.records and logging.getLogger("cse").isEnabledFor(logging.WARNING)
-
-
-def test_without_anything_to_score_it_says_so(capsys):
-    assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {}
-    assert "judged by the vectors alone" in capsys.readouterr().err

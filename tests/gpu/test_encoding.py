@@ -6,24 +6,17 @@ import numpy as np
 import pytest
 import torch
 
-from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
+from tests.export.systems import PARTS, ROWS, SENTENCES
 from tests.gpu.base import CPU
 from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
-KINDS = ROWS | PARTS
 LARGEST = 2e-5
 
 
 def texts(count: int) -> list[str]:
     rng = np.random.default_rng(0)
     return [" ".join(rng.choice(WORDS, int(rng.integers(1, 30)))) for _ in range(count)]
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("encoding")
-    return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
 
 
 @pytest.fixture(scope="module")
@@ -38,10 +31,9 @@ def large(tmp_path_factory):
     return sentence_encoder(backbone, new_prompt("key_value", backbone, length=16, init_std=0.5), pooler="mean")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_encode(folders, device, figure, name):
-    family, kind, options = KINDS[name]
-    encoder = make_encoder(backbone_of(folders[family]), kind, **options)
+@pytest.mark.parametrize("name", ROWS | PARTS)
+def test_encode(encoder_of, device, figure, name):
+    encoder = encoder_of(name)
     sentences = [*SENTENCES, *texts(40)]
     expected = encoder.encode(sentences)
     found = encoder.to(device).encode(sentences)
@@ -61,10 +53,9 @@ def test_encode_at_a_real_width(large, device, figure):
     assert max(apart) <= LARGEST
 
 
-def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure, monkeypatch):
+def test_convolutions_are_exact_though_torch_rounds_them(encoder_of, device, figure, monkeypatch):
     """CuDNN's default is TF32; ``encode`` switches it off for itself."""
-    backbone = backbone_of(folders["bert"])
-    encoder = make_encoder(backbone, "key_value", pooler="cnn")
+    encoder = encoder_of("bert cls prompt cnn")
     expected = encoder.encode(texts(40))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()
