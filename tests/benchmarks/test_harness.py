@@ -30,7 +30,7 @@ def test_random_backbone_has_its_shape_and_mean_pooling():
     assert not folder.exists()
 
 
-def test_rows_and_sentences_of_a_file(tmp_path):
+def test_rows_and_sentences_of_a_file_and_generated_ones(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("sent0,sent1,hard_neg\na dog,the dog,a cat\na cat,the cat,a dog\n")
     assert rows_of("triplets", 2, path).to_pylist()[1] == {"sent0": "a cat", "sent1": "the cat", "hard_neg": "a dog"}
@@ -40,9 +40,6 @@ def test_rows_and_sentences_of_a_file(tmp_path):
         rows_of("triplets", 3, path)
     with pytest.raises(CseError, match=r"no file .*did you mean .*rows\.csv"):
         rows_of("triplets", 3, tmp_path / "row.csv")
-
-
-def test_generated_sentences_are_distinct():
     found = sentences_of(500, None)
     assert len(set(found)) == len(found) == 500
 

@@ -218,7 +218,7 @@ def test_images_are_pinned_and_stages_exist():
     assert any("python:3.12" in words for words in arguments_of("FROM"))
 
 
-def test_the_server_is_not_root_and_gets_its_signals():
+def test_the_server_is_not_root_gets_its_signals_and_is_asked_without_other_programs():
     (user,) = arguments_of("USER")
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     (entry,), (command,) = arguments_of("ENTRYPOINT"), arguments_of("CMD")
@@ -227,9 +227,6 @@ def test_the_server_is_not_root_and_gets_its_signals():
     assert words[0] == "/model"
     assert words[words.index("--host") + 1] == "0.0.0.0"
     assert [words[words.index("--port") + 1]] == arguments_of("EXPOSE")
-
-
-def test_the_health_check_asks_without_other_programs():
     (check,) = arguments_of("HEALTHCHECK")
     program = ast.literal_eval(check.partition("CMD ")[2])
     assert program[:2] == ["python", "-c"]
@@ -286,15 +283,12 @@ def expressions() -> list[str]:
     return [target["expr"] for panel in SHOWN for target in panel["targets"]]
 
 
-def test_every_metric_of_the_dashboard_is_one_of_the_servers():
+def test_metrics_and_variables_of_the_dashboard_are_there_and_ids_are_unique():
     used = set().union(*map(metrics_in, expressions()))
     assert used <= names()
     assert len(set(map(family, used))) >= 15
     for variable in VARIABLES.values():
         assert metrics_in(json.dumps(variable)) <= names()
-
-
-def test_variables_are_defined_and_ids_are_unique():
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(BOARD))) - GIVEN
     assert used == set(VARIABLES)
     assert VARIABLES["datasource"]["type"] == "datasource"

@@ -138,7 +138,7 @@ def test_a_key_opens_what_its_line_names(closed, key, model, status, code):
     assert "own-cls" not in answer.text, "a key does not learn what else there is"
 
 
-def test_every_route_asks_what_a_key_opens(closed):
+def test_every_route_asks_what_a_key_opens_and_the_list_holds_it(closed):
     bodies = {"/embed": {"inputs": TEXT}, "/similarity": {"inputs": {"source_sentence": TEXT, "sentences": ["a"]}}}
     for route, body in bodies.items():
         named, refused, unnamed = (
@@ -146,9 +146,6 @@ def test_every_route_asks_what_a_key_opens(closed):
         )
         assert [one.status_code for one in asked(closed, named, refused, unnamed, key="some")] == [200, 403, 400]
         assert [one.status_code for one in asked(closed, named, refused, unnamed, key="one")] == [200, 403, 200]
-
-
-def test_the_list_holds_what_the_key_opens(closed):
     found = {key: [card["id"] for card in listed(closed, key=key)["data"]] for key in ("some", "one", "all")}
     assert found == {"some": ["hidden", "plain"], "one": ["plain"], "all": sorted(KINDS)}
     assert [card["id"] for card in listed(closed, "?limit=1&after=hidden", key="some")["data"]] == ["plain"]

@@ -55,15 +55,12 @@ def server(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
-def test_training_packages_are_left_out(server):
+def test_training_packages_are_left_out_and_the_runtime_imports_quickly(server):
     listed = worked(server / "python", "-m", "pip", "list", "--format=json")
     names = {package["name"].lower() for package in json.loads(listed)}
     assert {"cse", "onnxruntime", "tokenizers"} <= names
     assert names & LEFT_OUT == set()
-
-
-def test_the_runtime_imports_quickly(server):
-    """In processor time, which other work on the machine does not stretch."""
+    # processor time, which other work on the machine does not stretch
     script = "import time, cse.runtime.onnx_encoder; print(time.process_time())"
     seconds = [float(worked(server / "python", "-c", script)) for _ in range(5)]
     assert min(seconds) < IMPORT_SECONDS, seconds

@@ -12,12 +12,15 @@ from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
 NO_GPU = bool(no_cuda_reason())
 
 
-def test_cpu_attaches_and_says_how_many_threads(bundle):
+def test_cpu_attaches_and_says_how_many_threads(bundle, caplog):
     attached = open_graph(bundle / MODEL, "cpu", 1)
     assert attached.provider == "cpu"
     assert attached.graph.session.get_providers() == ["CPUExecutionProvider"]
     assert attached.note == "running on cpu (requested; 1 thread)"
     assert f"{usable_cpus()} thread" in open_graph(bundle / MODEL, "cpu").note
+    with caplog.at_level(logging.INFO, "cse"):
+        OnnxEncoder(bundle, provider="cpu", threads=1)
+    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: {attached.note}"]
 
 
 @pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
@@ -102,9 +105,3 @@ def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
         files = {"/sys/fs/cgroup/cpu.max": tmp_path / "cpu.max"}
         monkeypatch.setattr(session, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
         assert usable_cpus() == expected
-
-
-def test_encoder_logs_the_line_once(bundle, caplog):
-    with caplog.at_level(logging.INFO, "cse"):
-        OnnxEncoder(bundle, provider="cpu", threads=1)
-    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (requested; 1 thread)"]
