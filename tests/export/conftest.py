@@ -36,15 +36,3 @@ def exported(request, exports) -> Exported:
 def either(request, exports) -> Exported:
     """Each row's or part's encoder beside its bundle; do not change either."""
     return exports(request.param)
-
-
-@pytest.fixture(scope="session")
-def first_row(exports) -> Exported:
-    """BERT with key-value prompts and its bundle; do not change either."""
-    return exports(next(iter(ROWS)))
-
-
-@pytest.fixture
-def encoder(tiny_folders):
-    """A fresh encoder with key-value prompts, to change at will."""
-    return build(tiny_folders, "bert key_value mean")

@@ -149,15 +149,16 @@ def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_
 # ---- publishing ---------------------------------------------------------------------------------------------------
 
 
-def test_failed_export_leaves_the_older_bundle(first_row, tmp_path):
-    out = Path(shutil.copytree(first_row.folder, tmp_path / "bundle"))
+def test_failed_export_leaves_the_older_bundle(exports, tmp_path):
+    whole = exports("bert key_value mean")
+    out = Path(shutil.copytree(whole.folder, tmp_path / "bundle"))
     before, drafted = contents(out), {}
     with (
         pytest.raises(CseError, match=r"differs from torch by .* more than 1e-12; nothing was published"),
-        write_bundle(first_row.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
+        write_bundle(whole.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
     ):
         drafted = contents(draft.folder)
-        check_parity(first_row.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
+        check_parity(whole.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "a draft was left behind"
     published = json.loads(before[MANIFEST])
@@ -182,7 +183,8 @@ class Moved:
 
 
 @pytest.mark.parametrize("value", [1e-4, float("nan")])
-def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(encoder, value):
+def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(exports, value):
+    encoder = exports("bert key_value mean").encoder
     assert check_parity(encoder, Moved(encoder, 0.0), SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-6
     with pytest.raises(CseError, match="on 'dog'"):
         check_parity(encoder, Moved(encoder, value), SENTENCES, tolerance=1e-5)
