@@ -7,10 +7,9 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
-from onnx import helper
 from onnx.numpy_helper import from_array, to_array
 
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
@@ -103,16 +102,11 @@ def test_a_loud_channel_does_not_drown_the_others(tmp_path):
     random = np.random.default_rng(0)
     loud = np.where(np.arange(16) == 5, 100, 1).astype(np.float32)
     weights = (random.normal(size=(16, 16)) / loud[:, None]).astype(np.float32)
-    nodes = [
-        helper.make_node("Mul", ["x", "loud"], ["a"]),
-        helper.make_node("MatMul", ["a", "weights"], ["b"]),
-        helper.make_node("Mul", ["b", "loud"], ["c"]),
-        helper.make_node("MatMul", ["c", "weights"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in ("x", "y")]
-    shared = [from_array(loud, "loud"), from_array(weights, "weights")]
-    graph = helper.make_graph(nodes, "loud", ends[:1], ends[1:], shared)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 20]> twice (float[n, 16] x) => (float[n, 16] y)
+        { a = Mul (x, loud) b = MatMul (a, weights) c = Mul (b, loud) y = MatMul (c, weights) }
+    """)
+    model.graph.initializer.extend([from_array(loud, "loud"), from_array(weights, "weights")])
     onnx.save(model, tmp_path / MODEL)
     x = random.normal(size=(64, 16)).astype(np.float32)
     quantize(tmp_path / MODEL, [{"x": row[None]} for row in x])
@@ -129,20 +123,16 @@ def test_texts_beyond_the_ranges_are_counted_and_padding_is_not(tmp_path, prompt
     random = np.random.default_rng(0)
     words = random.normal(size=(50, 16)).astype(np.float32) * np.repeat([100, 1, 5], [1, 39, 10])[:, None]
     constants = {"words": words, **{name: random.normal(size=(16, 16)) for name in ("first", "second")}}
-    nodes = [
-        helper.make_node("Gather", ["words", "input_ids"], ["of_words"]),
-        helper.make_node("Pad", ["of_words", "prompts"], ["a"]),
-        helper.make_node("MatMul", ["a", "first"], ["b"]),
-        helper.make_node("Tanh", ["b"], ["c"]),
-        helper.make_node("MatMul", ["c", "second"], ["y"]),
-    ]
-    float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    given = [helper.make_tensor_value_info(name, int64, ["b", "l"]) for name in ("input_ids", "attention_mask")]
-    *inner, end = (helper.make_tensor_value_info(name, float32, ["b", f"l + {prompts}", 16]) for name in "abcy")
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 20]>
+        words (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, p, 16] y)
+        <float[b, p, 16] a, float[b, p, 16] b, float[b, p, 16] c>
+        { of_words = Gather (words, input_ids) a = Pad (of_words, prompts) b = MatMul (a, first) c = Tanh (b)
+          y = MatMul (c, second) }
+    """)
     weights = [from_array(value.astype(np.float32), name) for name, value in constants.items()]
-    weights.append(from_array(np.array([0, prompts, 0, 0, 0, 0]), "prompts"))
-    graph = helper.make_graph(nodes, "words", given, [end], weights, value_info=inner)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / MODEL)
+    model.graph.initializer.extend([*weights, from_array(np.array([0, prompts, 0, 0, 0, 0]), "prompts")])
+    onnx.save(model, tmp_path / MODEL)
     plain = np.arange(1, 40)[:, None, None]
     quantize(tmp_path / MODEL, [{"input_ids": word, "attention_mask": word**0} for word in plain])
     options = ort.SessionOptions()
