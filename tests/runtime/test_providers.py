@@ -1,5 +1,6 @@
 import logging
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
@@ -47,29 +48,16 @@ def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, mon
 @pytest.mark.parametrize(("choice", "expected"), [({}, "0"), ({"tf32": True}, "1")])
 def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, choice, expected):
     """From Ampere on onnxruntime's default is TF32: 1.4e-4 off torch on MiniLM, where parity allows 1e-5."""
-    asked = []
-
-    class Session:
-        def __init__(self, path, options, providers, **_):
-            asked.append(providers)
-            self.there = [name if isinstance(name, str) else name[0] for name in providers]
-
-        def get_providers(self):
-            return self.there
-
-        def get_inputs(self):
-            return []
-
-        def get_outputs(self):
-            return [SimpleNamespace(shape=["b", 8])]
-
+    there = Mock(get_inputs=list, get_outputs=lambda: [SimpleNamespace(shape=["b", 8])])
+    there.get_providers.return_value = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
     monkeypatch.setattr(session.ort, "preload_dlls", lambda: None)
-    monkeypatch.setattr(session.ort, "InferenceSession", Session)
+    monkeypatch.setattr(session.ort, "InferenceSession", asked := Mock(return_value=there))
     attached = open_graph(bundle / MODEL, "auto", 1, **choice)
     assert attached.provider == "cuda"
     assert ("TF32" in attached.note) == bool(choice)
-    assert asked == [[("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]]
+    (given,) = asked.call_args_list
+    assert given.kwargs["providers"] == [("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]
 
 
 def test_both_distributions_are_reported(bundle, monkeypatch):
