@@ -237,22 +237,6 @@ def test_what_is_no_file_is_neither_waited_for_nor_read(bank, put, reason):
     assert sorted(opened.domains().usable) == ["a", "b"]
 
 
-def test_every_damaged_byte_is_noticed(bank):
-    """Whatever byte changes, the file is refused; the other domains go on."""
-    path = file_of(bank, "a")
-    whole = path.read_bytes()
-    opened = Bank(bank)
-    for place in range(0, len(whole), 5):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
-        os.utime(path.parent)  # as a rename would
-        with pytest.raises(CseError, match=re_name(path)):
-            opened.domain("a")
-        assert list(opened.domains().usable) == ["b"]
-    path.write_bytes(whole)
-    os.utime(path.parent)
-    assert value_of(opened.domain("a")) == 1
-
-
 def test_a_file_that_cannot_be_reached_is_refused_alone_and_looked_at_again(bank):
     old = time.time() - 60
     file_of(bank, "c").symlink_to(file_of(bank, "c"))
