@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import sys
@@ -12,11 +11,9 @@ import numpy as np
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy import embed as consumer
 from tests.deploy.bundles import LINES, write_bundle
 from tests.runtime.conftest import DIMENSION
-
-ROOT = Path(__file__).parents[2]
-SCRIPT = ROOT / "deploy/embed.py"
 
 
 @pytest.fixture(scope="module")
@@ -32,14 +29,11 @@ def expected(bundle) -> np.ndarray:
 @pytest.fixture
 def embed(capfdbinary, monkeypatch):
     """Run the script in this process, for speed: arguments and exit code in, standard output and error out."""
-    spec = importlib.util.spec_from_file_location("deploy_embed", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
 
     def run(*arguments: object, code: int = 0) -> tuple[bytes, str]:
         monkeypatch.setattr(sys, "argv", ["embed.py", *map(str, arguments)])
         try:
-            found = module.main()
+            found = consumer.main()
         except SystemExit as stop:
             found = stop.code
         out, err = capfdbinary.readouterr()
