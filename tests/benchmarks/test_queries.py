@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 import numpy as np
 import pytest
 
-from benchmarks.queries import (
-    BARE,
-    measure,
-    parse,
-    stand_ins,
-    with_judged,
-)
+from benchmarks.queries import BARE, measure, parse, stand_ins, with_judged
 from cse.evaluation.retrieval import NDCG, WITH_WORDS
+from tests.data.tasks.files import write_beir
 from tests.tiny import WORDS
 
 
@@ -27,13 +20,8 @@ def collection(tmp_path):
 
     documents = [{"_id": f"d{n}", "title": text(2), "text": f"{text(5)}. {text(6)}."} for n in range(12)]
     queries = [{"_id": f"q{n}", "text": text(4)} for n in range(8)]
-    folder = tmp_path / "tiny"
-    (folder / "qrels").mkdir(parents=True)
-    for name, records in (("corpus", documents), ("queries", queries)):
-        (folder / f"{name}.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), encoding="utf-8")
-    rows = ["query-id\tcorpus-id\tscore", *(f"q{n}\td{n}\t1" for n in range(8))]
-    (folder / "qrels/test.tsv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    return folder
+    qrels = [(f"q{n}", f"d{n}", 1) for n in range(8)]
+    return write_beir(tmp_path / "tiny", corpus=documents, queries=queries, test=qrels)
 
 
 def test_every_query_side_is_measured_beside_the_bare_backbone(collection, tiny_folders, monkeypatch):

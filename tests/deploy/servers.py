@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,13 +81,29 @@ def whole_lines(log: Path) -> list[str]:
     return [line for line in log.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def asked(app: Any, *requests: tuple[str, str, Any], key: str | None = None) -> list[httpx.Response]:
+def client_of(app: Any, *, key: str | None = None, **transport: Any) -> httpx.AsyncClient:
+    """A client that asks an application without a server."""
+    headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
+    return httpx.AsyncClient(
+        transport=httpx.ASGITransport(app, **transport), base_url="http://127.0.0.1", headers=headers
+    )
+
+
+def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an asynchronous test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*given: Any, **named: Any) -> None:
+        asyncio.run(test(*given, **named))
+
+    return run
+
+
+def asked(app: Any, *requests: tuple[str, str, Any], key: str | None = None, **transport: Any) -> list[httpx.Response]:
     """The answers of an application to requests (method, route, body), one after another; bytes are sent as JSON."""
 
     async def ask() -> list[httpx.Response]:
-        headers = {"Content-Type": "application/json"} | ({} if key is None else {"Authorization": f"Bearer {key}"})
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", headers=headers) as client:
+        async with client_of(app, key=key, **transport) as client:
             return [
                 await client.request(method, route, **({"content" if isinstance(body, bytes) else "json": body}))
                 for method, route, body in requests

@@ -146,8 +146,8 @@ def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
 
 def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path):
     options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 5000)
-    statuses = []
-    http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: statuses.append(answer.status_code)]})
+    seen = []
+    http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: answer.read() and seen.append(answer)]})
     with (
         serving(bundle, *options, log=tmp_path / "log") as server,
         openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, http_client=http) as client,
@@ -160,7 +160,10 @@ def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path
         wait_for(lambda: server.metric("cse_queue_tokens ") > 200)
         found = client.embeddings.create(model="bundle", input=TEXTS)
         load.join()
+        statuses = [answer.status_code for answer in seen]
+        assert server.metric('cse_refused_total{reason="429"}') == statuses.count(429)
     np.testing.assert_allclose([item.embedding for item in found.data], expected, atol=1e-5)
     assert answers == [200]
     assert statuses == [200, *[429] * (len(statuses) - 2), 200]
     assert len(statuses) > 2, "it was refused at first"
+    assert int(seen[1].headers["retry-after"]) >= 1 and seen[1].json()["error"]["type"] == "rate_limit_error"

@@ -6,12 +6,14 @@ import shutil
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import httpx
 import numpy as np
 import pytest
 
-from cse.artifact import Kind, hash_files, sha256
+from cse.artifact import sha256
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -21,7 +23,7 @@ from flows.registry import assign, find, register
 from tests.deploy.servers import serving
 from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtures
 from tests.flows.repositories import commit
-from tests.runtime.conftest import edit, make_table, write_model
+from tests.runtime.conftest import make_table, reseal, write_model
 from tests.waiting import wait_for
 
 NAME, TEXT = "sentence-encoder", "the cat sat"
@@ -40,40 +42,32 @@ def other(bundle, folder):
     """The same bundle with other word vectors."""
     shutil.copytree(bundle, folder)
     write_model(folder / MODEL, make_table()[:, ::-1].copy())
-    edit(folder, files=hash_files(folder, Kind.BUNDLE))
+    reseal(folder)
     return folder
 
 
-class Load:
-    """Four clients that ask without a pause; every answer must be one of the vectors given."""
+@contextmanager
+def load(url, allowed):
+    """Four clients ask without a pause: how often each of the allowed vectors was the answer, and whatever else was."""
+    answers, wrong, over = [0] * len(allowed), [], threading.Event()
 
-    def __init__(self, url: str, allowed: list[np.ndarray]) -> None:
-        self._url, self._allowed = url, allowed
-        self.answers = [0] * len(allowed)
-        self.wrong: list[str] = []
-        self._over = threading.Event()
-        self._threads = [threading.Thread(target=self._ask) for _ in range(4)]
-        for thread in self._threads:
-            thread.start()
-
-    def _ask(self) -> None:
+    def ask():
         with httpx.Client(timeout=30) as client:
-            while not self._over.is_set():
-                answer = client.post(f"{self._url}/v1/embeddings", json={"model": NAME, "input": TEXT})
-                if answer.status_code != 200:
-                    self.wrong.append(answer.text)
-                    continue
-                vector = np.array(answer.json()["data"][0]["embedding"], np.float32)
-                near = [index for index, one in enumerate(self._allowed) if np.abs(one - vector).max() < 1e-5]
-                if not near:
-                    self.wrong.append(f"a vector of no version: {vector}")
-                for index in near:
-                    self.answers[index] += 1
+            while not over.is_set():
+                answer = client.post(f"{url}/v1/embeddings", json={"model": NAME, "input": TEXT})
+                found = answer.json()["data"][0]["embedding"] if answer.status_code == 200 else []
+                near = [place for place, one in enumerate(allowed) if found and np.abs(one - found).max() < 1e-5]
+                wrong.extend([] if near else [answer.text])
+                for place in near:
+                    answers[place] += 1
 
-    def stop(self) -> None:
-        self._over.set()
-        for thread in self._threads:
-            thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        clients = [pool.submit(ask) for _ in range(4)]
+        try:
+            yield answers, wrong
+        finally:
+            over.set()
+        assert [client.result() for client in clients] == [None] * 4
 
 
 @pytest.mark.slow
@@ -81,7 +75,7 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
     second = other(small_bundle, tmp_path / "second")
     broken = shutil.copytree(second, tmp_path / "broken")
     (broken / MODEL).write_bytes(b"no graph")
-    edit(broken, files=hash_files(broken, Kind.BUNDLE))
+    reseal(broken)
     vectors = [OnnxEncoder(folder, provider="cpu").encode(TEXT) for folder in (small_bundle, second)]
     assert np.abs(vectors[0] - vectors[1]).max() > 0.1
 
@@ -93,21 +87,18 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
             return server.get("/info").json()["version"]
 
         assert version() == "v1.0.0"
-        load = Load(server.url, vectors)
-        try:
-            wait_for(lambda: load.answers[0] > 20)
+        with load(server.url, vectors) as (answers, wrong):
+            wait_for(lambda: answers[0] > 20)
             publish(repository, second)
             wait_for(lambda: version() == "v1.1.0", seconds=60)
-            wait_for(lambda: load.answers[1] > 20)
+            wait_for(lambda: answers[1] > 20)
             publish(repository, broken)
             wait_for(lambda: server.metric("cse_model_load_failures_total") >= 1, seconds=60)
             assert version() == "v1.1.0", "the old one goes on serving"
             assign(repository, find(repository, NAME, "v1.0.0"), "production")
-            seen = load.answers[0]
-            wait_for(lambda: version() == "v1.0.0" and load.answers[0] > seen + 20, seconds=60)
-        finally:
-            load.stop()
-        assert load.wrong == []
+            seen = answers[0]
+            wait_for(lambda: version() == "v1.0.0" and answers[0] > seen + 20, seconds=60)
+        assert wrong == []
         events = [line["event"] for line in server.lines()]
     assert any(
         "v1.2.0 was not taken; v1.1.0 goes on serving" in event and "onnxruntime cannot load" in event

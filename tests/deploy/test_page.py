@@ -74,11 +74,11 @@ def address(tmp_path_factory):
     running = {}
     with ExitStack() as stack:
 
-        def of(model, *options):
-            if (model, options) not in running:
+        def of(model):
+            if model not in running:
                 log = tmp_path_factory.mktemp("log") / "server"
-                running[model, options] = stack.enter_context(serving(model, *options, log=log)).url
-            return running[model, options]
+                running[model] = stack.enter_context(serving(model, log=log)).url
+            return running[model]
 
         yield of
 
@@ -88,8 +88,8 @@ def visit(browser, address, request):
     """Open the page of a model; afterwards fail if it logged an error or asked another host for anything."""
     wrong, contexts = [], []
 
-    def go(model, *, expected="", before=None, serve=(), **options):
-        site = address(model, *serve)
+    def go(model, *, expected="", before=None, **options):
+        site = address(model)
         context = browser.new_context(**({"viewport": {"width": 1280, "height": 900}} | options))
         contexts.append(context)
         page = context.new_page()
@@ -171,21 +171,6 @@ def cut_off(page):
 # ---- numbers --------------------------------------------------------------------------------------------------------
 
 
-def test_every_cell_is_the_cosine_and_the_ranking_is_in_order(visit, bank):
-    page, encoder = visit(bank), OnnxEncoder(bank, provider="cpu", threads=1)
-    compare(page, model="hidden")
-    vectors = encoder.encode(TEXTS, domain="hidden")
-    np.testing.assert_allclose(heat_map(page), encoder.similarity(vectors, vectors), atol=0.006)
-    texts, scores = expected_order(encoder, "hidden")
-    found = ranking(page)
-    assert [(rank, text, mark) for rank, text, mark, _ in found] == [(i + 1, text, "") for i, text in enumerate(texts)]
-    np.testing.assert_allclose([row[3] for row in found], scores, atol=0.001)
-    bars = page.locator("li .bar").evaluate_all(
-        "all => all.map(bar => parseFloat(getComputedStyle(bar, '::before').width) / bar.clientWidth)"
-    )
-    np.testing.assert_allclose(bars, np.clip(scores, 0, 1), atol=0.01)
-
-
 def test_vectors_that_are_not_of_unit_length(visit, bundle):
     """This bundle's are not. The server takes sixteen texts at a time."""
     texts = [f"{'the cat ' * (i % 3)}dog sat" for i in range(40)]
@@ -212,17 +197,24 @@ def test_numbers_are_readable_on_every_colour(visit, bundle, scheme):
 # ---- models ---------------------------------------------------------------------------------------------------------
 
 
-def test_two_models_side_by_side_with_marks(visit, bank):
+def test_two_models_side_by_side_with_cosines_in_order_and_marks(visit, bank):
     page, encoder = visit(bank), OnnxEncoder(bank, provider="cpu", threads=1)
     compare(page, model="projected", other="hidden")
-    before, after = (expected_order(encoder, name)[0] for name in ("projected", "hidden"))
+    (before, cosines), (after, others) = (expected_order(encoder, name) for name in ("projected", "hidden"))
     assert before != after
     marks = [(before.index(text) - place) for place, text in enumerate(after)]
     written = ["" if not by else f"{'▲' if by > 0 else '▼'}{abs(by)}" for by in marks]
     assert [row[1:3] for row in ranking(page, 1)] == list(zip(after, written, strict=True))
-    assert [row[1:3] for row in ranking(page)] == [(text, "") for text in before]
-    vectors = encoder.encode(TEXTS, domain="hidden")
-    np.testing.assert_allclose(heat_map(page, 1), encoder.similarity(vectors, vectors), atol=0.006)
+    assert [row[:3] for row in ranking(page)] == [(place, text, "") for place, text in enumerate(before, 1)]
+    scores = np.concatenate([cosines, others])
+    np.testing.assert_allclose([row[3] for place in (0, 1) for row in ranking(page, place)], scores, atol=0.001)
+    bars = page.locator("li .bar").evaluate_all(
+        "all => all.map(bar => parseFloat(getComputedStyle(bar, '::before').width) / bar.clientWidth)"
+    )
+    np.testing.assert_allclose(bars, np.clip(scores, 0, 1), atol=0.01)
+    for place, name in enumerate(("projected", "hidden")):
+        vectors = encoder.encode(TEXTS, domain=name)
+        np.testing.assert_allclose(heat_map(page, place), encoder.similarity(vectors, vectors), atol=0.006)
     left, right = (page.locator("table").nth(i).bounding_box() for i in range(2))
     assert (left["y"], left["x"] < right["x"]) == (right["y"], True)
     page.set_viewport_size({"width": 360, "height": 800})
@@ -383,15 +375,11 @@ def test_the_page_never_scrolls_sideways(visit, bank, width):
     assert page.locator(".scroll").first.evaluate("box => box.scrollWidth > box.clientWidth")
 
 
-def test_text_is_never_taken_for_markup(visit, bundle):
-    page, text = visit(bundle), "<img src=x onerror=alert(1)><b>cat</b>"
+def test_text_is_never_taken_for_markup_and_the_policy_forbids_everything_from_elsewhere(visit, bundle, address):
+    page, text = visit(bundle, expected="Content Security Policy"), "<img src=x onerror=alert(1)><b>cat</b>"
     compare(page, [text, "dog"])
     assert page.locator("#results img").count() == 0
     assert sorted(row[1] for row in ranking(page)) == [text, "dog"]
-
-
-def test_the_policy_forbids_everything_from_elsewhere(visit, bundle, address):
-    page = visit(bundle, expected="Content Security Policy")
     policy = page.request.get(address(bundle)).headers["content-security-policy"]
     assert "default-src 'self'" in policy
     assert "unsafe" not in policy

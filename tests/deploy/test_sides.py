@@ -9,13 +9,12 @@ import openai
 import pytest
 
 from cse.export.as_domain import make_domain
-from cse.export.bundle import write_bundle
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.deploy.servers import serving
 from tests.export.banks import make_encoder
+from tests.export.exports import bundle_of
+from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 
 TEXTS = ["the cat sits on the mat", "a dog", "two small birds eat red apple bread near the old river " * 4]
@@ -24,7 +23,7 @@ IDS = {"legal": None, "legal:query": "query", "legal:passage": "passage"}
 
 @pytest.fixture(scope="module")
 def encoder(tiny_folders):
-    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    backbone = backbone_of(tiny_folders["bert"])
     return query_side(backbone, **PARTS["prompt, projector and map"])
 
 
@@ -33,8 +32,7 @@ def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
     root = tmp_path_factory.mktemp("sides")
     model = root / "legal"
     if request.param == "bundle":
-        with write_bundle(encoder, model, normalize=True, metrics={}):
-            pass
+        bundle_of(encoder, model)
     else:
         shutil.copytree(empty_banks("bert"), model)
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])

@@ -55,32 +55,25 @@ def server(wheel, tmp_path_factory) -> Path:
     return folder / "bin"
 
 
-@pytest.fixture(scope="module")
-def bundle(tmp_path_factory) -> Path:
-    return write_bundle(tmp_path_factory.mktemp("installed") / "bundle")
-
-
-@pytest.fixture(scope="module")
-def expected(bundle) -> np.ndarray:
-    return OnnxEncoder(bundle, provider="cpu").encode(LINES)
-
-
-def test_training_packages_are_left_out(server):
+def test_training_packages_are_left_out_and_the_runtime_imports_quickly(server):
     listed = worked(server / "python", "-m", "pip", "list", "--format=json")
     names = {package["name"].lower() for package in json.loads(listed)}
     assert {"cse", "onnxruntime", "tokenizers"} <= names
     assert names & LEFT_OUT == set()
-
-
-def test_the_runtime_imports_quickly(server):
-    """In processor time, which other work on the machine does not stretch."""
+    # processor time, which other work on the machine does not stretch
     script = "import time, cse.runtime.onnx_encoder; print(time.process_time())"
     seconds = [float(worked(server / "python", "-c", script)) for _ in range(5)]
     assert min(seconds) < IMPORT_SECONDS, seconds
 
 
-def test_the_server_installation_helps_serves_and_encodes(server, bundle, expected, tmp_path):
+def test_the_server_installation_helps_serves_and_encodes(server, tmp_path):
+    bundle = write_bundle(tmp_path / "bundle")
+    expected = OnnxEncoder(bundle, provider="cpu").encode(LINES)
     assert re.search(r"^  encode +Embed TEXT", worked(server / "cse", "--help"), re.MULTILINE)
     assert "cse serve" in worked(server / "cse", "serve", "--help")
     worked(server / "cse", "encode", bundle, "--out", tmp_path / "x.npy", stdin="\n".join(LINES) + "\n")
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+    consumer = [server / "python", ROOT / "deploy/embed.py", bundle, "--device", "cpu"]
+    row = json.loads(worked(*consumer, stdin=f"{LINES[0]}\n"))
+    assert row["text"] == LINES[0]
+    np.testing.assert_allclose(row["embedding"], expected[0], atol=1e-6)

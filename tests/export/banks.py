@@ -12,12 +12,10 @@ import torch
 from cse.export.as_domain import make_domain
 from cse.export.bank import BankEncoder
 from cse.export.domains import add_domain
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 
 # kind of prompt, its length, whether all layers share it; options of the encoder
 KINDS = {
@@ -41,7 +39,7 @@ def make_encoders(folder: Path) -> dict[str, SentenceEncoder]:
 
 def make_encoder(folder: Path, name: str, seed: int = 0) -> SentenceEncoder:
     """An encoder of a kind whose trained weights stand far from where they start."""
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     kind, length, shared, options = KINDS[name]
     torch.manual_seed(seed)
     prompt = kind and new_prompt(kind, backbone, length=length, shared=shared, dropout=0.1, init_std=0.7)
@@ -65,7 +63,7 @@ def make_adapted(folder: Path, trained: str, *, prompt: int = 0, rank: int = 2, 
         rank: of LoRA.
         seed: of the weights.
     """
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     torch.manual_seed(seed)
     own = new_prompt("key_value", backbone, length=prompt, init_std=0.7) if prompt else None
     shifted = backbone.family.positions != "rotary"

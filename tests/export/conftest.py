@@ -5,15 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from tests.export.exports import Exported, export
 from tests.export.systems import PARTS, ROWS, make_encoder
+from tests.parts import backbone_of
 
 
 def build(tiny_folders, row):
     family, kind, options = (ROWS | PARTS)[row]
-    return make_encoder(load_backbone(find_backbone(str(tiny_folders[family]))), kind, **options)
+    return make_encoder(backbone_of(tiny_folders[family]), kind, **options)
 
 
 @pytest.fixture(scope="session")
@@ -37,15 +36,3 @@ def exported(request, exports) -> Exported:
 def either(request, exports) -> Exported:
     """Each row's or part's encoder beside its bundle; do not change either."""
     return exports(request.param)
-
-
-@pytest.fixture(scope="session")
-def first_row(exports) -> Exported:
-    """BERT with key-value prompts and its bundle; do not change either."""
-    return exports(next(iter(ROWS)))
-
-
-@pytest.fixture
-def encoder(tiny_folders):
-    """A fresh encoder with key-value prompts, to change at will."""
-    return build(tiny_folders, "bert key_value mean")

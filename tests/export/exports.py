@@ -1,9 +1,10 @@
-"""Tiny encoders and their bundles, exported once for all tests."""
+"""Tiny encoders and their bundles."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
@@ -21,6 +22,13 @@ class Exported:
 
     def open(self) -> OnnxEncoder:
         return OnnxEncoder(self.folder, provider="cpu", threads=1)
+
+
+def bundle_of(encoder: SentenceEncoder, folder: Path, **options: Any) -> OnnxEncoder:
+    """Write a bundle, and open it."""
+    with write_bundle(encoder, folder, **({"normalize": True, "metrics": {}} | options)):
+        pass
+    return OnnxEncoder(folder, provider="cpu", threads=1)
 
 
 def export(encoder: SentenceEncoder, folder: Path, tolerance: float = 1e-5) -> Exported:

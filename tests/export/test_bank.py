@@ -69,6 +69,8 @@ def test_a_domains_vectors_have_its_own_width_and_in_company_end_in_zeros(banked
     np.testing.assert_allclose(together[:2, :5], alone, atol=1e-6)
     assert not together[:2, 5:].any() and together[2:, 5:].all()
     np.testing.assert_allclose(together[:2] @ together[:2].T, alone @ alone.T, atol=1e-6)
+    assert onnx.encode([], domain="plain").shape == onnx.encode([], domain=[]).shape == (0, 32)
+    assert onnx.encode([], domain="headed").shape == (0, 5)
 
 
 def test_truncation_is_each_domains_own(banked):
@@ -131,12 +133,6 @@ def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
         exports("bert key_value mean").open().encode(["the cat"], domain="plain")
     with pytest.raises(CseError, match="one model"):
         make_encoder(exports("bert key_value mean").encoder.backbone.files.folder, "bare").encode("a", domain="plain")
-
-
-def test_no_sentence_needs_no_pass(banked):
-    onnx = OnnxEncoder(banked[0], provider="cpu")
-    assert onnx.encode([], domain="plain").shape == onnx.encode([], domain=[]).shape == (0, 32)
-    assert onnx.encode([], domain="headed").shape == (0, 5)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,7 @@ from cse.errors import CseError
 from cse.export import graph as graph_module
 from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
-from cse.model.declared import Declared
 from cse.model.passes import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
@@ -32,7 +29,7 @@ from tests.export.conftest import build
 from tests.export.exports import export
 from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
 from tests.model.families import make_family_folder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of
 from tests.tiny import make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
@@ -59,6 +56,10 @@ def test_embeddings_equal_torch_in_padded_batches(either):
             found = onnx_encoder.encode(SENTENCES, batch_size=batch_size, normalize=normalize)
             np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
     assert expected.shape == (len(SENTENCES), encoder.dimension)
+    cosines = (lambda found: found @ found.T)(onnx_encoder.encode(SENTENCES))
+    assert cosines[~np.eye(len(SENTENCES), dtype=bool)].max() < 0.9999, (
+        "a template that ate its sentence would hold too"
+    )
 
 
 @pytest.mark.usefixtures("openvino_in_float32")
@@ -114,7 +115,11 @@ def test_export_leaves_the_encoder_as_it_was(exported, tiny_folders, request):
 # ---- the manifest -------------------------------------------------------------------------------------------------
 
 
-def test_manifest_says_what_is_in_the_folder(exported):
+def contents(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_lies(exported):
     encoder, manifest = exported.encoder, verify(exported.folder)
     assert sorted(path.name for path in exported.folder.iterdir()) == [MANIFEST, MODEL, TOKENIZER]
     assert manifest.files == {name: sha256(exported.folder / name) for name in (MODEL, TOKENIZER)}
@@ -136,38 +141,30 @@ def test_manifest_says_what_is_in_the_folder(exported):
         "tolerance": 1e-5,
         "provider": "cpu",
     }
+    for name in (MODEL, TOKENIZER):  # the manifest names the backbone's folder
+        content = contents(exported.folder)[name]
+        assert not any(words in content for words in (str(ROOT).encode(), b"site-packages", b".py"))
 
 
 # ---- publishing ---------------------------------------------------------------------------------------------------
 
 
-def contents(folder) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
-
-
-def test_failed_export_leaves_the_older_bundle(first_row, tmp_path):
-    out = Path(shutil.copytree(first_row.folder, tmp_path / "bundle"))
+def test_failed_export_leaves_the_older_bundle(exports, tmp_path):
+    whole = exports("bert key_value mean")
+    out = Path(shutil.copytree(whole.folder, tmp_path / "bundle"))
     before, drafted = contents(out), {}
     with (
         pytest.raises(CseError, match=r"differs from torch by .* more than 1e-12; nothing was published"),
-        write_bundle(first_row.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
+        write_bundle(whole.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
     ):
         drafted = contents(draft.folder)
-        check_parity(first_row.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
+        check_parity(whole.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "a draft was left behind"
     published = json.loads(before[MANIFEST])
     later = {key: published[key] for key in ("parity", "seal")}
     assert json.loads(drafted.pop(MANIFEST)) | later == published
     assert drafted == {name: before[name] for name in (MODEL, TOKENIZER)}
-
-
-def test_bytes_do_not_depend_on_where_the_project_lies(exported):
-    for name, content in contents(exported.folder).items():
-        if name != MANIFEST:  # it names the backbone's folder
-            assert str(ROOT).encode() not in content
-            assert b"site-packages" not in content
-            assert b".py" not in content
 
 
 class Moved:
@@ -186,7 +183,8 @@ class Moved:
 
 
 @pytest.mark.parametrize("value", [1e-4, float("nan")])
-def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(encoder, value):
+def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(exports, value):
+    encoder = exports("bert key_value mean").encoder
     assert check_parity(encoder, Moved(encoder, 0.0), SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-6
     with pytest.raises(CseError, match="on 'dog'"):
         check_parity(encoder, Moved(encoder, value), SENTENCES, tolerance=1e-5)
@@ -211,12 +209,6 @@ def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
 # ---- templates and noise --------------------------------------------------------------------------------------------
 
 
-def test_sentences_differ_from_each_other(either):
-    """A template that ate its sentence would give equal vectors everywhere, and parity would hold."""
-    found = either.open().encode(SENTENCES)
-    assert (found @ found.T)[~np.eye(len(SENTENCES), dtype=bool)].max() < 0.9999
-
-
 @pytest.mark.parametrize("row", ["roberta template denoised", "roberta trained template"])
 def test_an_empty_text_less_its_noise_is_zero(exports, row):
     """Its rounding error, normalised, would be a direction of its own on every machine."""
@@ -229,7 +221,7 @@ def test_an_empty_text_less_its_noise_is_zero(exports, row):
 
 @pytest.mark.slow
 def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
-    backbone = load_backbone(find_backbone(str(make_family_folder(tmp_path / "backbone", "llama"))))
+    backbone = backbone_of(make_family_folder(tmp_path / "backbone", "llama"))
     template = {"text": "the man reads {sentence} near the"}
     encoder = make_encoder(backbone, "key_value", pooler="last", template=template)
     (tmp_path / "checkpoint").mkdir()
@@ -241,27 +233,3 @@ def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
         np.testing.assert_allclose(found.encode(SENTENCES, normalize=False), expected, atol=1e-5)
     without = make_encoder(backbone, "key_value", pooler="last").encode(SENTENCES, normalize=False)
     assert np.abs(expected - without).max() > 0.1
-
-
-# ---- task texts and shorter vectors --------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def with_uses(bert, tmp_path):
-    prompt = new_prompt("key_value", bert, length=3, init_std=0.7)
-    encoder = sentence_encoder(bert, prompt, use=Declared(None, 20, {"query": "the old house "}, (8, 16)))
-    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    return encoder, tmp_path / "bundle"
-
-
-def test_task_texts_and_shorter_vectors_are_those_of_torch(with_uses):
-    encoder, folder = with_uses
-    onnx = OnnxEncoder(folder, provider="cpu")
-    texts, given = SENTENCES * 3, {"role": "query", "dimensions": 8}  # enough to share out
-    np.testing.assert_allclose(onnx.encode(texts, **given), encoder.encode(texts, **given), atol=1e-5)
-    assert (onnx.texts, onnx.widths) == (encoder.texts, [8, 16])
-    with pytest.raises(CseError, match="role: 'passage' is not known; one of query"):
-        onnx.encode("a dog", role="passage")
-    with pytest.raises(CseError, match="dimensions: 9; this model gives 8, 16, 32"):
-        onnx.encode("a dog", dimensions=9)

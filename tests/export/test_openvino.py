@@ -10,17 +10,15 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.device import choose_device
 from cse.runtime import session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import OpenvinoGraph, open_graph
 from tests.export.banks import make_bank, make_encoders
+from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 
 TEXTS = [*SENTENCES, "", "red bird", *(" ".join(WORDS[start : start + 1 + start % 7]) for start in range(20))]
@@ -33,12 +31,11 @@ def tolerance(encoder: OnnxEncoder) -> float:
 
 @pytest.fixture(scope="module")
 def bundle(tiny_folders, tmp_path_factory):
-    bert = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    bert = backbone_of(tiny_folders["bert"])
     encoder = sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
     folder = tmp_path_factory.mktemp("openvino")
     for precision in ("fp32", "int8"):
-        with write_bundle(encoder, folder / precision, normalize=True, metrics={}, precision=precision, texts=TEXTS):
-            pass
+        bundle_of(encoder, folder / precision, precision=precision, texts=TEXTS)
     return folder / "fp32"
 
 
@@ -115,17 +112,12 @@ signal.raise_signal(signal.SIGTERM)
 """
 
 
-def test_a_process_that_used_openvino_still_gets_its_signals(bundle):
-    done = subprocess.run([sys.executable, "-c", SIGNAL, bundle], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "stopping\n"), done.stderr
-
-
 AT_ONCE = """
 import sys, threading
 from pathlib import Path
 import openvino
 from cse.runtime.session import OpenvinoGraph
-graph = OpenvinoGraph(Path(sys.argv[1]), threads=2, at_once=2)
+graph = OpenvinoGraph(Path(sys.argv[1]) / "model.onnx", threads=2, at_once=2)
 start = threading.Barrier(8)
 sys.setswitchinterval(1e-6)
 def look_up():  # as each request does
@@ -140,10 +132,11 @@ print("answered")
 """
 
 
-def test_the_first_requests_of_a_process_may_come_at_once(bundle):
+@pytest.mark.parametrize(("script", "said"), [(SIGNAL, "stopping\n"), (AT_ONCE, "answered\n")])
+def test_a_process_gets_its_signals_and_its_first_requests_may_come_at_once(bundle, script, said):
     """OpenVINO fills a table on first use; two threads that do so waited for each other for ever."""
-    done = subprocess.run([sys.executable, "-c", AT_ONCE, bundle / MODEL], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout) == (0, "answered\n"), done.stderr
+    done = subprocess.run([sys.executable, "-c", script, bundle], capture_output=True, text=True, timeout=240)
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_torch_beside_it_runs_on_the_cpu():

@@ -7,13 +7,10 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.post import fit_discriminant
-from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.export.exports import bundle_of
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 
 _RANDOM = np.random.default_rng(2)
@@ -22,9 +19,7 @@ OWN_ERROR = {"fp32": 1e-6, "fp16": 2e-3, "int8": 0.03}  # of a vector of unit le
 
 
 def export(encoder, folder, precision):
-    with write_bundle(encoder, folder, normalize=True, metrics={}, precision=precision, texts=SENTENCES):
-        pass
-    return OnnxEncoder(folder, provider="cpu", threads=1)
+    return bundle_of(encoder, folder, precision=precision, texts=SENTENCES)
 
 
 def sizes(vectors):
@@ -34,7 +29,7 @@ def sizes(vectors):
 @pytest.fixture(scope="module", params=list(OWN_ERROR))
 def bare(request, tiny_folders, tmp_path_factory):
     """The backbone's own bundle in a precision."""
-    backbone = load_backbone(find_backbone(str(tiny_folders["bert"])))
+    backbone = backbone_of(tiny_folders["bert"])
     encoder = sentence_encoder(backbone, pooler="mean")
     return encoder, export(encoder, tmp_path_factory.mktemp("bare") / "bundle", request.param), request.param
 
@@ -72,7 +67,10 @@ def test_the_bare_backbones_bundle_is_not_the_checkpoints(bare, tmp_path, step, 
 
 
 def test_a_head_is_held_in_every_precision_and_one_of_less_shrinkage_is_not(bare, tmp_path):
-    plain, _, precision = bare
+    plain, own, precision = bare
+    facts = check_parity(plain, own, SENTENCES, tolerance=1e-5, precision=precision)
+    assert "of_training" not in facts, "without training there is nothing to look for"
+    assert facts.keys() >= ({"mean_cosine", "neighbours"} if precision == "int8" else {"tolerance"})
     vectors, labels = plain.encode(SENTENCES, normalize=False), [str(row % 6) for row in range(len(SENTENCES))]
     right, other = (sentence_encoder(plain.backbone, pooler="mean") for _ in range(2))
     right.post = fit_discriminant(vectors, labels, 0.3)
@@ -82,13 +80,6 @@ def test_a_head_is_held_in_every_precision_and_one_of_less_shrinkage_is_not(bare
     most = {"fp32": 1e-5, "fp16": 0.01, "int8": 0.15}[precision]  # mean size of the error of unit vectors
     differences = [sizes(onnx.encode(SENTENCES) - each.encode(SENTENCES)).mean() for each in (right, other)]
     assert differences[0] < most < differences[1]
-
-
-def test_a_model_without_training_has_nothing_to_look_for(bare):
-    encoder, onnx, precision = bare
-    found = check_parity(encoder, onnx, SENTENCES, tolerance=1e-5, precision=precision)
-    assert "of_training" not in found
-    assert found.keys() >= ({"mean_cosine", "neighbours"} if precision == "int8" else {"tolerance"})
 
 
 class Fixed:

@@ -7,22 +7,20 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-import onnx
+import onnx.parser
 import onnxruntime as ort
 import pytest
-from onnx import helper
 from onnx.numpy_helper import from_array, to_array
 
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.export import graph as graph_module
-from cse.export.bundle import write_bundle
 from cse.export.mix import mixed_texts
 from cse.export.precision import quantize
 from cse.runtime.bundle import MODEL, read_manifest
-from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import BEYOND, OnnxruntimeGraph
 from cse.stages.export import check_mixed, check_score
+from tests.export.exports import bundle_of
 from tests.parts import new_prompt, sentence_encoder
 
 SENTENCES = ["red bird", "", "a small dog sleeps on the mat", "the old house"] * 5
@@ -37,10 +35,8 @@ def encoder(bert):
 
 
 def test_half_precision_is_near_and_takes_half_the_space(encoder, tmp_path):
-    for precision in ("fp32", "fp16"):
-        with write_bundle(encoder, tmp_path / precision, normalize=True, metrics={}, precision=precision):
-            pass
-    half = OnnxEncoder(tmp_path / "fp16", provider="cpu")
+    bundle_of(encoder, tmp_path / "fp32")
+    half = bundle_of(encoder, tmp_path / "fp16", precision="fp16")
     difference = np.abs(half.encode(SENTENCES) - encoder.encode(SENTENCES)).max()
     assert 1e-6 < difference < 3e-3
     assert (read_manifest(tmp_path / "fp16").precision, read_manifest(tmp_path / "fp32").precision) == ("fp16", "fp32")
@@ -54,9 +50,7 @@ def test_half_precision_is_near_and_takes_half_the_space(encoder, tmp_path):
 
 
 def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
-    with write_bundle(encoder, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    onnx_encoder = OnnxEncoder(tmp_path / "bundle", provider="cpu")
+    onnx_encoder = bundle_of(encoder, tmp_path / "bundle")
     expected = onnx_encoder.encode(SENTENCES)
     onnx_encoder._graph = OnnxruntimeGraph(onnx_encoder._graph.session, "cpu")  # as on a GPU, whose memory is not here
     with ThreadPoolExecutor(4) as threads:
@@ -71,14 +65,13 @@ def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
 def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_path, monkeypatch, beside):
     if beside:  # as the weights of every larger model
         monkeypatch.setattr(graph_module, "EXTERNAL_DATA_BYTES", 1000)
-    for precision in ("fp32", "int8"):
-        with write_bundle(
-            encoder, tmp_path / precision, normalize=True, metrics={}, precision=precision, texts=SENTENCES
-        ):
-            pass
-    rounded = OnnxEncoder(tmp_path / "int8", provider="cpu")
+    bundle_of(encoder, tmp_path / "fp32")
+    rounded = bundle_of(encoder, tmp_path / "int8", precision="int8", texts=SENTENCES)
     difference = np.abs(rounded.encode(SENTENCES) - encoder.encode(SENTENCES)).max()
     assert 1e-5 < difference < 0.1
+    company = ["cat " * 40, *SENTENCES]  # a vector does not depend on the texts beside it
+    alone = np.stack([rounded.encode([text])[0] for text in company])
+    np.testing.assert_allclose(rounded.encode(company, batch_size=64), alone, rtol=0, atol=1e-6)
     assert read_manifest(tmp_path / "int8").precision == "int8"
     graphs = {name: onnx.load(tmp_path / name / MODEL).graph for name in ("fp32", "int8")}
     kinds = {name: [node.op_type for node in graph.node] for name, graph in graphs.items()}
@@ -104,30 +97,16 @@ def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_
         assert data.stat().st_size < 0.7 * (tmp_path / "fp32" / f"{MODEL}.data").stat().st_size
 
 
-def test_a_vector_does_not_depend_on_the_texts_beside_it(encoder, tmp_path):
-    with write_bundle(encoder, tmp_path / "int8", normalize=True, metrics={}, precision="int8", texts=SENTENCES):
-        pass
-    rounded = OnnxEncoder(tmp_path / "int8", provider="cpu")
-    company = ["cat " * 40, *SENTENCES]
-    alone = np.stack([rounded.encode([text])[0] for text in company])
-    np.testing.assert_allclose(rounded.encode(company, batch_size=64), alone, rtol=0, atol=1e-6)
-
-
 def test_a_loud_channel_does_not_drown_the_others(tmp_path):
     """An activation with one channel a hundred times as loud, times weights that two products share."""
     random = np.random.default_rng(0)
     loud = np.where(np.arange(16) == 5, 100, 1).astype(np.float32)
     weights = (random.normal(size=(16, 16)) / loud[:, None]).astype(np.float32)
-    nodes = [
-        helper.make_node("Mul", ["x", "loud"], ["a"]),
-        helper.make_node("MatMul", ["a", "weights"], ["b"]),
-        helper.make_node("Mul", ["b", "loud"], ["c"]),
-        helper.make_node("MatMul", ["c", "weights"], ["y"]),
-    ]
-    ends = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, ["n", 16]) for name in ("x", "y")]
-    shared = [from_array(loud, "loud"), from_array(weights, "weights")]
-    graph = helper.make_graph(nodes, "loud", ends[:1], ends[1:], shared)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 20]> twice (float[n, 16] x) => (float[n, 16] y)
+        { a = Mul (x, loud) b = MatMul (a, weights) c = Mul (b, loud) y = MatMul (c, weights) }
+    """)
+    model.graph.initializer.extend([from_array(loud, "loud"), from_array(weights, "weights")])
     onnx.save(model, tmp_path / MODEL)
     x = random.normal(size=(64, 16)).astype(np.float32)
     quantize(tmp_path / MODEL, [{"x": row[None]} for row in x])
@@ -144,20 +123,16 @@ def test_texts_beyond_the_ranges_are_counted_and_padding_is_not(tmp_path, prompt
     random = np.random.default_rng(0)
     words = random.normal(size=(50, 16)).astype(np.float32) * np.repeat([100, 1, 5], [1, 39, 10])[:, None]
     constants = {"words": words, **{name: random.normal(size=(16, 16)) for name in ("first", "second")}}
-    nodes = [
-        helper.make_node("Gather", ["words", "input_ids"], ["of_words"]),
-        helper.make_node("Pad", ["of_words", "prompts"], ["a"]),
-        helper.make_node("MatMul", ["a", "first"], ["b"]),
-        helper.make_node("Tanh", ["b"], ["c"]),
-        helper.make_node("MatMul", ["c", "second"], ["y"]),
-    ]
-    float32, int64 = onnx.TensorProto.FLOAT, onnx.TensorProto.INT64
-    given = [helper.make_tensor_value_info(name, int64, ["b", "l"]) for name in ("input_ids", "attention_mask")]
-    *inner, end = (helper.make_tensor_value_info(name, float32, ["b", f"l + {prompts}", 16]) for name in "abcy")
+    model = onnx.parser.parse_model("""
+        <ir_version: 10, opset_import: ["": 20]>
+        words (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, p, 16] y)
+        <float[b, p, 16] a, float[b, p, 16] b, float[b, p, 16] c>
+        { of_words = Gather (words, input_ids) a = Pad (of_words, prompts) b = MatMul (a, first) c = Tanh (b)
+          y = MatMul (c, second) }
+    """)
     weights = [from_array(value.astype(np.float32), name) for name, value in constants.items()]
-    weights.append(from_array(np.array([0, prompts, 0, 0, 0, 0]), "prompts"))
-    graph = helper.make_graph(nodes, "words", given, [end], weights, value_info=inner)
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), tmp_path / MODEL)
+    model.graph.initializer.extend([*weights, from_array(np.array([0, prompts, 0, 0, 0, 0]), "prompts")])
+    onnx.save(model, tmp_path / MODEL)
     plain = np.arange(1, 40)[:, None, None]
     quantize(tmp_path / MODEL, [{"input_ids": word, "attention_mask": word**0} for word in plain])
     options = ort.SessionOptions()
@@ -193,13 +168,15 @@ def task(count=60):
     return ScoredPairs("own", first, second, (units[0] * units[1]).sum(axis=1).astype(float), [""] * count)
 
 
-def test_the_loss_of_score_is_printed_and_recorded(capsys):
+def test_the_loss_of_score_is_printed_and_recorded_if_there_is_something_to_score(capsys):
     found = check_score(Fixed(0.0), Fixed(0.1), [task()], 50.0)
     assert 0 < found["score_loss"] < 50
     assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss {found['score_loss']:.2f}" in (
         capsys.readouterr().out
     )
     assert check_score(Fixed(0.0), Fixed(0.0), [task()], 0.0) == {"score_loss": 0.0}
+    assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {}
+    assert "judged by the vectors alone" in capsys.readouterr().err
 
 
 class Forgetful:
@@ -250,8 +227,3 @@ def test_texts_of_the_mix_judge_queries_too_and_nothing_is_said_of_their_length(
     with pytest.raises(CseError, match="int8 keeps of numbers, codes, other scripts and single words a mean cosine"):
         check_mixed(OfQueries(0.0), OfQueries(1.0))
     assert not caplog.records and logging.getLogger("cse").isEnabledFor(logging.WARNING)
-
-
-def test_without_anything_to_score_it_says_so(capsys):
-    assert check_score(Fixed(0.0), Fixed(1.0), [], 0.3) == {}
-    assert "judged by the vectors alone" in capsys.readouterr().err

@@ -1,35 +1,34 @@
-"""A bundle with a query side: one graph for both sides, and what queries add to it in a file beside it."""
+"""Query sides: one graph for both sides, and what queries add to it in a file beside it; or domains of a bank."""
 
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
 
 from cse.errors import CseError
+from cse.export.as_domain import make_domain
+from cse.export.bank import create_bank
 from cse.export.bundle import write_bundle
+from cse.export.domains import add_domain
 from cse.export.graph import write_graph
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
+from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.bundle import MODEL, Manifest, file_of, read_manifest
+from cse.runtime.bundle import MODEL, file_of, read_manifest
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.banks import check_mixed, make_encoder
+from tests.export.exports import bundle_of
 from tests.export.systems import SENTENCES
+from tests.parts import backbone_of
 from tests.sides import PARTS, query_side
 from tests.tiny import make_backbone_folder
 
 LONG = "two small birds eat red apple bread near the old river " * 5  # longer than either side takes
 TEXTS = [*SENTENCES, LONG]
-
-
-QUERY_SIDE = file_of("query")
-
-
-def fresh(folder):
-    return load_backbone(find_backbone(str(folder)))
 
 
 def export(encoder, folder, precision="fp32", sentences=TEXTS):
@@ -43,7 +42,7 @@ def export(encoder, folder, precision="fp32", sentences=TEXTS):
 def sides(request, tiny_folders, tmp_path_factory):
     """An encoder with a query side, its bundle, and the bare backbone's; do not change them."""
     folder, root = tiny_folders["bert"], tmp_path_factory.mktemp("sides")
-    encoder = query_side(fresh(folder), **PARTS[request.param])
+    encoder = query_side(backbone_of(folder), **PARTS[request.param])
     bare = export(SentenceEncoder.load(folder), root / "bare")
     return encoder, export(encoder, root / "bundle"), bare
 
@@ -81,7 +80,7 @@ def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
     manifest, plain = read_manifest(folder), read_manifest(bare)
     assert (manifest.side, plain.side) == ("query", "both")
     assert manifest.documents == plain.documents != ""
-    assert manifest.files.keys() - plain.files.keys() == {QUERY_SIDE}
+    assert manifest.files.keys() - plain.files.keys() == {file_of("query")}
     onnx, without = OnnxEncoder(folder, provider="cpu", threads=1), OnnxEncoder(bare, provider="cpu", threads=1)
     if encoder.prompt is None and encoder.cls is None:
         assert (folder / MODEL).read_bytes() == (bare / MODEL).read_bytes()
@@ -90,28 +89,13 @@ def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
 
 
 def test_what_training_changed_is_not_a_document_side(tiny_folders, tmp_path):
-    backbone = fresh(tiny_folders["bert"])
+    backbone = backbone_of(tiny_folders["bert"])
     trained = SentenceEncoder(backbone, query_side(backbone, length=3).prompt)
     assert read_manifest(export(trained, tmp_path / "both")).documents == ""
 
 
-def test_a_manifest_without_its_query_side_is_refused(tiny_folders, tmp_path):
-    folder = export(query_side(fresh(tiny_folders["bert"]), **PARTS["map"]), tmp_path)
-    manifest = read_manifest(folder)
-    files = {name: entry for name, entry in manifest.files.items() if name != QUERY_SIDE}
-    Manifest(**vars(manifest) | {"files": files}).write(folder)
-    with pytest.raises(CseError, match=r"files does not list domains/query\.safetensors; export the bundle, or"):
-        OnnxEncoder(folder)
-    Manifest(**vars(manifest) | {"side": "passage"}).write(folder)
-    with pytest.raises(CseError, match="side is 'passage', not one of both, query"):
-        OnnxEncoder(folder)
-    Manifest(**vars(manifest) | {"layers": 0}).write(folder)
-    with pytest.raises(CseError, match="layers is 0, not between 1 and 1000000; export the bundle"):
-        OnnxEncoder(folder)
-
-
 def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_folders, tmp_path, monkeypatch):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
     monkeypatch.setattr(
         "cse.export.bundle.write_bank_graph",
         lambda _, path, **__: write_graph(encoder.documents, path),
@@ -120,21 +104,10 @@ def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_f
         export(encoder, tmp_path / "bundle")
 
 
-@pytest.mark.parametrize("part", ["prompt", "map"])
-def test_a_query_side_that_pools_by_the_last_token(tmp_path, part):
-    folder = make_backbone_folder(tmp_path / "last", "bert")
-    (folder / "1_Pooling").mkdir()
-    (folder / "1_Pooling" / "config.json").write_text(json.dumps({"pooling_mode_lasttoken": True}), encoding="utf-8")
-    encoder = query_side(fresh(folder), **PARTS[part])
-    onnx = OnnxEncoder(export(encoder, tmp_path / "bundle"), provider="cpu")
-    for role in ("query", None):
-        np.testing.assert_allclose(onnx.encode(TEXTS, role=role), encoder.encode(TEXTS, role=role), atol=1e-5)
-
-
 @pytest.mark.parametrize("parts", ["prompt", "map"])
 @pytest.mark.parametrize(("precision", "least"), [("fp16", 0.9999), ("int8", 0.98)])
 def test_rounded_bundles_keep_both_sides(tiny_folders, tmp_path, parts, precision, least):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS[parts])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS[parts])
     onnx = OnnxEncoder(export(encoder, tmp_path / "bundle", precision), provider="cpu")
     for role in ("query", "passage"):
         cosines = (onnx.encode(TEXTS, role=role) * encoder.encode(TEXTS, role=role)).sum(axis=1)
@@ -143,12 +116,86 @@ def test_rounded_bundles_keep_both_sides(tiny_folders, tmp_path, parts, precisio
 
 
 def test_parity_sees_a_fault_of_either_side(tiny_folders, tmp_path):
-    encoder = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"])
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
     onnx = OnnxEncoder(export(encoder, tmp_path / "bundle"), provider="cpu")
-    other = query_side(fresh(tiny_folders["bert"]), **PARTS["prompt"], seed=3)
+    other = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"], seed=3)
     with pytest.raises(CseError, match="differs from torch by"):
         check_parity(other, onnx, SENTENCES, tolerance=1e-5)
     with torch.no_grad():
         encoder.backbone.model.embeddings.word_embeddings.weight.mul_(1.5)
     with pytest.raises(CseError, match="differs from torch by"):
         check_parity(encoder, onnx, SENTENCES, tolerance=1e-5)
+
+
+# ---- domains of a bank ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def banked(tiny_folders, empty_banks, tmp_path_factory):
+    """A bank with every kind of query side and a domain of both sides, and their encoders; do not change it."""
+    folder = shutil.copytree(empty_banks("bert"), tmp_path_factory.mktemp("bank") / "bank")
+    backbone = backbone_of(tiny_folders["bert"])
+    encoders = {name.replace(" ", "-").replace(",", ""): query_side(backbone, **parts) for name, parts in PARTS.items()}
+    encoders["both"] = make_encoder(tiny_folders["bert"], "plain")
+    for name, encoder in encoders.items():
+        centres = SentenceEncoder(backbone).encode(TEXTS[:1]) if name == "prompt" else None
+        add_domain(folder, make_domain(encoder, name, centres=centres))
+    return folder, encoders
+
+
+@pytest.fixture(scope="module")
+def opened(banked):
+    return OnnxEncoder(banked[0], provider="cpu")
+
+
+@pytest.mark.parametrize("role", ["query", "passage", None])
+def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, role):
+    encoders = {name: encoder for name, encoder in banked[1].items() if role is None or name != "both"}
+    check_mixed(banked[0], encoders, TEXTS, role=role)
+
+
+def test_the_librarys_words_for_queries_and_documents(opened):
+    names = ["prompt", "map"] * (len(TEXTS) // 2) + ["map"] * (len(TEXTS) % 2)
+    queries = opened.encode(TEXTS, domain=names, role="query")
+    np.testing.assert_array_equal(opened.encode_query(TEXTS, domain=names), queries)
+    np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="both"), opened.encode(TEXTS, domain="both"))
+
+
+def test_roles_that_a_domain_does_not_have(opened):
+    with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
+        opened.encode(TEXTS[:2], domain=["prompt", "both"], role="query")
+    with pytest.raises(CseError, match="dimensions: 8; this model gives 32, and its vectors cannot be cut"):
+        opened.encode(TEXTS, domain="prompt", role="query", dimensions=8)
+
+
+def test_the_nearest_domain_answers_with_the_side_that_is_asked_for(banked, opened):
+    encoder = banked[1]["prompt"]
+    for role in ("query", None):
+        found = opened.encode(TEXTS, domain="auto", role=role)
+        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+
+
+def test_one_domain_for_code_that_knows_no_banks(banked):
+    folder, encoders = banked
+    onnx = OnnxEncoder(folder, provider="cpu")
+    one = onnx.of("prompt")
+    assert (one.texts, one.query_side.name) == ({"query": "", "passage": ""}, "prompt")
+    assert check_parity(encoders["prompt"], one, SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-5
+    with pytest.raises(CseError, match="differs from torch by"):
+        check_parity(encoders["map"], one, SENTENCES, tolerance=1e-5)
+    assert (onnx.of("both").texts, onnx.of("auto").texts) == ({}, {})
+    assert onnx.of("both").query_side is None
+
+
+def test_task_texts_go_before_queries_and_passages(tmp_path):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    texts = {"query": "the query ", "passage": "the passage "}
+    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    encoder = query_side(backbone_of(folder), **PARTS["prompt, projector and map"])
+    create_bank(encoder, tmp_path / "bank", tolerance=1e-5)
+    add_domain(tmp_path / "bank", make_domain(encoder, "legal"))
+    for onnx in (OnnxEncoder(tmp_path / "bank", provider="cpu").of("legal"), bundle_of(encoder, tmp_path / "bundle")):
+        for role in ("query", "passage", None):
+            found = onnx.encode(TEXTS, role=role)
+            np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
+        assert np.abs(onnx.encode(TEXTS, role="passage") - found).max() > 0.01

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.export.systems import PARTS, ROWS, make_encoder
 from tests.gpu.base import DEVICE, REPORT_VARIABLE
+from tests.parts import backbone_of
 from tests.tiny import make_backbone_folder
 
 
@@ -43,6 +45,19 @@ def exact_products():
 def folder(tmp_path_factory) -> Path:
     """A tiny random BERT with its MLM head."""
     return make_backbone_folder(tmp_path_factory.mktemp("gpu") / "bert", "bert", head=True, max_position_embeddings=90)
+
+
+@pytest.fixture(scope="session")
+def encoder_of(tmp_path_factory):
+    """Make an encoder of a kind of ``tests.export.systems``, on the CPU."""
+    root = tmp_path_factory.mktemp("kinds")
+    folders = {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
+
+    def make(name):
+        family, kind, options = (ROWS | PARTS)[name]
+        return make_encoder(backbone_of(folders[family]), kind, **options)
+
+    return make
 
 
 @pytest.fixture

@@ -6,14 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
+from tests.export.systems import PARTS, ROWS, SENTENCES
 from tests.gpu.base import CPU
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
-KINDS = ROWS | PARTS
 LARGEST = 2e-5
 
 
@@ -23,27 +20,20 @@ def texts(count: int) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("encoding")
-    return {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
-
-
-@pytest.fixture(scope="module")
 def large(tmp_path_factory):
     """An encoder whose matrix products TF32 would change: BERT-base's width, two layers."""
     shape = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 2}
     folder = make_backbone_folder(
         tmp_path_factory.mktemp("large") / "bert", "bert", initializer_range=0.02, max_position_embeddings=128, **shape
     )
-    backbone = load_backbone(find_backbone(str(folder)))
+    backbone = backbone_of(folder)
     torch.manual_seed(3)
     return sentence_encoder(backbone, new_prompt("key_value", backbone, length=16, init_std=0.5), pooler="mean")
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_encode(folders, device, figure, name):
-    family, kind, options = KINDS[name]
-    encoder = make_encoder(load_backbone(find_backbone(str(folders[family]))), kind, **options)
+@pytest.mark.parametrize("name", ROWS | PARTS)
+def test_encode(encoder_of, device, figure, name):
+    encoder = encoder_of(name)
     sentences = [*SENTENCES, *texts(40)]
     expected = encoder.encode(sentences)
     found = encoder.to(device).encode(sentences)
@@ -63,10 +53,9 @@ def test_encode_at_a_real_width(large, device, figure):
     assert max(apart) <= LARGEST
 
 
-def test_convolutions_are_exact_though_torch_rounds_them(folders, device, figure, monkeypatch):
+def test_convolutions_are_exact_though_torch_rounds_them(encoder_of, device, figure, monkeypatch):
     """CuDNN's default is TF32; ``encode`` switches it off for itself."""
-    backbone = load_backbone(find_backbone(str(folders["bert"])))
-    encoder = make_encoder(backbone, "key_value", pooler="cnn")
+    encoder = encoder_of("bert cls prompt cnn")
     expected = encoder.encode(texts(40))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     apart = np.abs(encoder.to(device).encode(texts(40)) - expected).max()

@@ -7,12 +7,8 @@ import importlib.util
 import numpy as np
 import pytest
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
-from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
-from tests.tiny import make_backbone_folder
+from tests.export.systems import PARTS, ROWS, SENTENCES
 
-KINDS = ROWS | PARTS
 LARGEST, LARGEST_HALF = 2e-5, 3e-3
 
 
@@ -35,17 +31,15 @@ def provider(device) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundles(tmp_path_factory):
+def bundles(encoder_of, tmp_path_factory):
     """A bundle by kind of encoder and precision, each made once, and its encoder on the CPU."""
     from cse.export.bundle import write_bundle
 
     root, made = tmp_path_factory.mktemp("bundles"), {}
-    folders = {family: make_backbone_folder(root / family, family) for family in ("bert", "roberta")}
 
     def get(name, precision="fp32"):
         if (name, precision) not in made:
-            family, kind, options = KINDS[name]
-            encoder = make_encoder(load_backbone(find_backbone(str(folders[family]))), kind, **options)
+            encoder = encoder_of(name)
             out = root / f"{len(made)}"
             with write_bundle(encoder, out, normalize=True, metrics={}, precision=precision):
                 pass
@@ -60,7 +54,7 @@ def apart(first, second) -> float:
     return np.abs(first.encode(SENTENCES) - second.encode(SENTENCES)).max()
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize("name", ROWS | PARTS)
 def test_the_devices_provider_equals_torch(provider, bundles, figure, name):
     from cse.runtime.onnx_encoder import OnnxEncoder
 

@@ -13,14 +13,12 @@ import torch
 
 from benchmarks.inputs import SHAPES, long_sentences, save_bert
 from cse.data.store import TRAIN_FILE, write_rows
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.settings.train import TrainSettings
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from cse.training.tokens import tokenise
 from tests.gpu.base import fit, needs_gpu
-from tests.parts import Cut, new_plan, new_prompt, sentence_encoder
+from tests.parts import Cut, backbone_of, new_plan, new_prompt, sentence_encoder
 from tests.systems.tiny import make_data
 from tests.tiny import WORDS, make_backbone_folder
 from tests.training.helpers import Recorder, contrast
@@ -63,7 +61,7 @@ class Components(Recorder):
 
 def measure(shape: dict[str, int], batch: int, cut: Cut, device: torch.device, place: Path) -> dict[str, float]:
     """Return bytes by component and the peak of unsupervised training with prompts in bf16."""
-    backbone = load_backbone(find_backbone(str(save_bert(place / "bert", shape))))
+    backbone = backbone_of(save_bert(place / "bert", shape))
     prompt = new_prompt("key_value", backbone, length=16)
     encoder = sentence_encoder(backbone, prompt, pooler="cls", mlp="train_only")
     rows = pa.table({"sent0": long_sentences(batch * STEPS)})

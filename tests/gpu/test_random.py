@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from cse.settings.train import AugmentSettings
-from cse.training.batch import RandomState
 from tests.parts import PLAIN, Cut
 from tests.training.helpers import encode_batch
 from tests.training.systems import SYSTEMS, make_system
@@ -49,16 +48,6 @@ def test_gradient_caching_in_bf16(folder, device):
         step(make_system("promcse", folder, dropout=0.1), cut, bf16=True, device=device) for cut in (SLICES, Cut(1, 5))
     )
     assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-2)
-
-
-def test_a_draw_is_replayed_and_leaves_no_trace(device):
-    torch.manual_seed(1)
-    state = RandomState(device)
-    drawn = torch.rand(3, device=device)
-    replayed = state.replay(lambda: torch.rand(3, device=device))
-    following = torch.rand(3, device=device)
-    assert torch.equal(replayed, drawn)
-    assert not torch.equal(following, drawn)
 
 
 @pytest.mark.parametrize("only", ["prompt", "backbone"])

@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.mlm_head import MaskedLmGenerator
 from tests.gpu.base import CPU, TOLERANCE, distance, every_step, fit, relative
-from tests.parts import Cut, new_plan, new_prompt, replan, sentence_encoder
+from tests.parts import Cut, backbone_of, new_plan, new_prompt, replan, sentence_encoder
 from tests.systems.tiny import Watch, cover, make_data, make_models, make_warm_start, run_training, structure, tiny
 from tests.training.helpers import losses_of, make_table
 from tests.training.systems import SYSTEMS, take_step
@@ -63,7 +61,7 @@ def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf
 
     def run(where, place):
         kind, options = PROMPTS[name]
-        backbone = load_backbone(find_backbone(str(folder)))
+        backbone = backbone_of(folder)
         backbone.switch_dropout_off()
         torch.manual_seed(11)
         prompt = new_prompt(kind, backbone, length=4, dropout=0.0, init_std=0.5, **options)

@@ -28,12 +28,7 @@ CODE = str(Path(__file__).parents[2] / "cse")
 def waits(system, folder, device, *, plant=None, **changes) -> Counter:
     """Return how often the code of each place waited in steps without a report, between the first two reports.
 
-    Args:
-        system: encoder, losses and rows.
-        folder: of the run.
-        device: where it runs.
-        plant: called in every step; waits on purpose.
-        changes: of the plan.
+    ``plant`` is called in every step, and waits on purpose.
     """
     found: list[tuple[int, str]] = []
     step = [0]

@@ -3,14 +3,13 @@
 import json
 
 import numpy as np
-import onnx
+import onnx.parser
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from cse.artifact import sealed
+from cse.artifact import Kind, hash_files, sealed
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
-from cse.runtime.session import BEYOND
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
@@ -40,39 +39,32 @@ def masked_mean(ids, mask):
     return (vectors.sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]).astype(np.float32)
 
 
+# one text's vector is the mean of its words'; a text with an unknown word is as if beyond the calibrated ranges
+GRAPH = """
+<ir_version: 10, opset_import: ["": 20]>
+tiny (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, 8] sentence_embedding, int64[b] beyond_ranges)
+<float zero = {0}, int64[1] one = {1}, int64 unknown = {1}, int64[1] last = {-1}>
+{
+    tokens = Gather (table, input_ids)
+    seen = Cast <to = 9> (attention_mask)
+    column = Unsqueeze (seen, last)
+    kept = Where (column, tokens, zero)
+    total = ReduceSum <keepdims = 0> (kept, one)
+    weights = Cast <to = 1> (column)
+    count = ReduceSum <keepdims = 0> (weights, one)
+    sentence_embedding = Div (total, count)
+    beyond = Equal (input_ids, unknown)
+    beyond_by_token = Cast <to = 7> (beyond)
+    beyond_ranges = ReduceMax <keepdims = 0> (beyond_by_token, last)
+}
+"""
+
+
 def write_model(path, table=None):
     """Write the graph; ``table`` has other vectors of words."""
-    table = make_table() if table is None else table
-    nodes = [
-        helper.make_node("Gather", ["table", "input_ids"], ["tokens"]),
-        helper.make_node("Cast", ["attention_mask"], ["seen"], to=TensorProto.BOOL),
-        helper.make_node("Unsqueeze", ["seen", "last"], ["column"]),
-        helper.make_node("Where", ["column", "tokens", "zero"], ["kept"]),
-        helper.make_node("ReduceSum", ["kept", "one"], ["total"], keepdims=0),
-        helper.make_node("Cast", ["column"], ["weights"], to=TensorProto.FLOAT),
-        helper.make_node("ReduceSum", ["weights", "one"], ["count"], keepdims=0),
-        helper.make_node("Div", ["total", "count"], ["sentence_embedding"]),
-        helper.make_node("Equal", ["input_ids", "unknown"], ["beyond"]),  # as if calibrated on the known words
-        helper.make_node("Cast", ["beyond"], ["beyond_by_token"], to=TensorProto.INT64),
-        helper.make_node("ReduceMax", ["beyond_by_token", "last"], [BEYOND], keepdims=0),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        "tiny",
-        [helper.make_tensor_value_info(n, TensorProto.INT64, ["b", "l"]) for n in ("input_ids", "attention_mask")],
-        [
-            helper.make_tensor_value_info("sentence_embedding", TensorProto.FLOAT, ["b", DIMENSION]),
-            helper.make_tensor_value_info(BEYOND, TensorProto.INT64, ["b"]),
-        ],
-        [
-            numpy_helper.from_array(table, "table"),
-            numpy_helper.from_array(np.float32(0), "zero"),
-            numpy_helper.from_array(np.array([1]), "one"),
-            numpy_helper.from_array(np.array(WORDS.index("[UNK]")), "unknown"),
-            numpy_helper.from_array(np.array([-1]), "last"),
-        ],
-    )
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(path))
+    model = onnx.parser.parse_model(GRAPH)
+    model.graph.initializer.append(numpy_helper.from_array(make_table() if table is None else table, "table"))
+    onnx.save(model, str(path))
 
 
 def write_bundle(folder, tokenizer=None, *, table=None, normalize=True, max_length=MAX_LENGTH, **fields):
@@ -102,6 +94,11 @@ def edit(folder, **changes):
     tree = json.loads((folder / MANIFEST).read_text()) | changes
     kept = {name: value for name, value in tree.items() if value is not None}
     (folder / MANIFEST).write_text(json.dumps(sealed(kept)))
+
+
+def reseal(folder):
+    """Let a manifest list the files of its folder as they are now."""
+    edit(folder, files=hash_files(folder, Kind.BUNDLE))
 
 
 @pytest.fixture

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 import random
-import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +15,6 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from cse.artifact import sealed
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.bank import BadDomainError, Bank
@@ -31,7 +28,8 @@ from cse.runtime.domain import (
     hashes_of,
     update_shapes,
 )
-from cse.runtime.feed import feed, finish
+from cse.runtime.feed import feed
+from tests.runtime.conftest import edit
 
 LAYERS, HEADS, HEAD_SIZE = 2, 3, 5
 WIDTH, WORDS = 12, 10  # of pooled vectors and of word vectors: neither is heads * head size in every model
@@ -83,19 +81,6 @@ def value_of(domain):
 
 
 # ---- what a running process sees -----------------------------------------------------------------------------------
-
-
-def test_each_call_sees_what_the_bank_holds_then(bank):
-    opened = Bank(bank)
-    kept = opened.domain("a")
-    add_domain(bank, make_domain("a", 7.0), replace=True)
-    add_domain(bank, make_domain("c", 3.0, length=5))
-    assert {name: value_of(one) for name, one in opened.domains().usable.items()} == {"a": 7, "b": 2, "c": 3}
-    remove_domain(bank, "b")
-    assert list(opened.domains().usable) == ["a", "c"]
-    assert value_of(kept) == 1, "a request in progress keeps its prompts"
-    with pytest.raises(CseError, match="no domain 'b'"):
-        opened.domain("b")
 
 
 def test_no_replacement_is_missed_however_fast_they_follow(bank):
@@ -179,9 +164,7 @@ def test_what_does_not_fit_is_refused_on_the_way_in_and_out(bank, changes, reaso
     ("changes", "reason"),
     [
         ({"adapters": [1, 2]}, r"'adapters' should be list\[str\], found \[1, 2\]"),
-        ({"adapters": "12"}, "'adapters' should be list, found str"),
         ({"texts": {"query": ["a"]}}, r"'texts' should be dict\[str, str\], found {'query': \['a'\]}"),
-        ({"hashes": ["0"]}, "'hashes' should be dict, found list"),
         ({"max_length": True}, "'max_length' should be int, found bool"),
         ({"side": None}, "'side' should be str, found NoneType"),
     ],
@@ -221,15 +204,6 @@ def test_a_rank_beyond_that_of_the_weights_is_refused_on_the_way_in_and_out(bank
             ask("d")
 
 
-def put_pipe(path):
-    os.mkfifo(path)
-
-
-def put_socket(path):
-    with socket.socket(socket.AF_UNIX) as one:
-        one.bind(os.path.relpath(path))  # such a name may have 107 bytes
-
-
 def put_huge(path):
     """With the start of a domain, and centres that take what is left."""
     content = save({"centres": np.zeros((1, WIDTH), np.float32)}, {"cse": "{}"})
@@ -246,11 +220,9 @@ def put_number(path):
     ("put", "reason"),
     [
         (put_number, "not a domain of"),
-        (put_pipe, "a pipe, a device"),
-        (put_socket, "No such device"),
+        (os.mkfifo, "a pipe, a device"),
         (Path.mkdir, "Is a directory"),
         (put_huge, f"{2**40} bytes, and all domains in memory may have"),
-        (lambda path: path.symlink_to("/dev/zero"), "a pipe, a device"),
         (lambda path: path.symlink_to("/proc/self/mem"), "truncated|cannot be read"),
         (lambda path: path.symlink_to(path.name), "cannot be read"),
     ],
@@ -263,22 +235,6 @@ def test_what_is_no_file_is_neither_waited_for_nor_read(bank, put, reason):
             ask("c")
     assert not opened.centres()
     assert sorted(opened.domains().usable) == ["a", "b"]
-
-
-def test_every_damaged_byte_is_noticed(bank):
-    """Whatever byte changes, the file is refused; the other domains go on."""
-    path = file_of(bank, "a")
-    whole = path.read_bytes()
-    opened = Bank(bank)
-    for place in range(0, len(whole), 5):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
-        os.utime(path.parent)  # as a rename would
-        with pytest.raises(CseError, match=re_name(path)):
-            opened.domain("a")
-        assert list(opened.domains().usable) == ["b"]
-    path.write_bytes(whole)
-    os.utime(path.parent)
-    assert value_of(opened.domain("a")) == 1
 
 
 def test_a_file_that_cannot_be_reached_is_refused_alone_and_looked_at_again(bank):
@@ -315,22 +271,12 @@ def test_other_files_beside_the_domains_do_not_matter(bank):
             r"bank\.json: a bank of an older format, this version reads bundle\.json; create the bank again and add",
         ),
         (lambda folder: (folder / MODEL).write_bytes(b"other"), "model.onnx"),
-        (
-            lambda folder: edit(folder, format=2),
-            "format 2, this version reads 4; export the bundle, or create",
-        ),
-        (lambda folder: edit(folder, heads=0), "heads is 0"),
     ],
 )
 def test_a_damaged_bank_is_not_opened(bank, change, reason):
     change(bank)
     with pytest.raises(CseError, match=reason):
         Bank(bank)
-
-
-def edit(folder, **changes):
-    """Change a manifest and seal it again."""
-    (folder / MANIFEST).write_text(json.dumps(sealed(json.loads((folder / MANIFEST).read_text()) | changes)))
 
 
 def re_name(path):
@@ -409,33 +355,11 @@ def test_of_two_who_add_one_name_one_is_refused(bank):
 # ---- what the graph is given -----------------------------------------------------------------------------------------
 
 
-def test_a_batchs_prompts_are_listed_once_and_filled_up_with_zeros():
-    short, long = make_domain("s", 1.0, length=2), make_domain("l", 2.0, length=5, pooler="cls", position_shift=0)
+def test_a_batchs_prompts_are_listed_once():
+    short, long = make_domain("s", 1.0, length=2), make_domain("l", 2.0, length=5)
     fed = feed([long, short, long], {})
-    assert fed["domain"].tolist() == [0, 1, 0]
-    assert fed["prompt"].shape == (2 * 2 * LAYERS, HEADS, 5, HEAD_SIZE)
-    assert (fed["prompt"][: 2 * LAYERS] == 2).all()
-    assert (fed["prompt"][2 * LAYERS :, :, :2] == 1).all()
-    assert (fed["prompt"][2 * LAYERS :, :, 2:] == 0).all()
-    assert (fed["prompt_length"].tolist(), fed["position_shift"].tolist()) == ([5, 2], [0, 2])
-    assert fed["pooling"].tolist() == [0, 1]
+    assert (fed["domain"].tolist(), fed["prompt"].shape) == ([0, 1, 0], (2 * 2 * LAYERS, HEADS, 5, HEAD_SIZE))
     assert feed([short, short], {})["prompt"] is short.prompt, "one domain costs no copy"
-
-
-def test_a_linear_map_stands_behind_the_projector_and_leaves_zeros():
-    random_numbers = np.random.default_rng(0)
-    weight, bias, mean, matrix = (
-        random_numbers.normal(size=shape).astype(np.float32) for shape in ((WIDTH, WIDTH), WIDTH, WIDTH, (WIDTH, 3))
-    )
-    own = {"map_mean": mean, "map_matrix": matrix}
-    both = make_domain("b", projector_weight=weight, projector_bias=bias, **own)
-    assert (both.dimension, make_domain("p").dimension) == (3, WIDTH)
-    pooled = random_numbers.normal(size=(3, WIDTH)).astype(np.float32)
-    found = finish(pooled.copy(), [make_domain("h", **own), make_domain("p"), both])
-    np.testing.assert_allclose(found[0, :3], (pooled[0] - mean) @ matrix, rtol=1e-5)
-    np.testing.assert_array_equal(found[1], pooled[1])
-    np.testing.assert_allclose(found[2, :3], (np.tanh(weight @ pooled[2] + bias) - mean) @ matrix, rtol=1e-4)
-    assert not found[[0, 2], 3:].any()
 
 
 def test_an_identity_changes_with_the_vectors_alone():

@@ -1,9 +1,17 @@
-import json
+"""A bundle's manifest and its classifier: read back, and refused in one line where they do not fit."""
 
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from cse.errors import CseError
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER, read_manifest, verify
+from cse.runtime.classifier import CLASSIFIER, Classifier, ClassifierFacts, read_classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
 
 from .conftest import DIMENSION, edit
@@ -42,32 +50,28 @@ def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
             read_manifest(folder)
 
 
-def test_a_folder_with_a_bundle_inside_names_it(bundle):
-    with pytest.raises(CseError, match=f"{bundle.parent}: no bundle here .*; did you mean {bundle}\\?"):
-        read_manifest(bundle.parent)
-
-
 HASH = "0" * 64
 LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
+SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": 2}, "format 2, this version reads 4; export the bundle, or create the bank, again"),
-        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version"),
+        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version reads 4; export the bundle, or create"),
         ({"pooler": None}, "key 'pooler' is missing"),
         ({"dimension": "8"}, "'dimension' should be int, found str"),
-        ({"dimension": 0}, "dimension is 0, not between 1 and"),
         ({"dimension": 10**4000}, r"dimension is 10+\.\.\., not between"),
         ({"widths": [0]}, "widths are not those of a model of 8 dimensions"),
         ({"widths": [9]}, "widths are not those of a model of 8 dimensions"),
         ({"widths": ["8"]}, r"'widths' should be list\[int\], found"),
-        ({"max_length": 10**6}, "max_length is 1000000, not between 3 and 100000"),
         ({"pad_id": -1}, "pad_id is -1, not between 0"),
         ({"files": []}, "files is not a table of names"),
         ({"files": {MODEL: LISTED[MODEL]}}, "files does not list tokenizer.json"),
         ({"kind": "record"}, "kind is 'record', not bundle or bank"),
+        ({"side": "passage"}, "side is 'passage', not one of both, query"),
+        ({"side": "query"}, "words is 0, not between 1 and 1000000"),
+        ({"side": "query", **SIZES}, "files does not list domains/model.safetensors"),
         ({"files": LISTED | {MODEL: ""}}, "files does not list model.onnx"),
         *[({"files": LISTED | {MODEL: hash}}, "entry 'model.onnx' is not valid") for hash in ("0", [HASH])],
         *[
@@ -94,24 +98,47 @@ def test_a_manifest_that_is_no_json_object_is_one_line(bundle, text):
     assert "\n" not in str(caught.value)
 
 
-def rewrite(folder, change):
-    """Change a manifest's text as with an editor."""
-    tree = json.loads((folder / MANIFEST).read_text())
-    change(tree)
-    (folder / MANIFEST).write_text(json.dumps(tree))
-
-
 def test_an_edit_by_hand_is_noticed(bundle):
-    for change in (
-        lambda tree: tree.update(max_length=5),
-        lambda tree: tree["metrics"].update({"STS-B": 99.0}),
-        lambda tree: tree.pop("seal"),
-        lambda tree: tree.update(seal=["?"]),
-    ):
-        before = (bundle / MANIFEST).read_bytes()
-        rewrite(bundle, change)
-        with pytest.raises(CseError, match=r"bundle\.json: changed since it was written"):
-            read_manifest(bundle)
-        (bundle / MANIFEST).write_bytes(before)
-    rewrite(bundle, lambda tree: None)  # written anew, it says the same
+    path = bundle / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text())))  # written anew, it says the same
     read_manifest(bundle)
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"max_length": 5}))
+    with pytest.raises(CseError, match=r"bundle\.json: changed since it was written"):
+        read_manifest(bundle)
+
+
+# ---- the classifier ------------------------------------------------------------------------------------------------
+
+FACTS = ClassifierFacts(["a", "b", "c"], names=True, rows=9, accuracy=0.9, threshold=0.6, false_alarms=0.05)
+OURS = Classifier(FACTS, np.eye(3, 5, dtype=np.float32) * 4, np.array([0, 0, 1], np.float32))
+
+
+def test_it_comes_back_as_it_was_and_tells_the_unknown(tmp_path):
+    OURS.write(tmp_path)
+    found = read_classifier(tmp_path, 5)
+    assert found.facts == FACTS
+    near, between = np.eye(2, 5, dtype=np.float32)[0], np.full(5, 0.2, np.float32)
+    first, second = found.classify(np.stack([near, between]))
+    chance = np.exp([4, 0, 1]) / np.exp([4, 0, 1]).sum()
+    assert (first.label, first.known, second.label, second.known) == ("a", True, "c", False)
+    assert first.probability == pytest.approx(chance[0], abs=1e-6)
+    np.testing.assert_allclose(found.probabilities(near[None])[0], chance, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("facts", "weight", "said"),
+    [
+        ("{", (3, 5), "no classifier"),
+        ("[]", (3, 5), "no object"),
+        (None, (3, 5), "no classifier"),
+        ('{"labels": ["a", "b"], "names": true}', (3, 5), "not those of 2 labels in 5 dimensions"),
+        ('{"labels": ["a", "b", "c"], "names": true}', (3, 4), "not those of 3 labels in 5 dimensions"),
+        ('{"labels": ["a", "b", "c"], "names": true, "threshold": 7.0}', (3, 5), "threshold is 7.0"),
+        ('{"labels": "abc", "names": true}', (3, 5), "'labels' should be list"),
+    ],
+)
+def test_another_file_is_refused_in_a_line(tmp_path, facts, weight, said):
+    tensors = {"weight": np.zeros(weight, np.float32), "bias": np.zeros(3, np.float32)}
+    save_file(tensors, tmp_path / CLASSIFIER, None if facts is None else {"cse": facts})
+    with pytest.raises(CseError, match=f"{re.escape(CLASSIFIER)}: .*{said}"):
+        read_classifier(tmp_path, 5)

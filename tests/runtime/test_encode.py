@@ -41,15 +41,6 @@ def encode(sentences, embed=masked_mean, tokenizer=None, **options):
     return encode_prepared(prepared, embed=of_rows, **options).warned()
 
 
-def test_batches_equal_one_by_one_in_the_order_given():
-    together = encode(SENTENCES, batch_size=3)
-    alone = np.stack([encode(text) for text in SENTENCES])
-    assert together.shape == (len(SENTENCES), DIMENSION)
-    assert together.dtype == np.float32
-    np.testing.assert_allclose(together, alone, atol=1e-6)
-    assert len(np.unique(together.round(4), axis=0)) == len(set(SENTENCES)), "rows must differ for order to show"
-
-
 @pytest.mark.parametrize(("batch_size", "batch_tokens", "workers"), [(1, None, 1), (4, 9, 1), (2, None, 3), (64, 1, 2)])
 def test_no_way_of_batching_changes_the_result(batch_size, batch_tokens, workers):
     words = random.Random(0)
@@ -110,13 +101,6 @@ def test_text_without_any_token_is_a_masked_column():
     assert (found == 0).all(), "a zero vector stays zero"
 
 
-def test_normalize_gives_unit_length():
-    plain, unit = encode(SENTENCES), encode(SENTENCES, normalize=True)
-    np.testing.assert_allclose(np.linalg.norm(unit, axis=1), 1, atol=1e-6)
-    assert abs(np.linalg.norm(plain, axis=1) - 1).max() > 0.1
-    np.testing.assert_allclose(unit, plain / np.linalg.norm(plain, axis=1, keepdims=True), atol=1e-6)
-
-
 def test_a_callers_tokenizer_is_left_as_it_is():
     tokenizer = make_tokenizer()
     tokenizer.enable_padding(length=20)
@@ -149,48 +133,30 @@ def test_the_encoder_counts_truncated_sentences_without_a_warning(bundle, caplog
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize(("item", "kind"), [(None, "NoneType"), (3.5, "float"), (b"cat", "bytes"), (["cat"], "list")])
-def test_item_that_is_no_text_is_named(item, kind):
-    with pytest.raises(CseError, match=rf"^sentences\[1\]: expected text, found {kind}; convert or drop it$"):
-        encode(["a dog", item])
-
-
-def test_other_mistakes_are_one_line():
-    with pytest.raises(CseError, match="expected a list of texts, found int"):
-        encode(7)
-    with pytest.raises(CseError, match="lone surrogate") as caught:
-        encode(["cat", "bad \ud800"])
-    assert str(caught.value).isascii()
-    with pytest.raises(CseError, match=r"shape \(1, 3\) for 1 rows of width 8"):
-        encode(["cat"], lambda ids, mask: np.zeros((len(ids), 3), np.float32))
-
-
-@pytest.mark.parametrize("value", [0, True, 1.5, "64", None, float("nan")])
-def test_batch_size_is_a_whole_number(value):
-    with pytest.raises(CseError, match=r"^batch_size: .* is not valid; give a whole number of at least 1$") as caught:
-        encode(["cat"], batch_size=value)
-    assert repr(value) in str(caught.value)
-    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2)), encode(["cat"]))
-
-
-@pytest.mark.parametrize("value", ["no", 0, None])
-def test_normalize_is_a_truth_value(value):
-    with pytest.raises(CseError, match=r"^normalize: expected True or False, found ") as caught:
-        encode(["cat"], normalize=value)
-    assert repr(value) in str(caught.value)
-    assert encode(["cat"], normalize=np.bool(True)).shape == (1, DIMENSION)
+WHOLE, TRUTH = "is not valid; give a whole number of at least 1", "normalize: expected True or False, found"
+NO_TEXTS = (7, None, {"a dog", "cat"}, {"cat": 1}, np.array("cat"), np.array([["cat", "dog"]]))
 
 
 @pytest.mark.parametrize(
-    ("sentences", "kind"),
+    ("sentences", "options", "message"),
     [
-        *((None, "NoneType"), ({"a dog", "cat"}, "set"), ({"cat": 1}, "dict")),
-        *((np.array("cat"), "ndarray"), (np.array([["cat", "dog"]]), "ndarray")),
+        *((bad, {}, f"sentences: expected a list of texts, found {type(bad).__name__}") for bad in NO_TEXTS),
+        (["a dog", None], {}, r"sentences\[1\]: expected text, found NoneType; convert or drop it"),
+        (["a dog", b"cat"], {}, r"sentences\[1\]: expected text, found bytes; convert or drop it"),
+        *((["cat"], {"batch_size": bad}, f"batch_size: {bad!r} {WHOLE}") for bad in (0, True, 1.5, "64", None)),
+        *((["cat"], {"normalize": bad}, f"{TRUTH} {bad!r}") for bad in ("no", 0, None)),
+        (["cat", "bad \ud800"], {}, r"text 'bad \\ud800': contains a lone surrogate; .*"),
+        (["cat"], {"embed": lambda ids, _: np.zeros((1, 3), np.float32)}, r".* shape \(1, 3\) for 1 rows of width 8"),
     ],
 )
-def test_sentences_come_in_an_order(sentences, kind):
-    with pytest.raises(CseError, match=rf"^sentences: expected a list of texts, found {kind}$"):
-        encode(sentences)
+def test_a_mistake_is_one_line(sentences, options, message):
+    with pytest.raises(CseError, match=f"^{message}$") as caught:
+        encode(sentences, **options)
+    assert str(caught.value).isascii()
+
+
+def test_numpys_own_numbers_are_taken():
+    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2), normalize=np.bool(False)), encode(["cat"]))
 
 
 @pytest.mark.parametrize("values", [None, [[1.0], [1.0, 2.0]], {"a": 1}, object()])
@@ -213,7 +179,7 @@ def test_progress_bar_counts_distinct_sentences(capsys):
     assert capsys.readouterr() == ("", "")
 
 
-def test_similarity_equals_a_float64_reference():
+def test_similarity_equals_a_float64_reference_and_shapes_must_match():
     random_numbers = np.random.default_rng(1)
     a, b = random_numbers.normal(size=(5, 16)), random_numbers.normal(size=(7, 16)) * 1e3
     reference = np.array([[x @ y / np.sqrt((x @ x) * (y @ y)) for y in b] for x in a])
@@ -222,9 +188,6 @@ def test_similarity_equals_a_float64_reference():
     np.testing.assert_allclose(found, reference, atol=1e-6)
     np.testing.assert_allclose(cosine_similarity(a[0], b), reference[:1], atol=1e-6)
     assert cosine_similarity(a[0], b[0]).shape == (1, 1)
-
-
-def test_similarity_with_a_zero_vector_is_zero_and_shapes_must_match():
     assert (cosine_similarity(np.zeros(4), np.ones((3, 4))) == 0).all()
     with pytest.raises(CseError, match="do not match"):
         cosine_similarity(np.ones((2, 4)), np.ones((2, 5)))

@@ -1,19 +1,20 @@
-"""Vectors that are kept: the same as without, computed once on any thread, and never those of another model."""
+"""Vectors in files: the same as without, computed once on any thread, never another model's, and not held in memory."""
 
 from __future__ import annotations
 
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.kept_vectors import KeptVectors
+from cse.runtime.mapped import mapped_unit_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import bundle_of
+from tests.parts import backbone_of
 from tests.sides import query_side
 
 TEXTS = ["the cat sits on the mat", "a dog", "two small birds eat red apple bread", "a dog"]
@@ -36,7 +37,7 @@ def counted(monkeypatch):
 def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_path, counted):
     folder, path = tiny_folders["bert"], tmp_path / "vectors"
     bare = SentenceEncoder.load(folder)
-    side = query_side(load_backbone(find_backbone(str(folder))), length=3, mapped=True)
+    side = query_side(backbone_of(folder), length=3, mapped=True)
     plain = bare.encode(TEXTS)
     queries = side.encode(TEXTS, role="query")
     counted.clear()
@@ -60,7 +61,7 @@ def test_documents_are_computed_once_and_found_in_the_file(tiny_folders, tmp_pat
 def test_another_backbone_and_one_that_may_be_trained_have_vectors_of_their_own(tiny_folders, tmp_path, counted):
     bert, roberta = (SentenceEncoder.load(tiny_folders[name]) for name in ("bert", "roberta"))
     alone = roberta.encode(TEXTS)
-    trained = SentenceEncoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), trained="full")
+    trained = SentenceEncoder(backbone_of(tiny_folders["bert"]), trained="full")
     bert.kept = roberta.kept = trained.kept = KeptVectors(tmp_path / "vectors")
     bert.encode(TEXTS)
     assert np.array_equal(roberta.encode(TEXTS), alone)
@@ -89,10 +90,8 @@ def test_threads_share_them(tmp_path):
 
 
 def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path, monkeypatch):
-    side = query_side(load_backbone(find_backbone(str(tiny_folders["bert"]))), length=3, mapped=True)
-    with write_bundle(side, tmp_path / "bundle", normalize=True, metrics={}):
-        pass
-    fresh = OnnxEncoder(tmp_path / "bundle", provider="cpu").encode(TEXTS, normalize=False)
+    side = query_side(backbone_of(tiny_folders["bert"]), length=3, mapped=True)
+    fresh = bundle_of(side, tmp_path / "bundle").encode(TEXTS, normalize=False)
     ran: list[int] = []
     run = OnnxEncoder._run
 
@@ -118,3 +117,21 @@ def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path
             check_parity(*pair, TEXTS, tolerance=1e-5)
     side.kept = None
     assert check_parity(side, fresh, TEXTS, tolerance=1e-5)["largest_difference"] < 1e-5
+
+
+def test_texts_are_encoded_a_part_at_a_time_and_lie_in_a_file(monkeypatch):
+    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 100)
+    asked = []
+
+    def encode(texts):
+        asked.append(len(texts))
+        return np.array([[3.0 * int(text), 4.0 * int(text)] * 100 for text in texts], np.float32)
+
+    texts = [str(number) for number in range(1, 5051)]
+    tracemalloc.start()
+    found = mapped_unit_vectors(encode, texts)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.shape == (5050, 200) and asked == [100] * 50 + [50]
+    assert np.linalg.norm(found, axis=1) == pytest.approx(1)
+    assert peak < found.nbytes / 2, "4 MB of vectors"

@@ -208,15 +208,22 @@ def test_a_domain_that_went_or_broke_since_the_last_look_is_passed_over(bank):
         opened.nearest(np.eye(2, WIDTH, dtype=np.float32), age=60)
 
 
-def test_damaged_centres_are_never_compared(bank):
+def test_every_damaged_byte_is_noticed(bank):
+    """Whatever byte changes, the file is refused and its centres are not compared; the other domains go on."""
     add_domain(bank, centred("c", 0))
     add_domain(bank, centred("d", 1))
-    path = file_of(bank, "c")
+    opened, path = Bank(bank), file_of(bank, "c")
     whole = path.read_bytes()
-    for place in range(0, len(whole), 11):
+    for place in range(0, len(whole), 5):
         path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x15]) + whole[place + 1 :])
-        os.utime(path.parent)
+        os.utime(path.parent)  # as a rename would
+        with pytest.raises(CseError, match=r"c\.safetensors"):
+            opened.domain("c")
+        assert list(opened.domains().usable) == ["a", "b", "d"]
         assert nearest(Bank(bank), 0) == ["d"]
+    path.write_bytes(whole)
+    os.utime(path.parent)
+    assert value_of(opened.domain("c")) == 0.5
 
 
 def test_a_held_bank_chooses_among_what_it_holds(bank):

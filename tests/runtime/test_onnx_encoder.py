@@ -1,24 +1,17 @@
-from concurrent.futures import ThreadPoolExecutor
-
 import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, processors
 
-from cse.artifact import Kind, hash_files
 from cse.errors import CseError
 from cse.runtime.bundle import MODEL, TOKENIZER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
-from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, write_model
+from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, reseal, write_model
 
 SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
-
-
-def reseal(folder):
-    edit(folder, files=hash_files(folder, Kind.BUNDLE))
 
 
 def reference(sentences):
@@ -37,21 +30,6 @@ def test_embeddings_equal_numpy_on_any_number_of_threads(bundle, threads):
     np.testing.assert_allclose(encoder.encode(SENTENCES, batch_size=2), reference(SENTENCES), atol=1e-6)
     np.testing.assert_allclose(encoder.encode(SENTENCES[:3]), reference(SENTENCES[:3]), atol=1e-6)
     assert bool(encoder._one_core) == (threads > 1), "the second session is opened only when it is used"
-
-
-def test_rows_tokenised_beforehand_give_the_same_vectors_from_many_threads(bundle):
-    encoder = OnnxEncoder(bundle, provider="cpu", threads=2)
-    tokens = encoder.tokenize(SENTENCES)
-    assert tokens.lengths.tolist() == [len(tokens.row(index)) for index in range(len(SENTENCES))]
-    wanted = encoder.encode(SENTENCES, normalize=False)
-
-    def run(start):
-        rows = range(start % len(SENTENCES), len(SENTENCES), 3)
-        found = encoder.embed_rows([tokens.row(row) for row in rows], one_core=start % 2 == 0)
-        np.testing.assert_allclose(found, wanted[list(rows)], atol=1e-6)
-
-    with ThreadPoolExecutor(8) as pool:
-        assert len(list(pool.map(run, range(200)))) == 200
 
 
 def test_token_ids_get_the_special_tokens_around_them(bundle):

@@ -1,10 +1,11 @@
 import logging
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from cse.errors import CseError
-from cse.runtime import onnx_encoder, session
+from cse.runtime import session
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
@@ -12,12 +13,15 @@ from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
 NO_GPU = bool(no_cuda_reason())
 
 
-def test_cpu_attaches_and_says_how_many_threads(bundle):
+def test_cpu_attaches_and_says_how_many_threads(bundle, caplog):
     attached = open_graph(bundle / MODEL, "cpu", 1)
     assert attached.provider == "cpu"
     assert attached.graph.session.get_providers() == ["CPUExecutionProvider"]
     assert attached.note == "running on cpu (requested; 1 thread)"
     assert f"{usable_cpus()} thread" in open_graph(bundle / MODEL, "cpu").note
+    with caplog.at_level(logging.INFO, "cse"):
+        OnnxEncoder(bundle, provider="cpu", threads=1)
+    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: {attached.note}"]
 
 
 @pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
@@ -44,40 +48,16 @@ def test_a_gpu_whose_libraries_do_not_load_is_reported_without_noise(bundle, mon
 @pytest.mark.parametrize(("choice", "expected"), [({}, "0"), ({"tf32": True}, "1")])
 def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, choice, expected):
     """From Ampere on onnxruntime's default is TF32: 1.4e-4 off torch on MiniLM, where parity allows 1e-5."""
-    asked = []
-
-    class Session:
-        def __init__(self, path, options, providers, **_):
-            asked.append(providers)
-            self.there = [name if isinstance(name, str) else name[0] for name in providers]
-
-        def get_providers(self):
-            return self.there
-
-        def get_inputs(self):
-            return []
-
-        def get_outputs(self):
-            return [SimpleNamespace(shape=["b", 8])]
-
+    there = Mock(get_inputs=list, get_outputs=lambda: [SimpleNamespace(shape=["b", 8])])
+    there.get_providers.return_value = ["CUDAExecutionProvider", "CPUExecutionProvider"]
     monkeypatch.setattr(session, "no_cuda_reason", lambda: "")
     monkeypatch.setattr(session.ort, "preload_dlls", lambda: None)
-    monkeypatch.setattr(session.ort, "InferenceSession", Session)
+    monkeypatch.setattr(session.ort, "InferenceSession", asked := Mock(return_value=there))
     attached = open_graph(bundle / MODEL, "auto", 1, **choice)
     assert attached.provider == "cuda"
     assert ("TF32" in attached.note) == bool(choice)
-    assert asked == [[("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]]
-
-
-@pytest.mark.parametrize("choice", [{}, {"tf32": True}])
-def test_an_encoder_is_exact_unless_tf32_is_chosen(bundle, monkeypatch, choice):
-    """Parity and the gate open it without a choice."""
-    asked = []
-    monkeypatch.setattr(
-        onnx_encoder, "open_graph", lambda *given, **named: asked.append(named) or open_graph(*given, **named)
-    )
-    OnnxEncoder(bundle, provider="cpu", **choice)
-    assert asked == [{"tf32": bool(choice)}]
+    (given,) = asked.call_args_list
+    assert given.kwargs["providers"] == [("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]
 
 
 def test_both_distributions_are_reported(bundle, monkeypatch):
@@ -113,9 +93,3 @@ def test_threads_follow_affinity_and_quota(monkeypatch, tmp_path):
         files = {"/sys/fs/cgroup/cpu.max": tmp_path / "cpu.max"}
         monkeypatch.setattr(session, "Path", lambda name, files=files: files.get(name, tmp_path / "absent"))
         assert usable_cpus() == expected
-
-
-def test_encoder_logs_the_line_once(bundle, caplog):
-    with caplog.at_level(logging.INFO, "cse"):
-        OnnxEncoder(bundle, provider="cpu", threads=1)
-    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: running on cpu (requested; 1 thread)"]
