@@ -82,10 +82,13 @@ def test_flops_per_weight_and_token_are_those_that_torch_counts(model, frozen, b
     assert counter.get_total_flops() / (floor.weights(model) * ROWS * TOKENS) == pytest.approx(counted, rel=0.03)
 
 
-def test_measured_products_have_a_rate_and_leave_tf32_as_it_was(monkeypatch):
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", True)
-    rates = floor.measure(BertConfig(hidden_size=64, intermediate_size=128), torch.device("cpu"))
-    assert torch.backends.cuda.matmul.allow_tf32
+def test_measured_products_have_a_rate_and_leave_tf32_as_it_was():
+    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
+    try:
+        rates = floor.measure(BertConfig(hidden_size=64, intermediate_size=128), torch.device("cpu"))
+        assert torch.backends.cuda.matmul.allow_tf32
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
     assert set(rates) == {"fp32", "bf16"} and all(rate > 1e7 for rate in rates.values())
 
 
