@@ -31,7 +31,7 @@ MODELS = ("runs/prompts-42/checkpoint", "runs/prompts-43/checkpoint", "bundle", 
 def models(out: Path) -> dict[str, bytes]:
     """Every byte of the models, without their manifests of published files."""
     found = {f"{name}/{file}": data for name in MODELS for file, data in contents(out / name).items()}
-    assert len(found) > 8
+    assert len(found) >= 8
     return found
 
 
