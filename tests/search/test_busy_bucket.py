@@ -14,9 +14,10 @@ from cse.search.index import index_corpus
 from cse.search.rows import Choices
 from cse.search.table import open_table
 from tests.flows.prefect_server import free_port
+from tests.rows import write_parquet
 from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.search.buckets import bucket  # noqa: F401 - a fixture
-from tests.search.corpora import sentences, write_parquet
+from tests.search.corpora import sentences
 
 TEXTS = sentences(35)
 EVERY = 3  # request is refused
