@@ -115,6 +115,11 @@ class Tried:
         return statistics.fmean(known) if known and len(known) == len(self.devs) else None
 
     @property
+    def accuracy(self) -> float | None:
+        """Mean accuracy of the models' classifiers; None where there are none."""
+        return statistics.fmean(self.accuracies) if self.accuracies else None
+
+    @property
     def best(self) -> str:
         """The model with the best dev score, the first of equal ones."""
         return max(zip(self.models, self.devs, strict=True), key=lambda each: _or_lowest(each[1]))[0]
@@ -122,7 +127,7 @@ class Tried:
     def __str__(self) -> str:
         took = f"{self.seconds:.0f} s" if self.seconds < 100 else f"{self.seconds / 60:.0f} min"
         seeds = f", mean of {len(self.models)} seeds" if len(self.models) > 1 else ""
-        right = f", accuracy {statistics.fmean(self.accuracies):.2f}" if self.accuracies else ""
+        right = "" if self.accuracy is None else f", accuracy {self.accuracy:.2f}"
         score = "no dev score" if self.dev is None else f"dev {self.dev:.2f}{right}{seeds}"
         return f"{self.rung.words}: {score}, {took}"
 
@@ -149,9 +154,10 @@ class Ladder:
         """Return the dev score of a model; None where nothing can be scored."""
         return next(dict(zip(one.models, one.devs, strict=True))[model] for one in self if model in one.models)
 
-    def choice(self) -> list[str]:
+    def choice(self, *, guarded: bool = False) -> list[str]:
         """Return the rung with the best dev score, and the best of the other kind if there is one.
 
+        If ``guarded``, none is chosen whose classifier is right less often than that of the bare backbone, the cheapest.
         Of equal ones the cheaper; where no score is known, the dearest without a head. Of the other kind are those with
         the backbone's weights if the best one has its own, or the other way round.
         """
@@ -161,7 +167,9 @@ class Ladder:
                 return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0])
             return max(tried, key=lambda one: _or_lowest(one.dev))
 
-        chosen = best([*self])
+        bare, *_ = self
+        least = _or_lowest(bare.accuracy if guarded else None)
+        chosen = best([one for one in self if one.accuracy is None or one.accuracy >= least])
         others = [one for one in self if one.rung.own_backbone != chosen.rung.own_backbone]
         return [one.system for one in (chosen, *([best(others)] if others else []))]
 

@@ -122,7 +122,8 @@ def adapt(
 
     def choose() -> list[str]:  # nothing that stands for a search chooses without judged queries
         plain = models.kind == DOCUMENTS and queries is None and not untold
-        return [QUERY_MAP] if plain else models.ladder.choice()
+        guarded = models.kind == LABELS  # of few rows accuracy moves by chance
+        return [QUERY_MAP] if plain else models.ladder.choice(guarded=guarded)
 
     systems = ledger.run("choice", choose).result if ended == WHOLE else choose()
     chosen, *rest = (models.ladder.tried[system] for system in systems)

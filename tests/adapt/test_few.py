@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from cse.adapt.few import share
-from cse.adapt.ladder import BARE, CLASSIFY, FEW_ROWS, HEAD, LABELS, SEARCH
+from cse.adapt.ladder import BARE, CLASSIFY, FEW_ROWS, HEAD, LABELS, PROMPTS, SEARCH, Ladder
 from cse.adapt.look import look
 from cse.adapt.models import Models
 from cse.data.tasks.kinds import LabelledTexts
@@ -163,6 +163,13 @@ def test_a_head_that_raises_map_and_lowers_accuracy_ships_for_search_alone(tmp_p
         models._make(system, Settings(), models._place(system, Settings()), lambda: None)
     assert models.ladder.choice() == [ships]
     assert [one.accuracies for one in models.ladder] == ([[100.0], [0.0]] if use == CLASSIFY else [[], []])
+
+
+def test_of_many_rows_none_ships_that_is_right_less_often_than_the_bare_backbone():
+    ladder = Ladder()
+    for system, dev, accuracy in ((BARE, 70.0, 91.5), (HEAD, 75.0, 90.2), (PROMPTS, 72.0, 91.5)):
+        ladder.add(system, system, dev, 1.0, accuracy)
+    assert (ladder.choice(guarded=True), ladder.choice()) == ([PROMPTS], [HEAD])
 
 
 # ---- cse encode --classify -----------------------------------------------------------------------------------------
