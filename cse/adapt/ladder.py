@@ -157,7 +157,7 @@ class Ladder:
     def choice(self, *, guarded: bool = False) -> list[str]:
         """Return the rung with the best dev score, and the best of the other kind if there is one.
 
-        If ``guarded``, none is chosen whose classifier is right less often than that of the bare backbone, the cheapest.
+        If ``guarded``, none is chosen whose classifier is right less often than the bare backbone's, the cheapest.
         Of equal ones the cheaper; where no score is known, the dearest without a head. Of the other kind are those with
         the backbone's weights if the best one has its own, or the other way round.
         """
