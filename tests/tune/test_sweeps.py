@@ -79,8 +79,9 @@ def test_a_killed_driver_goes_on_and_ends_as_if_nothing_had_been(folder, tmp_pat
     failed = [row for row in trials_of(folder) if row["state"] == "failed"]
     assert len(failed) == 2 and all("the loss is" in row["reason"] for row in failed)
 
-    output = finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
-    assert "best: trial" in output and "running" not in output
+    done = finished(folder)
+    assert "best: trial" in finish(folder, *GRID, *LONG)  # a sweep that is done is only shown
+    assert finished(folder) == done
 
 
 def test_a_trial_whose_worker_is_lost_goes_on_in_another(folder):
