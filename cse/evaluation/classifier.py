@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -189,7 +189,6 @@ def temperature(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
 
     Platt's targets (1999, section 2.2), a little off 1 and 0, keep it finite where every row or none is right.
     """
-    from scipy.optimize import minimize_scalar
     from scipy.special import softmax
 
     if not len(own):
@@ -201,7 +200,7 @@ def temperature(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
         chance = softmax(logit_NC / np.exp(log_temperature), axis=1).max(axis=1).clip(_LEAST, 1 - _LEAST)
         return -float((target * np.log(chance) + (1 - target) * np.log1p(-chance)).mean())
 
-    return float(np.exp(minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").x))
+    return _least(surprise)[0]
 
 
 def own_probability(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:
@@ -211,7 +210,6 @@ def own_probability(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> fl
     it. It moves with every row where accuracy moves with a few: it chooses better by few rows. Rows whose label is none
     of these (-1) are left out; 0 if there are no others.
     """
-    from scipy.optimize import minimize_scalar
     from scipy.special import log_softmax
 
     logit_NC, own = logit_NC[own >= 0], own[own >= 0]
@@ -222,7 +220,15 @@ def own_probability(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> fl
     def surprise(log_temperature: float) -> float:
         return -float(log_softmax(logit_NC / np.exp(log_temperature), axis=1)[place].mean())
 
-    return float(np.exp(-minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded").fun))
+    return float(np.exp(-_least(surprise)[1]))
+
+
+def _least(surprise: Callable[[float], float]) -> tuple[float, float]:
+    """Return the temperature at which a function of its logarithm is least, and the value there."""
+    from scipy.optimize import minimize_scalar
+
+    found = minimize_scalar(surprise, bounds=_LOG_TEMPERATURES, method="bounded")
+    return float(np.exp(found.x)), float(found.fun)
 
 
 def calibration_error(chance_N: NDArray[np.floating[Any]], right_N: NDArray[np.bool_]) -> float:

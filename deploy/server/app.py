@@ -15,6 +15,7 @@ import orjson
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from numpy.typing import NDArray
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
@@ -197,10 +198,10 @@ async def predict(body: PredictRequest, request: Request) -> Response:
     )
     scores = classifier.logits(answer.vectors) if body.raw_scores else classifier.probabilities(answer.vectors)
     labels = classifier.facts.labels
-    found = [
-        [{"label": labels[place], "score": float(row[place])} for place in np.argsort(-row, kind="stable")]
-        for row in scores
-    ]
+    if len(scores) > _MANY:
+        found = await asyncio.get_running_loop().run_in_executor(None, _predictions, scores, labels)
+    else:
+        found = _predictions(scores, labels)
     return _json(orjson.dumps(found[0] if isinstance(body.inputs, str) else found), answer, request)
 
 
@@ -284,6 +285,14 @@ def _openai_json(answer: Answer, as_text: bool) -> bytes:
     usage = {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
     tree = {"object": "list", "data": data, "model": answer.model, "usage": usage}
     return orjson.dumps(tree, option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _predictions(scores: NDArray[np.float32], labels: list[str]) -> list[list[dict[str, Any]]]:
+    """Return all labels of each text with their scores ``(n, c)``, the likeliest first."""
+    return [
+        [{"label": labels[place], "score": float(row[place])} for place in np.argsort(-row, kind="stable")]
+        for row in scores
+    ]
 
 
 def _json(content: bytes, answer: Answer, request: Request) -> Response:
