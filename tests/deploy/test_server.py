@@ -17,7 +17,7 @@ import openai
 import pytest
 from pydantic import ValidationError
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime import domain
 from cse.runtime.onnx_encoder import OnnxEncoder
