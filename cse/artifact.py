@@ -192,7 +192,7 @@ def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again
                 raise CseError(f"{manifest}: key {key.name!r} is missing; {again}")
             continue
         value, wanted = tree[key.name], hints[key.name]
-        if dataclasses.is_dataclass(wanted) and isinstance(value, dict):
+        if isinstance(wanted, type) and dataclasses.is_dataclass(wanted) and isinstance(value, dict):
             value = fields_of(wanted, value, manifest, again)
         if not _is(value, wanted):
             kind = get_origin(wanted) or wanted

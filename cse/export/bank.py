@@ -119,7 +119,7 @@ def _random_domains(manifest: Manifest) -> Iterator[Domain]:
     for length, pooler in ((7, "mean"), (0, manifest.domain.pooler), (2, "cls"), (1, "last")):
         shift = length if length == 2 else 0
         longest = min(manifest.domain.max_length, shape.positions - shift)
-        own = {"pooler": pooler, "position_shift": shift, "max_length": longest}
+        own: dict[str, Any] = {"pooler": pooler, "position_shift": shift, "max_length": longest}
         facts = replace(manifest.domain, name=f"random-{length}", **own)
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.words).astype(np.float32) if length == 2 else None

@@ -86,7 +86,7 @@ class Compatible:
         found = self.encode_counting(sentences, batch_size, **options, **ours).warned()
         if theirs.get("convert_to_tensor"):
             return _tensor(found)
-        return found if theirs.get("convert_to_numpy", True) else list(_tensor(found))
+        return found if theirs.get("convert_to_numpy", True) else list(_tensor(found))  # type: ignore[return-value]
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines ``(n, m)`` between ``a`` and ``b``, each sentences or embeddings; of tensors, a tensor."""
