@@ -30,6 +30,7 @@ from tokenizers import Tokenizer
 
 from benchmarks.harness import facts, listed, parser_of, run, say
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
+from cse.runtime.domain import DOMAIN_FORMAT, DomainFacts, Shape
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search.table import Mode, SearchTable, open_table
 
@@ -75,7 +76,9 @@ def token_model(folder: Path, model: str) -> Path:
     constants = [numpy_helper.from_array(array, name) for name, array in arrays.items()]
     graph = helper.make_graph(nodes, "small", inputs, outputs, constants)
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), str(folder / MODEL))
-    Manifest(FORMAT, width, "sum", True, 128, 0).write(folder)
+    facts: dict[str, Any] = {"backbone": "", "pooler": "sum", "normalize": True, "position_shift": 0, "max_length": 128}
+    domain = DomainFacts(DOMAIN_FORMAT, "model", **facts, width=width, words=0, hashes={})
+    Manifest(FORMAT, 0, domain, Shape("", 0, 0, 0, width, 0, 0)).write(folder)
     return folder
 
 

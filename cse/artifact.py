@@ -48,6 +48,7 @@ class Kind(StrEnum):
     SENTENCE_TRANSFORMERS = "sentence-transformers model"
     PEFT = "peft adapter"
     JUDGED = "judged queries"
+    INDEX = "index"
 
     @property
     def manifest(self) -> str:
@@ -191,6 +192,8 @@ def fields_of(kind: type[Fields], tree: Mapping[str, Any], manifest: Path, again
                 raise CseError(f"{manifest}: key {key.name!r} is missing; {again}")
             continue
         value, wanted = tree[key.name], hints[key.name]
+        if isinstance(wanted, type) and dataclasses.is_dataclass(wanted) and isinstance(value, dict):
+            value = fields_of(wanted, value, manifest, again)
         if not _is(value, wanted):
             kind = get_origin(wanted) or wanted
             should, found = (wanted, short(value)) if type(value) is kind else (kind.__name__, type(value).__name__)

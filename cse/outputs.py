@@ -32,7 +32,6 @@ __all__ = [
     *("publish_file", "publish_folder", "remove_output"),
 ]
 
-_OLDER = ".cse.json"  # what was the manifest up to November 2026
 _REPOSITORY = (".git", ".dvc", ".hg", ".svn")
 _SHOWN = 3  # file names in a message
 _ELSEWHERE = "choose another folder"
@@ -50,8 +49,6 @@ def check_folder(out: Path, kind: Kind) -> Path:
     found, files = listed(place)
     if found not in (None, kind):
         raise CseError(f"{out}: holds another kind of output ({found}, not {kind}); {_ELSEWHERE}, or delete it")
-    if found is None and _OLDER in there:
-        raise CseError(f"{out}: an output of an older version of cse; delete it, or {_ELSEWHERE}")
     if foreign := there - files:
         raise CseError(f"{out}: holds files that cse did not put there ({_shown(foreign)}); {_ELSEWHERE}, or move them")
     return place

@@ -189,13 +189,6 @@ def test_an_output_of_another_kind_and_the_folder_around_it_are_refused(tmp_path
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
 
 
-def test_an_output_of_an_older_version_is_told(tmp_path):
-    (tmp_path / "out").mkdir()
-    (tmp_path / "out/.cse.json").write_text('{"kind": "checkpoint", "files": [".cse.json", "checkpoint.json"]}')
-    (tmp_path / "out/checkpoint.json").write_text('{"format": 4, "files": {}}')
-    assert refusal(tmp_path / "out") == "an output of an older version of cse; delete it, or choose another folder"
-
-
 def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
     """The card of a model that was pulled, and a bank's domains."""
     out = tmp_path / "out"

@@ -160,7 +160,7 @@ def index_documents(data: DataSettings, out: Path, kept: KeptVectors | None = No
                     if document.title.strip() or text.strip():
                         row = {"_id": name, "title": document.title, "text": text}
                         stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-        texts = read_manifest(out / "bundle").texts
+        texts = read_manifest(out / "bundle").domain.texts
         role = role_for("document", texts)
         role = role if role and texts[role] else None  # as the bare bundle, which an earlier stop may have chosen
         choices = Choices(columns, role, threads=1, kept=kept)

@@ -195,7 +195,7 @@ def push(
     if leaving.backbone.get("name") != found.backbone.get("name"):
         click.echo(f"backbone named {leaving.backbone['name']} in the pushed copy; --backbone gives it a hub id")
     url = hub.push(leaving, repo, text, public=public, message=message)
-    click.echo(f"{url}: {found.kind}, {len(found.files)} files and a card")
+    click.echo(f"{url}: {found.kind}, {len(found.files) + 1} files and a card")
 
 
 @click.command(epilog="\b\nExample:\n  cse pull me/tickets --out data/tickets")

@@ -32,7 +32,7 @@ from cse.evaluation.classifier import Rows, label_logits, names_of, own_probabil
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.measures import Score, TextEncoder, UndefinedScore, Vectors, pair_cosines, spearman
 from cse.runtime.encode import unit_rows
-from cse.runtime.mapped import mapped_unit_vectors
+from cse.runtime.kept_vectors import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS
 

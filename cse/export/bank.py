@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cse.errors import CseError
-from cse.export.as_domain import layered
-from cse.export.bundle import write_bundle
+from cse.export.bundle import layered, write_bundle
 from cse.export.graph import BankPass
 from cse.export.parity import check_parity
 from cse.model.backbone import Backbone, load_backbone
@@ -22,7 +22,6 @@ from cse.outputs import Kind, check_folder
 from cse.runtime.bank import Bank
 from cse.runtime.bundle import Manifest, read_manifest
 from cse.runtime.domain import Domain, update_shapes
-from cse.runtime.feed import INPUTS
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import Graph
 
@@ -39,12 +38,10 @@ SENTENCES = (
 class _TorchGraph(Graph):
     """The pass, where an encoder takes a graph; gives float32, without dropout."""
 
-    multiple = 1
+    multiple, prompts = 1, True
 
-    def __init__(self, bank_pass: BankPass, manifest: Manifest) -> None:
+    def __init__(self, bank_pass: BankPass) -> None:
         self.module = bank_pass
-        self.inputs = {"input_ids", "attention_mask", *INPUTS, *manifest.updates}
-        self.shape = (-1, manifest.dimension)
 
     def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         device = next(self.module.parameters()).device
@@ -62,9 +59,9 @@ class BankEncoder(OnnxEncoder):
     """
 
     def __init__(self, backbone: Backbone, folder: str | Path) -> None:
-        manifest = Bank(folder, whole=False).of_many().manifest
-        self._pass = BankPass(backbone, manifest.adapters if manifest.updates else None).eval()
-        super().__init__(folder, provider="cpu", threads=1, graph=_TorchGraph(self._pass, manifest))
+        shape = Bank(folder, whole=False).of_many().manifest.shape
+        self._pass = BankPass(backbone, shape.adapters if shape.updates else None).eval()
+        super().__init__(folder, provider="cpu", threads=1, graph=_TorchGraph(self._pass))
 
     @classmethod
     def load(cls, folder: str | Path, *, backbone: str | None = None) -> BankEncoder:
@@ -119,12 +116,13 @@ def _random_domains(manifest: Manifest) -> Iterator[Domain]:
     """Yield domains that use every input of the graph; no two have prompts of one length."""
     random = np.random.default_rng(0)
     shape = manifest.shape
-    for length, pooler in ((7, "mean"), (0, manifest.pooler), (2, "cls"), (1, "last")):
+    for length, pooler in ((7, "mean"), (0, manifest.domain.pooler), (2, "cls"), (1, "last")):
         shift = length if length == 2 else 0
-        longest = min(manifest.max_length, shape.positions - shift)
-        facts = manifest.facts(name=f"random-{length}", pooler=pooler, position_shift=shift, max_length=longest)
+        longest = min(manifest.domain.max_length, shape.positions - shift)
+        own: dict[str, Any] = {"pooler": pooler, "position_shift": shift, "max_length": longest}
+        facts = replace(manifest.domain, name=f"random-{length}", **own)
         prompt = random.normal(size=(2 * shape.layers, shape.heads, length, shape.head_size)).astype(np.float32)
         cls = random.normal(scale=0.05, size=shape.words).astype(np.float32) if length == 2 else None
-        shapes = update_shapes(manifest.updates, length) if length != 1 and manifest.updates else {}
+        shapes = update_shapes(shape.updates, length) if length != 1 and shape.updates else {}
         updates = {key: random.normal(scale=0.05, size=size).astype(np.float32) for key, size in shapes.items()}
         yield Domain(facts, prompt, cls, **updates)

@@ -12,7 +12,8 @@ from cse.outputs import check_file, publish_file
 from cse.process import only_one
 from cse.runtime.bank import Bank
 from cse.runtime.bundle import file_of
-from cse.runtime.domain import SUFFIX, Domain, check_fit, check_name, is_domain
+from cse.runtime.domain import SUFFIX, Domain, check_name
+from cse.runtime.domain_files import check_fit, is_domain
 
 _LOCK = ".lock"
 _WAIT = 30.0  # seconds for another writer of the bank, which takes milliseconds

@@ -25,7 +25,7 @@ _CLEAR = 4.0  # rounding up to a quarter of what training changed cannot be take
 
 
 class _Encoder(Protocol):
-    def encode(self, sentences: Sequence[str], *, normalize: bool) -> np.ndarray: ...
+    def encode(self, sentences: Sequence[str], *, normalize: bool, role: str | None = None) -> np.ndarray: ...
 
 
 class _OnnxEncoder(_Encoder, Protocol):
@@ -68,8 +68,8 @@ def check_parity(
 
 
 def _compare(
-    encoder: Any,
-    onnx: Any,
+    encoder: _Encoder,
+    onnx: _OnnxEncoder,
     sentences: Sequence[str],
     role: str | None,
     *,
@@ -78,10 +78,9 @@ def _compare(
     name: str,
 ) -> dict[str, Any]:
     """Compare both in one role, see ``check_parity``."""
-    as_role = {} if role is None else {"role": role}
-    expected = encoder.encode(sentences, normalize=True, **as_role)
-    found = onnx.encode(sentences, normalize=True, **as_role)
-    alone = np.stack([onnx.encode([text], normalize=True, **as_role)[0] for text in sentences[:4]])
+    expected = encoder.encode(sentences, normalize=True, role=role)
+    found = onnx.encode(sentences, normalize=True, role=role)
+    alone = np.stack([onnx.encode([text], normalize=True, role=role)[0] for text in sentences[:4]])
     errors = np.concatenate([found, alone]) - np.concatenate([expected, expected[: len(alone)]])
     facts: dict[str, Any] = {
         "largest_difference": float(f"{np.abs(errors).max():.1e}"),

@@ -22,7 +22,6 @@ from cse.interchange.hub import is_offline
 from cse.interchange.model_folder import ADAPTER, ModelFolder
 from cse.model.checkpoint import training_notes
 from cse.model.declared import CARD, MODULES
-from cse.outputs import Kind
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
 _TASKS = {"spearman": "sentence-similarity", "accuracy": "text-classification"}  # of the hub, by metric
@@ -39,7 +38,7 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, about: CardData
     Args:
         about: what the card of the backbone says, see ``card_of``.
     """
-    manifest, facts, title = model.manifest, _facts(model), repo.rpartition("/")[2]
+    facts, title = model.about.get("facts") or {}, repo.rpartition("/")[2]
     name = one_line(str(model.backbone.get("name") or ""))
     licence = about.get("license_name") or about.get("license")
     library = "sentence-transformers" if MODULES in model.files else "peft" if ADAPTER in model.files else "cse"
@@ -61,7 +60,7 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, about: CardData
         title=title,
         repo=repo,
         model=model,
-        manifest=manifest,
+        manifest=model.about,
         name=name,
         library=library,
         code=any(file.endswith(".py") for file in model.files),
@@ -87,12 +86,6 @@ def _result(label: str, measure: Measure) -> EvalResult:
         metric_type=metric,
         metric_value=round(measure.value, 2),
     )
-
-
-def _facts(model: ModelFolder) -> dict[str, Any]:
-    """Return the facts of a model's training."""
-    at = model.manifest if model.kind == Kind.CHECKPOINT else model.manifest.get("metrics") or {}
-    return at.get("facts" if model.kind == Kind.CHECKPOINT else "train") or {}
 
 
 def _flat(tree: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
@@ -149,9 +142,10 @@ def find_measures(model: ModelFolder, files: Sequence[Path]) -> Measures:
             system, and the spread is over them.
     """
     if not files:
-        scores = [(dev_of(_facts(model)), ""), (dev_of(_facts(model), START), _BEFORE)]
+        facts = model.about.get("facts") or {}
+        scores = [(dev_of(facts), ""), (dev_of(facts, START), _BEFORE)]
         found = {f"{score.label}{when}": Measure(score.value) for score, when in scores if score is not None}
-        table = _of_table((model.manifest.get("metrics") or {}).get("evaluation") or {})
+        table = _of_table(model.about.get("evaluation") or {})
         return table._replace(model=found | table.model)
     runs = [_read(path) for path in files]
     if len(runs) == 1:

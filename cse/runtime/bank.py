@@ -12,36 +12,32 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cse.artifact import Kind, short
 from cse.errors import CseError, error_line, nearest
-from cse.runtime.bundle import DOMAINS, file_of, is_bundle, read_manifest, verify
-from cse.runtime.centres import Centres
-from cse.runtime.domain import (
-    AUTO,
-    KEPT_BYTES,
-    SUFFIX,
-    Domain,
-    Outline,
-    is_name,
-    outline_of,
+from cse.runtime.bundle import DOMAINS, MANIFEST, file_of, read_manifest, verify
+from cse.runtime.domain import AUTO, KEPT_BYTES, SUFFIX, Domain, Outline, is_name, outline_of
+from cse.runtime.domain_files import (
+    COARSE_NS,
+    Centres,
+    FileCache,
+    Look,
+    look_directly,
     read_centres,
     read_domain,
     read_outline,
 )
 from cse.runtime.encode import unit_rows
-from cse.runtime.file_cache import COARSE_NS, FileCache, Look, look_directly
 
 _ADD = "add the domain again"
-_OUTLINE_BYTES = 800  # of one in memory, measured
-_OUTLINES = 64 * 2**20
+_OUTLINES = 64 * 2**20  # bytes
 _SHOWN = 5  # domain names in a message
 _NEAR = 50  # names on each side, in alphabetical order, that a wrong one is compared with
 _Found = TypeVar("_Found")
@@ -84,24 +80,19 @@ class Bank:
         self._place = self.folder / DOMAINS
         shape = manifest.shape
         empty = np.zeros((2 * shape.layers, shape.heads, 0, shape.head_size), np.float32)
-        self.bare = Domain(manifest.facts(), empty)
+        self.bare = Domain(manifest.domain, empty)
         self.only: Domain | None = None
-        self._kept = FileCache(_or_reason(lambda path: read_domain(path, shape, kept_bytes)), _bytes, kept_bytes, _same)
-        self._outlines = FileCache(
-            _or_reason(lambda path: read_outline(path, shape, kept_bytes)), lambda _: _OUTLINE_BYTES, _OUTLINES, _same
-        )
+        self._kept = FileCache(lambda path: read_domain(path, shape, kept_bytes), kept_bytes)
+        self._outlines = FileCache(lambda path: read_outline(path, shape, kept_bytes), _OUTLINES)
         self._centres = Centres(lambda path: read_centres(path, shape, kept_bytes), shape.dimension)
         self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
         self._held: dict[str, Domain] | None = None
         self._ask: Look = look_directly
         if manifest.only:
-            own: dict[str, Any] = {"name": name or manifest.only, "texts": manifest.texts}
-            if manifest.constant:
-                own |= {"prompt": manifest.prompt, "metrics": manifest.metrics, "checkpoint": manifest.checkpoint}
-                self.only = self.bare = Domain(manifest.facts(**own), empty)
-            else:
-                found = read_domain(self.folder / file_of(manifest.only), shape)
-                self.only = replace(found, facts=replace(found.facts, **own))
+            place = self.folder / file_of(manifest.only)
+            found = self.bare if manifest.constant else read_domain(place, shape)
+            self.only = replace(found, facts=replace(found.facts, name=name or manifest.only))
+            self.bare = self.only if manifest.constant else self.bare
             self._held = {self.only.name: self.only}
 
     def of_many(self) -> Self:
@@ -248,7 +239,7 @@ class Bank:
         """Look at the files of domains by way of ``ask``, whose ``TimeoutError`` makes a ``BadDomainError``."""
         self._ask = self._centres.ask = ask
 
-    def _at(self, name: str, kept: FileCache[_Found | str]) -> _Found:
+    def _at(self, name: str, kept: FileCache[_Found]) -> _Found:
         """Return what is kept of a domain's file."""
         path = f"{self._place}{os.sep}{name}{SUFFIX}"
         try:
@@ -281,25 +272,6 @@ def nearest_name(name: object, names: Sequence[str]) -> str:
     """Return ``nearest`` among names in alphabetical order; of thousands, those that begin alike are compared."""
     place = bisect(names, str(name))
     return nearest(str(name), names[max(0, place - _NEAR) : place + _NEAR])
-
-
-def _or_reason(read: Callable[[Path], _Found]) -> Callable[[Path], _Found | str]:
-    def found(path: Path) -> _Found | str:
-        try:
-            return read(path)
-        except CseError as error:
-            return str(error)
-
-    return found
-
-
-def _bytes(found: Domain | str) -> int:
-    return len(found) if isinstance(found, str) else sum(tensor.nbytes for tensor in found.tensors().values())
-
-
-def _same(old: object, new: object) -> bool:
-    """Whether a domain that was read again is the one in memory: its facts hold the hashes of its tensors."""
-    return isinstance(old, Domain) and isinstance(new, Domain) and old.facts == new.facts
 
 
 @dataclass(frozen=True)
@@ -338,11 +310,11 @@ def meaning_of(model: Path | str) -> Meaning:
     """Return what a name means, by the files that are there; what they hold is checked by whoever opens them."""
     folder, domain = Path(model), None
     before, colon, after = str(model).rpartition(":")
-    if colon and is_bundle(before):
+    if colon and (Path(before) / MANIFEST).is_file():
         folder, domain = Path(before), after
     if (folder / Kind.CHECKPOINT.manifest).is_file():
         return Meaning(folder, Kind.CHECKPOINT)
-    if not is_bundle(folder):
+    if not (folder / MANIFEST).is_file():
         return Meaning(folder, None)
     return Meaning(folder, Kind.BUNDLE if read_manifest(folder).only else Kind.BANK, domain)
 

@@ -22,22 +22,18 @@ from cse.artifact import (
     digest,
     fields_of,
     open_manifest,
-    short,
     write_manifest,
 )
 from cse.errors import CseError
-from cse.runtime.domain import DOMAIN_FORMAT, SUFFIX, UPDATES, DomainFacts, Shape
-from cse.runtime.uses import QUERY, SIDES
+from cse.runtime.domain import SUFFIX, UPDATES, DomainFacts, Shape
 
-FORMAT = 4
+FORMAT = 5
 MANIFEST = Kind.BUNDLE.manifest
 MODEL = "model.onnx"
 TOKENIZER = "tokenizer.json"
 DOMAINS = "domains"
 SHORTEST, LONGEST = 3, 100_000  # limits of max_length: begin, one token, end; word vectors allow the most
 WIDEST = 1_000_000
-_SIZES = ("words", "layers", "heads", "head_size")
-_OLD_BANK = "bank.json"  # of a bank, up to format 2
 
 
 @dataclass(frozen=True)
@@ -45,65 +41,34 @@ class Manifest:
     """Contents of ``bundle.json``, except its kind and its seal.
 
     Attributes:
-        pooler: how token outputs become one vector (``cls``, ``mean``, ...); of a bank, where no domain is named.
-        max_length: maximum tokens per sentence, special tokens included, where no domain says less.
-        files: SHA-256 (hex) of each other file by name; empty: hashed when it is written.
+        domain: the one that needs no file: the only model, if the graph has its prompts, else the bare backbone.
         only: name of the one domain; empty: a bank, whose domains are the files in ``domains``.
+        files: SHA-256 (hex) of each other file by name; empty: hashed when it is written.
         backbone: id, revision and SHA-256 of the backbone's weights.
         parity: largest difference from torch, and where it was measured.
-        checkpoint: identity of the exported checkpoint; empty for a bare backbone and a bank.
         precision: of weights and matrix products, ``fp32``, ``fp16`` or ``int8``.
-        texts: task texts by role, which go before a text.
         widths: numbers of dimensions that vectors may be cut to.
-        side: ``both``, or ``query``: the domain is for role ``query`` alone, and all else is the bare backbone's.
         documents: identity of the documents' vectors, see ``documents_identity``; empty if training changed them.
-        words, layers, heads, head_size, positions: what a domain must fit, see ``Shape``; 0 where none is in a file.
-        updates: widths of the inputs for updates of the layers, see ``Shape``; empty where the graph has none.
+        shape: what a domain must fit; where none is in a file, of the vectors alone.
     """
 
     format: int
-    dimension: int
-    pooler: str
-    normalize: bool
-    max_length: int
     pad_id: int
-    files: dict[str, str] = field(default_factory=dict)
+    domain: DomainFacts
+    shape: Shape
     only: str = "model"
-    prompt: dict[str, Any] = field(default_factory=dict)
+    files: dict[str, str] = field(default_factory=dict)
     backbone: dict[str, Any] = field(default_factory=dict)
-    versions: dict[str, Any] = field(default_factory=dict)
     metrics: dict[str, Any] = field(default_factory=dict)
     parity: dict[str, Any] = field(default_factory=dict)
-    checkpoint: str = ""
     precision: str = "fp32"
-    texts: dict[str, str] = field(default_factory=dict)
     widths: list[int] = field(default_factory=list)
-    side: str = "both"
     documents: str = ""
-    words: int = 0
-    layers: int = 0
-    heads: int = 0
-    head_size: int = 0
-    positions: int = 0
-    updates: dict[str, int] = field(default_factory=dict)
-    adapters: list[str] = field(default_factory=list)
-
-    @property
-    def shape(self) -> Shape:
-        """What a domain must fit."""
-        sizes = (self.layers, self.heads, self.head_size, self.dimension, self.words, self.positions)
-        return Shape(str(self.backbone.get("sha256")), *sizes, self.updates, self.adapters)
 
     @property
     def constant(self) -> bool:
         """Whether the one domain is in the graph, and in no file of its own."""
-        return bool(self.only) and self.side != QUERY
-
-    def facts(self, **of_domain: Any) -> DomainFacts:
-        """Return the facts of a domain that is in no file: the bare backbone, or the one in the graph."""
-        sizes = (0, self.max_length, self.dimension, self.words)
-        known = DomainFacts(DOMAIN_FORMAT, "", self.shape.backbone, self.pooler, self.normalize, *sizes, {})
-        return dataclasses.replace(known, **of_domain)
+        return self.only != "" and self.only == self.domain.name
 
     def write(self, folder: Path | str) -> None:
         """Write ``bundle.json`` into the folder."""
@@ -115,11 +80,6 @@ def file_of(name: str) -> str:
     return f"{DOMAINS}/{name}{SUFFIX}"
 
 
-def is_bundle(folder: Path | str) -> bool:
-    """Return whether a folder claims to be a bundle or a bank, be it of an older format."""
-    return any((Path(folder) / name).is_file() for name in (MANIFEST, _OLD_BANK))
-
-
 def read_manifest(folder: Path | str) -> Manifest:
     """Read ``bundle.json``, ignoring unknown keys."""
     path, again = Path(folder) / MANIFEST, "export the bundle, or create the bank, again"
@@ -128,28 +88,22 @@ def read_manifest(folder: Path | str) -> Manifest:
     except (FileNotFoundError, NotADirectoryError):
         raise CseError(_no_manifest(path.parent)) from None
     manifest = fields_of(Manifest, tree, path, again)
-    least = 0 if manifest.constant else 1
+    shape, longest, least = manifest.shape, manifest.domain.max_length, 0 if manifest.constant else 1
+    values: dict[str, Any] = {"max_length": longest, "pad_id": manifest.pad_id, **vars(shape), **shape.updates}
     limits = {"dimension": (1, WIDEST), "max_length": (SHORTEST, LONGEST), "pad_id": (0, 2**31)}
-    limits |= dict.fromkeys(_SIZES, (least, WIDEST)) | {"positions": (least * manifest.max_length, 2**31)}
-    check_limits({key: getattr(manifest, key) for key in limits}, limits, path, again)
-    if manifest.side not in SIDES:
-        raise CseError(f"{path}: side is {short(manifest.side)}, not one of {', '.join(SIDES)}; {again}")
-    if not all(1 <= width <= manifest.dimension for width in manifest.widths):
-        raise CseError(f"{path}: widths are not those of a model of {manifest.dimension} dimensions; {again}")
-    if manifest.updates and tuple(manifest.updates) != UPDATES:
+    limits |= dict.fromkeys(("layers", "heads", "head_size", "words"), (least, WIDEST))
+    limits |= {"positions": (least * longest, 2**31), **dict.fromkeys(shape.updates, (0, 2**31))}
+    check_limits(values, limits, path, again)
+    if not all(1 <= width <= shape.dimension for width in manifest.widths):
+        raise CseError(f"{path}: widths are not those of a model of {shape.dimension} dimensions; {again}")
+    if shape.updates and tuple(shape.updates) != UPDATES:
         raise CseError(f"{path}: updates should have {', '.join(UPDATES)}; {again}")
-    check_limits(manifest.updates, dict.fromkeys(manifest.updates, (0, 2**31)), path, again)
-    own = [file_of(manifest.only)] if manifest.only and not manifest.constant else []
-    check_entries(manifest.files, path, (MODEL, TOKENIZER, *own), again)
+    in_file = [file_of(manifest.only)] if manifest.only and not manifest.constant else []
+    check_entries(manifest.files, path, (MODEL, TOKENIZER, *in_file), again)
     return manifest
 
 
 def _no_manifest(folder: Path) -> str:
-    if (folder / _OLD_BANK).is_file():
-        return (
-            f"{folder / _OLD_BANK}: a bank of an older format, this version reads {MANIFEST}; create the bank again "
-            "and add its domains, or install the version of cse that wrote it"
-        )
     inside = [found.parent for found in sorted(folder.glob(f"*/{MANIFEST}"))[:1]]
     if (folder / "checkpoint.json").is_file():
         advice = f"it is a checkpoint: `cse export {folder} --out FOLDER` makes a bundle of it"
@@ -163,7 +117,7 @@ def documents_identity(manifest: Manifest) -> str:
 
     Those of int8 depend on the texts that it was calibrated on too: on the graph itself.
     """
-    facts = {key: getattr(manifest, key) for key in ("pooler", "max_length", "pad_id")}
+    facts = {"pooler": manifest.domain.pooler, "max_length": manifest.domain.max_length, "pad_id": manifest.pad_id}
     files = {"backbone": manifest.backbone.get("sha256"), "tokenizer": manifest.files[TOKENIZER]}
     if manifest.precision == "int8":
         files["graph"] = digest({name: manifest.files[name] for name in manifest.files if name.startswith(MODEL)})

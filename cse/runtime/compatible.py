@@ -5,10 +5,9 @@ With its other methods here, the library's evaluators take our encoders as they 
 
 from __future__ import annotations
 
-import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,42 +18,10 @@ from cse.runtime.bank import Chosen
 from cse.runtime.encode import Encoded, cosine_similarity, is_text
 from cse.runtime.uses import QUERY, role_for
 
-Method = TypeVar("Method", bound=Callable[..., Any])
-
-# of the library's ``encode``, besides batch_size and show_progress_bar
-_WORDS = frozenset({
-    "convert_to_numpy", "convert_to_tensor", "device", "normalize_embeddings", "output_value", "precision", "prompt",
-    "prompt_name", "truncate_dim",
-})  # fmt: skip
+# of the library's ``encode``: what is decided when ours are loaded or cannot be, and what has another name here
 _ONLY = {"device": None, "output_value": "sentence_embedding", "precision": "float32"}
-
-
-def _in_their_words(encode: Method) -> Method:
-    """Let an ``encode`` also take the library's arguments.
-
-    ``prompt_name`` is our ``role``, ``truncate_dim`` our ``dimensions``, ``normalize_embeddings`` our ``normalize``;
-    ``prompt`` is put before each text. What our encoders decide when they are loaded (``device``) or cannot do is
-    refused.
-    """
-
-    @functools.wraps(encode)
-    def either(self: Any, sentences: str | Sequence[str], *arguments: Any, **given: Any) -> Any:
-        theirs = {name: given.pop(name) for name in _WORDS & given.keys()}
-        if not theirs:
-            return encode(self, sentences, *arguments, **given)
-        for name, only in _ONLY.items():
-            if theirs.get(name) not in (None, only):
-                raise CseError(f"{name}: {short(theirs[name])} is not possible here; leave it out")
-        before = theirs.get("prompt") or ""
-        texts = before + sentences if isinstance(sentences, str) else [before + text for text in sentences]
-        ours = {"role": theirs.get("prompt_name"), "dimensions": theirs.get("truncate_dim")}
-        ours["normalize"] = theirs.get("normalize_embeddings")
-        found = encode(self, texts, *arguments, **given, **{k: v for k, v in ours.items() if v is not None})
-        if theirs.get("convert_to_tensor"):
-            return _tensor(found)
-        return found if theirs.get("convert_to_numpy", True) else list(_tensor(found))
-
-    return either  # type: ignore[return-value]
+_OURS = {"prompt_name": "role", "truncate_dim": "dimensions", "normalize_embeddings": "normalize"}
+_WORDS = {*_ONLY, *_OURS, "convert_to_numpy", "convert_to_tensor", "prompt"}
 
 
 class _NoCard:
@@ -72,7 +39,6 @@ class Compatible:
     texts: dict[str, str]
     encode_counting: Callable[..., Encoded]
 
-    @_in_their_words
     def encode(
         self,
         sentences: str | Sequence[str],
@@ -83,10 +49,11 @@ class Compatible:
         domain: Chosen = None,
         role: str | None = None,
         dimensions: int | None = None,
+        **theirs: Any,
     ) -> NDArray[np.float32]:
         """Return embeddings ``(n, D)`` float32 in the order of the sentences; ``(D,)`` for a single ``str``.
 
-        Sentences are cut at ``max_length`` tokens. The arguments of ``SentenceTransformer.encode`` are understood too.
+        Sentences are cut at ``max_length`` tokens.
 
         Args:
             sentences: texts, possibly none.
@@ -99,20 +66,27 @@ class Compatible:
             role: whose task text goes before each sentence, for instance ``query``; None: no text. With a query side,
                 role ``query`` takes it, and all others take the bare backbone.
             dimensions: how many numbers to keep of each vector, one of ``widths``; None: all.
+            theirs: of ``SentenceTransformer.encode``: ``prompt_name`` is ``role``, ``truncate_dim`` ``dimensions``, and
+                ``normalize_embeddings`` ``normalize``; ``prompt`` is put before each text.
 
         Raises:
             CseError: an item is not text, an embedding is not finite (names the sentence), the role or the number of
                 dimensions is not the model's, or the domain is missing, unknown, damaged, or given to a single model.
         """
-        return self.encode_counting(
-            sentences,
-            batch_size,
-            normalize=normalize,
-            show_progress_bar=show_progress_bar,
-            domain=domain,
-            role=role,
-            dimensions=dimensions,
-        ).warned()
+        for name, value in theirs.items():
+            if name not in _WORDS:
+                raise TypeError(f"encode() got an unexpected keyword argument {name!r}")
+            if name in _ONLY and value not in (None, _ONLY[name]):
+                raise CseError(f"{name}: {short(value)} is not possible here; leave it out")
+        if before := theirs.get("prompt"):
+            sentences = before + sentences if isinstance(sentences, str) else [before + text for text in sentences]
+        ours: dict[str, Any] = {"role": role, "dimensions": dimensions, "normalize": normalize}
+        ours |= {_OURS[name]: theirs[name] for name in _OURS if theirs.get(name) is not None}
+        options = {"show_progress_bar": show_progress_bar, "domain": domain}
+        found = self.encode_counting(sentences, batch_size, **options, **ours).warned()
+        if theirs.get("convert_to_tensor"):
+            return _tensor(found)
+        return found if theirs.get("convert_to_numpy", True) else list(_tensor(found))  # type: ignore[return-value]
 
     def similarity(self, a: Sequence[str] | ArrayLike, b: Sequence[str] | ArrayLike) -> NDArray[np.float32]:
         """Return the cosines ``(n, m)`` between ``a`` and ``b``, each sentences or embeddings; of tensors, a tensor."""

@@ -1,45 +1,42 @@
-"""One domain of a bank: its prompts in a small safetensors file, sealed like a manifest.
+"""One domain of a bank, and many in a batch: what differs between rows that share a backbone.
+
+Its prompts lie in a small safetensors file, sealed like a manifest; ``cse.runtime.domain_files`` reads it.
 
 Legend: ``n`` layers, ``h`` attention heads, ``p`` prompt vectors, ``k`` head width, ``d`` the backbone's width, ``w``
 numbers of a vector behind the domain's linear map, ``c`` centres; ``r`` rank of its updates, ``i`` inputs and ``o``
-outputs of the layers that take them, ``x`` outputs of the other layers that have a bias.
+outputs of the layers that take them, ``x`` outputs of the other layers that have a bias; ``b`` rows of a batch, which
+belong to ``u`` distinct domains.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import math
-import os
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save
 
-from cse.artifact import check_limits, check_seal, digest, fields_of, sealed, short
+from cse.artifact import digest, sealed
 from cse.errors import CseError
-from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
+from cse.runtime.uses import NO_TEXTS, QUERY
 
 AUTO = "auto"  # as a domain: choose by the text
 DOMAIN_FORMAT = 2
 KEPT_BYTES = 256 * 2**20  # of all domains in memory
 SUFFIX = ".safetensors"
 POOLERS = ("cls", "mean", "last")
-_AGAIN = "add the domain again"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_LONGEST_HEADER = 2**20  # bytes; one takes about 3,000
-_METADATA = "cse"
-_START = b'{"__metadata__":{"cse":'  # of the header, behind its length
+METADATA = "cse"
 UPDATES = ("update_down", "update_up", "update_rest")
-_PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres")
+PROJECTOR, MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
+_TENSORS = ("prompt", "cls", *PROJECTOR, *MAP, *UPDATES, "centres")
 
 
 @dataclass(frozen=True)
@@ -141,6 +138,11 @@ class Domain:
         """Rank of its low-rank updates; 0 without."""
         return 0 if self.update_down is None else len(self.update_down)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors().values())
+
     @cached_property
     def bytes_filled(self) -> int:
         """Bytes of what the other domains of a batch are filled up to."""
@@ -181,7 +183,7 @@ class Domain:
 
     def write(self, path: Path) -> None:
         """Write the file."""
-        metadata = {_METADATA: json.dumps(sealed(vars(self.facts)), sort_keys=True)}
+        metadata = {METADATA: json.dumps(sealed(vars(self.facts)), sort_keys=True)}
         path.write_bytes(save(self.tensors(), metadata))
 
     def identity(self) -> str:
@@ -194,8 +196,10 @@ class Shape:
     """Shape of a bank's backbone, which its domains must fit; ``dimension`` is the width of its vectors.
 
     Attributes:
+        backbone: SHA-256 of its weights.
         positions: tokens that fit in its position table; a domain's may be fewer, see ``DomainFacts.max_length``.
         updates: i, o and x by ``UPDATES``; empty: a domain has none.
+        adapters: layers that take low-rank updates.
     """
 
     backbone: str
@@ -205,20 +209,14 @@ class Shape:
     dimension: int
     words: int
     positions: int
-    updates: Mapping[str, int] = field(default_factory=dict)
-    adapters: Sequence[str] = ()
+    updates: dict[str, int] = field(default_factory=dict)
+    adapters: list[str] = field(default_factory=list)
 
 
 def update_shapes(widths: Mapping[str, int], rank: int) -> dict[str, tuple[int, ...]]:
     """Return the shapes of updates of a rank, by ``UPDATES``; ``widths`` as ``Shape.updates``."""
     down, up, rest = (widths.get(name, 0) for name in UPDATES)
     return dict(zip(UPDATES, ((rank, down), (1 + rank, up), (rest,)), strict=True))
-
-
-def is_domain(path: Path) -> bool:
-    """Return whether this project wrote a file as a domain, be it damaged since: by the start of its header."""
-    with path.open("rb") as file:
-        return file.read(8 + len(_START))[8:] == _START
 
 
 def is_name(name: object) -> bool:
@@ -243,29 +241,6 @@ def hashes_of(tensors: Mapping[str, NDArray[np.float32]]) -> dict[str, str]:
     return {name: hashlib.sha256(np.ascontiguousarray(tensor).data).hexdigest() for name, tensor in tensors.items()}
 
 
-def open_file(path: Path, most: int) -> IO[bytes]:
-    """Open a file to read; a pipe or a device is neither waited for nor read."""
-    file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))  # noqa: SIM115
-    facts = os.fstat(file.fileno())
-    if stat.S_ISREG(facts.st_mode) and facts.st_size <= most:
-        return file
-    file.close()
-    if not stat.S_ISREG(facts.st_mode):
-        raise CseError(f"{path}: not a file but a pipe, a device or the like; remove it, or {_AGAIN}")
-    raise CseError(
-        f"{path}: {facts.st_size} bytes, and all domains in memory may have {most}; allow more (--max-domain-bytes)"
-    )
-
-
-def read_domain(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Domain:
-    """Read a domain's file of at most so many bytes, and check that it is whole and fits the backbone."""
-    with open_file(path, most) as file:  # not mapped: one that somebody cuts meanwhile would end the process
-        header = _read_header(path, file, shape)
-        tensors = {name: _read_tensor(path, file, header, name) for name in header.places}
-    _check_tensors(path, tensors, header.facts, shape)
-    return Domain(header.facts, **tensors)
-
-
 class Outline(NamedTuple):
     """What the start of a domain's file says, which is enough to list it; see ``Domain`` and ``DomainFacts``."""
 
@@ -283,170 +258,67 @@ def outline_of(facts: DomainFacts, dimension: int) -> Outline:
     return Outline(dimension, facts.max_length, facts.normalize, queries, facts.side, "centres" in facts.hashes)
 
 
-def read_outline(path: Path, shape: Shape, most: int = KEPT_BYTES) -> Outline:
-    """Read the start of a domain's file; the tensors behind it are not read, nor checked."""
-    with open_file(path, most) as file:
-        facts, places, _ = _read_header(path, file, shape)
-    return outline_of(facts, places["map_matrix"].shape[-1] if "map_matrix" in places else shape.dimension)
+# ---- in a batch ----------------------------------------------------------------------------------------------------
 
 
-def read_centres(path: Path, shape: Shape, most: int = KEPT_BYTES) -> NDArray[np.float32] | None:
-    """Read the centres (c, d) alone of a domain's file; None if it has none."""
-    with open_file(path, most) as file:
-        header = _read_header(path, file, shape)
-        if "centres" not in header.places:
-            return None
-        rows = _read_tensor(path, file, header, "centres")
-    whole = hashes_of({"centres": rows})["centres"] == header.facts.hashes.get("centres")
-    if not whole or rows.shape[1:] != (shape.dimension,):
-        raise _not_as_written(path)
-    return rows
+def feed(rows: Sequence[Domain], updates: Mapping[str, int]) -> dict[str, NDArray[Any]]:
+    """Return the model's inputs for a batch whose rows belong to these domains.
+
+    ``domain`` (b) gives each row's place among the batch's ``u`` distinct domains; ``prompt`` (2nu, h, p, k) holds
+    their keys and values, filled up to the longest with zeros, which ``prompt_length`` (u) masks; the rest is
+    ``position_shift`` (u), ``trained_cls`` (u), ``cls`` (u, w) and ``pooling`` (u), its place in ``POOLERS``.
+    Where the model takes updates, of the widths ``updates``, they are ``update_down`` (u, r, i), ``update_up``
+    (u, 1 + r, o) and ``update_rest`` (u, x), filled up with zeros likewise.
+    """
+    place: dict[Domain, int] = {}
+    domain = np.fromiter((place.setdefault(row, len(place)) for row in rows), np.int64, len(rows))
+    distinct = list(place)
+    longest = max(1, *(one.length for one in distinct))
+    prompts = [_filled(one.prompt, longest) for one in distinct]
+    no_cls = np.zeros(distinct[0].facts.words, np.float32)
+    return {
+        "domain": domain,
+        "prompt": prompts[0] if len(prompts) == 1 else np.concatenate(prompts),
+        "prompt_length": np.array([one.length for one in distinct]),
+        "position_shift": np.array([one.facts.position_shift for one in distinct]),
+        "trained_cls": np.array([one.cls is not None for one in distinct]),
+        "cls": np.stack([no_cls if one.cls is None else one.cls for one in distinct]),
+        "pooling": np.array([POOLERS.index(one.facts.pooler) for one in distinct]),
+        **(_updates(distinct, updates) if updates else {}),
+    }
 
 
-class _Place(NamedTuple):
-    """Where a tensor lies behind the header: its first byte, the end of its last, and its shape."""
-
-    first: int
-    end: int
-    shape: tuple[int, ...]
-
-
-class _Header(NamedTuple):
-    """The start of a file: its facts, where its tensors lie, and where it ends."""
-
-    facts: DomainFacts
-    places: dict[str, _Place]
-    end: int
-
-
-def _read_header(path: Path, file: IO[bytes], shape: Shape) -> _Header:
-    """Read and check the start of a file, which ends with its last tensor."""
-    length = int.from_bytes(_read(path, file, 8), "little")
-    if length > _LONGEST_HEADER:
-        raise _not_a_domain(path, "its header is cut")
-    try:
-        tree = json.loads(_read(path, file, length))
-        text = tree.pop("__metadata__", {}).get(_METADATA)
-        places = {}
-        for name, entry in tree.items():
-            first, end = map(int, entry["data_offsets"])
-            *outer, last = map(int, entry["shape"])
-            if entry["dtype"] != "F32" or not 0 <= first <= end or end - first != 4 * math.prod((*outer, last)):
-                raise ValueError(name)
-            places[name] = _Place(first, end, (*outer, last))
-    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError):
-        raise _not_a_domain(path, "its header is damaged") from None
-    facts = _facts(path, text)
-    if facts.name != path.name.removesuffix(SUFFIX):
-        raise CseError(f"{path}: holds domain {facts.name!r}, so it was copied or renamed; {_AGAIN}")
-    _check_fit(path, facts, shape)
-    if UPDATES[0] in places:
-        _check_rank(path, places[UPDATES[0]].shape[0], shape)
-    if os.fstat(file.fileno()).st_size != 8 + length + max((place.end for place in places.values()), default=0):
-        raise _not_a_domain(path, "its tensors are cut")
-    return _Header(facts, places, 8 + length)
-
-
-def _read_tensor(path: Path, file: IO[bytes], header: _Header, name: str) -> NDArray[np.float32]:
-    first, end, shape = header.places[name]
-    file.seek(header.end + first)
-    return np.frombuffer(bytearray(_read(path, file, end - first)), np.float32).reshape(shape)  # writable, for torch
-
-
-def _read(path: Path, file: IO[bytes], size: int) -> bytes:
-    found = file.read(size) or b""  # None of a file whose bytes are still to come
-    if len(found) < size:
-        raise _not_a_domain(path, "it is cut")
+def _updates(distinct: Sequence[Domain], widths: Mapping[str, int]) -> dict[str, NDArray[np.float32]]:
+    shapes = update_shapes(widths, max(1, *(one.rank for one in distinct)))
+    found = {name: np.zeros((len(distinct), *shape), np.float32) for name, shape in shapes.items()}
+    for place, domain in enumerate(distinct):
+        for name, tensors in found.items():
+            own = getattr(domain, name)
+            if own is not None:
+                tensors[place, : len(own)] = own
     return found
 
 
-def check_fit(path: Path, facts: DomainFacts, tensors: Mapping[str, NDArray[Any]], shape: Shape) -> None:
-    """Refuse a domain that does not fit the backbone or its own hashes."""
-    _check_fit(path, facts, shape)
-    _check_tensors(path, tensors, facts, shape)
+def finish(pooled: NDArray[np.float32], rows: Sequence[Domain]) -> NDArray[np.float32]:
+    """Return vectors (b, d) from pooled vectors, which it may overwrite: behind each row's projector and map.
+
+    A narrower one ends in zeros.
+
+    Args:
+        rows: domain of each row.
+    """
+    places: dict[Domain, list[int]] = {}
+    for index, row in enumerate(rows):
+        if row.projects:
+            places.setdefault(row, []).append(index)
+    for domain, mine in places.items():
+        projected = domain.project(pooled[mine])
+        pooled[mine] = 0.0
+        pooled[mine, : domain.dimension] = projected
+    return pooled
 
 
-def _check_fit(path: Path, facts: DomainFacts, shape: Shape) -> None:
-    if facts.backbone != shape.backbone:
-        raise CseError(
-            f"{path}: made for another backbone (SHA-256 {facts.backbone[:12]}..., the bank's is "
-            f"{shape.backbone[:12]}...); train it on the bank's"
-        )
-    if facts.pooler not in POOLERS:
-        raise CseError(f"{path}: pooler {facts.pooler[:20]!r} is not one of {', '.join(POOLERS)}; {_AGAIN}")
-    if facts.side not in SIDES:
-        raise CseError(f"{path}: side {facts.side[:20]!r} is not one of {', '.join(SIDES)}; {_AGAIN}")
-    if (facts.width, facts.words) != (shape.dimension, shape.words):
-        raise CseError(
-            f"{path}: made for vectors of {short(facts.width)} numbers, and word vectors of "
-            f"{short(facts.words)}, where the backbone has {shape.dimension} and {shape.words}; {_AGAIN}"
-        )
-    limits = {"position_shift": (0, shape.positions), "max_length": (3, shape.positions - facts.position_shift)}
-    check_limits({key: getattr(facts, key) for key in limits}, limits, path, _AGAIN)
-
-
-def _not_a_domain(path: Path, reason: str) -> CseError:
-    return CseError(f"{path}: truncated or not a domain of a bank ({reason}); {_AGAIN}")
-
-
-def _not_as_written(path: Path) -> CseError:
-    return CseError(f"{path}: its tensors are not those it was written with (SHA-256 differs); {_AGAIN}")
-
-
-def _facts(path: Path, text: str | None) -> DomainFacts:
-    try:
-        tree = json.loads(text or "")
-    except (ValueError, TypeError, RecursionError):
-        tree = None
-    if not isinstance(tree, dict) or tree.get("format") != DOMAIN_FORMAT:
-        raise CseError(f"{path}: not a domain of format {DOMAIN_FORMAT}; {_AGAIN} with this version of cse")
-    check_seal(tree, path, _AGAIN)
-    return fields_of(DomainFacts, tree, path, _AGAIN)
-
-
-def _check_rank(path: Path, rank: int, shape: Shape) -> None:
-    if rank > shape.dimension:
-        raise CseError(
-            f"{path}: updates of rank {rank}, and the backbone's weights have {shape.dimension} at most; "
-            "train it with a smaller train.lora_rank"
-        )
-
-
-def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: DomainFacts, shape: Shape) -> None:
-    width = shape.dimension
-
-    def own(name: str, axis: int) -> int:
-        """Return a size that is the domain's own."""
-        found = tensors[name].shape[axis : axis + 1] if name in tensors else ()
-        return found[0] if found else 0
-
-    if tensors.keys() & set(UPDATES) and (not shape.updates or facts.adapters != list(shape.adapters)):
-        taken = ", ".join(shape.adapters) or "biases alone" if shape.updates else "prompts alone"
-        raise CseError(
-            f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
-            f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
-        )
-    rank = own(UPDATES[0], 0)
-    _check_rank(path, rank, shape)
-    wanted: dict[str, tuple[int, ...]] = {
-        "prompt": (2 * shape.layers, shape.heads, own("prompt", 2), shape.head_size),
-        "cls": (shape.words,),
-        "projector_weight": (width, width),
-        "projector_bias": (width,),
-        "map_mean": (width,),
-        "map_matrix": (width, min(own("map_matrix", 1) or width, width)),
-        "centres": (own("centres", 0) or 1, width),
-        **update_shapes(shape.updates, rank),
-    }
-    missing = {"prompt"}
-    for together in map(set, (_PROJECTOR, _MAP, UPDATES)):
-        missing |= together if together & tensors.keys() else set()
-    if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
-        raise _not_as_written(path)
-    for name, tensor in tensors.items():
-        if tensor.dtype != np.float32 or tensor.shape != wanted[name]:
-            raise CseError(
-                f"{path}: {name} is {tensor.dtype} {tensor.shape}, the backbone needs float32 {wanted[name]}; {_AGAIN}"
-            )
-        if not np.isfinite(tensor).all():
-            raise CseError(f"{path}: {name} holds values that are not finite; train again with a lower learning rate")
+def _filled(prompt: NDArray[np.float32], length: int) -> NDArray[np.float32]:
+    if prompt.shape[2] == length:
+        return prompt
+    return np.pad(prompt, ((0, 0), (0, 0), (0, length - prompt.shape[2]), (0, 0)))

@@ -20,9 +20,8 @@ from cse.runtime.bank import Bank, Chosen, Meaning
 from cse.runtime.bundle import MANIFEST, MODEL, TOKENIZER
 from cse.runtime.classifier import Classifier, Told, read_classifier
 from cse.runtime.compatible import Compatible
-from cse.runtime.domain import AUTO, KEPT_BYTES, Domain
+from cse.runtime.domain import AUTO, KEPT_BYTES, Domain, feed, finish
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, Prepared, as_texts, encode_prepared, prepare_sentences
-from cse.runtime.feed import INPUTS, feed, finish
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.session import Attached, Graph, open_graph, usable_cpus
 from cse.runtime.tokens import Tokenizers, Tokens, pad, tokenize, wrap
@@ -31,7 +30,6 @@ from cse.runtime.uses import check_dimensions, text_of
 # On a CPU the time per token is flat from about 64 tokens on (measured: MiniLM, one core), so batches are small, which
 # shares them out more evenly, and padding of a row beyond this costs more than another batch.
 CPU_BATCH_TOKENS, CPU_PADDING, _CPU_ROWS = 384, 8, 64
-_GIVEN = ("input_ids", "attention_mask")
 _log = logging.getLogger("cse")
 
 
@@ -64,8 +62,7 @@ class OnnxEncoder(Compatible):
         on_beyond: is called with the number of each batch's, where there are any.
 
     Raises:
-        CseError: the bundle or bank is damaged or does not load, its manifest does not match its graph or tokenizer, or
-            the provider did not attach.
+        CseError: the bundle or bank is damaged or does not load, or the provider did not attach.
     """
 
     def __init__(
@@ -83,7 +80,7 @@ class OnnxEncoder(Compatible):
         self.path = Path(path)
         self.bank = Bank(self.path, kept_bytes, name=name)
         self.manifest = self.bank.manifest
-        self.max_length, self.pooler = self.manifest.max_length, self.manifest.pooler
+        self.max_length, self.pooler = self.manifest.domain.max_length, self.manifest.domain.pooler
         self.widths = self.manifest.widths
         self.threads = usable_cpus() if threads is None else threads
         if provider == "openvino" and self.manifest.precision == "int8":
@@ -98,13 +95,10 @@ class OnnxEncoder(Compatible):
         self._graph = attached.graph
         exact = self.manifest.precision == "fp32" and self.provider != "openvino"
         self.kept = kept if exact and self.manifest.documents else None
-        self._inputs = self._graph.inputs
-        self._check_graph()
         try:
             tokenizer = Tokenizer.from_file(str(self.path / TOKENIZER))
         except Exception as error:  # tokenizers raises plain Exception
             raise CseError(f"{self.path / TOKENIZER}: not a tokenizer: {error}; export the bundle again") from None
-        self._check_tokenizer(tokenizer)
         self._tokenizers = Tokenizers(tokenizer)
         self._one_core: list[Graph] = []  # none or one, shared with views of one domain
         self._opening = threading.Lock()
@@ -135,7 +129,7 @@ class OnnxEncoder(Compatible):
     def dimension(self) -> int:
         """Embedding width: that of the domain, or of the whole bank."""
         one = None if self._wide else self.one
-        return self.manifest.dimension if one is None else one.dimension
+        return self.manifest.shape.dimension if one is None else one.dimension
 
     @property
     def texts(self) -> dict[str, str]:  # type: ignore[override]
@@ -174,7 +168,7 @@ class OnnxEncoder(Compatible):
     @cached_property
     def classifier(self) -> Classifier | None:
         """The classifier of a bundle made of labelled texts; None where there is none."""
-        return read_classifier(self.path, self.manifest.dimension)
+        return read_classifier(self.path, self.manifest.shape.dimension)
 
     def classify(self, sentences: Sequence[str], batch_size: int | None = None) -> list[Told]:
         """Return the likeliest label of each text, its probability, and whether that is enough to call it known.
@@ -235,7 +229,7 @@ class OnnxEncoder(Compatible):
         dimensions: int | None = None,
     ) -> Encoded:
         """Encode what ``prepare`` returned, see ``encode_counting``."""
-        width = self.manifest.dimension
+        width = self.manifest.shape.dimension
         check_dimensions(dimensions, self.widths, prepared.width or width)
         few = prepared.single or len(prepared) < 4 * self.threads
         on_cpu = self.provider != "cuda"
@@ -302,11 +296,7 @@ class OnnxEncoder(Compatible):
     ) -> dict[str, NDArray[Any]]:
         """Return what the graph takes of a batch: its tokens, and prompts unless they are its constants."""
         given: dict[str, NDArray[Any]] = {"input_ids": ids, "attention_mask": mask}
-        if "prompt" in self._inputs:
-            given |= feed(rows, self.manifest.updates)
-        if "token_type_ids" in self._inputs:
-            given["token_type_ids"] = np.zeros_like(ids)
-        return given
+        return given | feed(rows, self.manifest.shape.updates) if self._graph.prompts else given
 
     def _embed(
         self, graph: Graph, ids: NDArray[np.int64], mask: NDArray[np.int64], rows: Sequence[Domain]
@@ -318,8 +308,8 @@ class OnnxEncoder(Compatible):
 
         if self.kept is None or any(row is not self.bank.bare for row in rows):
             return compute(ids, mask)
-        of = f"{self.manifest.backbone.get('sha256')} {self.pooler} fp32"  # as torch keeps them
-        return self.kept.embed(of, self.manifest.dimension, ids, mask, compute, adds=False)
+        of = f"{self.manifest.domain.backbone} {self.pooler} fp32"  # as torch keeps them
+        return self.kept.embed(of, self.manifest.shape.dimension, ids, mask, compute, adds=False)
 
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
@@ -342,36 +332,6 @@ class OnnxEncoder(Compatible):
                 )
             self.on_beyond(count)
         return vectors
-
-    def _check_graph(self) -> None:
-        """Refuse a graph that does not match the manifest."""
-        path = self.path / MODEL
-        prompted = self.bank.only is None or self.bank.only.prompted
-        needed = {*_GIVEN, *INPUTS, *self.manifest.updates} if prompted else {*_GIVEN}
-        unknown = self._inputs - needed - {"token_type_ids"}
-        if unknown:
-            raise CseError(f"{path}: needs input {min(unknown)!r}, which no tokenizer provides; export again")
-        missing = needed - self._inputs
-        if missing:
-            raise CseError(f"{path}: has no input {min(missing)!r}, so it is not a sentence encoder; export again")
-        shape, width = self._graph.shape, self.manifest.dimension
-        if len(shape) != 2 or (isinstance(shape[1], int) and shape[1] not in (-1, width)):
-            raise CseError(
-                f"{path}: returns {' x '.join(map(str, shape))}, but {MANIFEST} says one vector of "
-                f"{width} numbers per sentence; export again"
-            )
-
-    def _check_tokenizer(self, tokenizer: Tokenizer) -> None:
-        around = tokenizer.num_special_tokens_to_add(is_pair=False)
-        if self.max_length <= around:
-            raise CseError(
-                f"{self.path / MANIFEST}: max_length {self.max_length} leaves no room besides the {around} tokens that "
-                f"{TOKENIZER} adds to a sentence; export again"
-            )
-        if tokenizer.id_to_token(self.manifest.pad_id) is None:
-            raise CseError(
-                f"{self.path / MANIFEST}: {TOKENIZER} has no token {self.manifest.pad_id} (pad_id); export again"
-            )
 
     def _open_one_core(self) -> Graph:
         with self._opening:

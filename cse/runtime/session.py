@@ -9,7 +9,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
@@ -37,13 +37,11 @@ class Graph(Protocol):
 
     Attributes:
         multiple: of tokens, to which batches are padded.
-        inputs: names of what it is given.
-        shape: of the vectors; a size that may vary is a name or -1.
+        prompts: whether it is given prompts; else they are its constants.
     """
 
     multiple: int
-    inputs: set[str]
-    shape: Sequence[int | str]
+    prompts: bool
 
     def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return vectors (b, d) for inputs by name, and in int8 ``BEYOND`` (b)."""
@@ -60,8 +58,7 @@ class OnnxruntimeGraph(Graph):
 
     def __init__(self, session: ort.InferenceSession, device: str | None = None) -> None:
         self.session, self.device = session, device
-        self.inputs = {value.name for value in session.get_inputs()}
-        self.shape = session.get_outputs()[0].shape
+        self.prompts = any(value.name == "prompt" for value in session.get_inputs())
 
     def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
         """Return vectors, see ``Graph``."""
@@ -119,10 +116,7 @@ class OpenvinoGraph(Graph):
             raise CseError(
                 f"{path}: OpenVINO cannot load it: {error_line(error)[:300]}; use provider: cpu, or export again"
             ) from None
-        self.inputs = {each.get_any_name() for each in self._compiled.inputs}
-        self.shape = [
-            size.get_length() if size.is_static else -1 for size in self._compiled.outputs[0].get_partial_shape()
-        ]
+        self.prompts = any(each.get_any_name() == "prompt" for each in self._compiled.inputs)
         self._idle: deque[Any] = deque()
 
     def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:

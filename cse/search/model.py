@@ -80,7 +80,7 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
         )
     if name == AUTO:
         # raises if there is no domain to choose from
-        bank.nearest(np.empty((0, bank.manifest.dimension), np.float32))
+        bank.nearest(np.empty((0, bank.manifest.shape.dimension), np.float32))
     if name is None and bank.only is not None:
         name = bank.only.name
     usable: Mapping[str, Domain]
@@ -91,7 +91,7 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
     identities = {key: _identity(domain, bank) for key, domain in usable.items()}
     files: dict[str, Any] = {
         "files": dict(sorted(manifest.files.items())),
-        "max_length": manifest.max_length,
+        "max_length": bank.bare.max_length,
         "pad_id": manifest.pad_id,
         "domain": name,
         "domains": identities,
@@ -108,8 +108,8 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
         name=f"{path}:{name}" if queried and found.domain is not None else path,
         queries=None if one is None else one.source if queried else "",
         task_text=_task_text(folder, role, [*usable.values()]),
-        limit=min(own) if own and len(own) == len(usable) else min([manifest.max_length, *own]),
-        dimension=manifest.dimension if one is None else one.dimension,
+        limit=min(own) if own and len(own) == len(usable) else min([bank.bare.max_length, *own]),
+        dimension=manifest.shape.dimension if one is None else one.dimension,
     )
 
 

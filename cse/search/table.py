@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from cse.artifact import Kind, check_seal, sealed
 from cse.data.checks import listed
 from cse.errors import CseError, nearest, one_line
 from cse.outputs import check_place
@@ -43,8 +44,8 @@ READY = "ready"
 PASSAGE, DOCUMENT, EMBEDDING, WORDS, KEY = OWN[1], *OWN[3:]
 _SHOWN = "id", PASSAGE, "text"
 _SCORE = "_relevance_score"  # column of what a hybrid search ranks by
-_RECORD = "sha256.json"  # in the table's folder: size and SHA-256 of its files, which never change under their names
-_CHANGING = ("_refs/", "_versions/latest_version_hint.json", _RECORD)
+_MANIFEST = Kind.INDEX.manifest  # in the table's folder; its files never change under their names
+_CHANGING = ("_refs/", "_versions/latest_version_hint.json", _MANIFEST)
 _AT_OPENING = 16 << 20  # bytes that are read to check the small files
 _BUCKETS = ("s3", "gs", "az")
 _PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
@@ -368,26 +369,27 @@ def refuse_foreign(folder: Folder) -> None:
 
 
 def record(folder: Folder) -> None:
-    """Record size and SHA-256 of the files of a table; those of files that were recorded before stay."""
-    known = _recorded(folder)
-    files = {name: known.get(name) or [size, _digest(folder, name)] for name, size in _files(folder).items()}
-    folder.fs.pipe_file(f"{folder.path}/{TABLE_FOLDER}/{_RECORD}", json.dumps(files).encode())
+    """Write the manifest of a table, with the sizes of its files; hashes that it has already stay."""
+    known, sizes = _manifest(folder).get("files", {}), _files(folder)
+    files = {name: known.get(name) or _digest(folder, name) for name in sizes}
+    tree = sealed({"kind": Kind.INDEX, "files": files, "sizes": sizes})
+    folder.fs.pipe_file(f"{folder.path}/{TABLE_FOLDER}/{_MANIFEST}", json.dumps(tree).encode())
 
 
 def check_files(folder: Folder, *, whole: bool = False) -> int:
-    """Compare the files of a table with their record, and return how many there are.
+    """Compare the files of a table with its manifest, and return how many there are.
 
     At opening, their sizes, and on a disk the content of the small ones; ``whole``, all.
     """
-    known, there, left = _recorded(folder), _files(folder), _AT_OPENING if folder.local else 0
+    known, there, left = _manifest(folder), _files(folder), _AT_OPENING if folder.local else 0
     if not known:
         raise CseError(f"{folder.url}: the index is not finished or damaged; {_again(folder.url)}")
-    for name, (size, digest) in sorted(known.items(), key=lambda each: each[1][0]):
+    for name, size in sorted(known["sizes"].items(), key=lambda each: each[1]):
         left -= size
-        if there.get(name) != size or ((whole or left >= 0) and _digest(folder, name) != digest):
+        if there.get(name) != size or ((whole or left >= 0) and _digest(folder, name) != known["files"].get(name)):
             state = "not as it was written" if name in there else "missing"
             raise CseError(f"{folder / TABLE_FOLDER}/{name}: {state}; {_again(folder.url)}")
-    return len(known)
+    return len(known["files"])
 
 
 def _again(url: str) -> str:
@@ -402,12 +404,13 @@ def _files(folder: Folder) -> dict[str, int]:
     return {name: size for name, size in sizes.items() if not name.startswith(_CHANGING)}
 
 
-def _recorded(folder: Folder) -> dict[str, list[Any]]:
-    """Return size and SHA-256 of the files of a finished table, by name; none if there is no record."""
+def _manifest(folder: Folder) -> dict[str, Any]:
+    """Return the manifest of a finished table; empty if it has none that is whole."""
     try:
-        found = json.loads(folder.read(f"{TABLE_FOLDER}/{_RECORD}"))
-        return {str(name): [int(size), str(digest)] for name, (size, digest) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
+        found: dict[str, Any] = json.loads(folder.read(f"{TABLE_FOLDER}/{_MANIFEST}"))
+        check_seal(found, Path(_MANIFEST), "")
+        return found if {"files", "sizes"} <= found.keys() else {}
+    except (OSError, ValueError, AttributeError):
         return {}
 
 

@@ -14,7 +14,7 @@ import regex
 from numpy.typing import NDArray
 from scipy import sparse
 
-from cse.runtime.mapped import mapped
+from cse.runtime.kept_vectors import mapped
 
 DOCUMENTS = 16_384  # of a block
 _CELLS = 1 << 22  # scores at a time: 16 MiB

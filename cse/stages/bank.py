@@ -19,15 +19,16 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, dev_facts_in, dev_label, dev_of, measure_in, value_of
 from cse.evaluation.score import MEASURES, dev_measure, score_dev
-from cse.export.as_domain import make_domain
 from cse.export.bank import SENTENCES, create_bank
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.export.parity import check_parity
 from cse.model.checkpoint import identity_of, recorded
 from cse.model.declared import is_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder, load_checkpoint
 from cse.runtime.bank import BadDomainError, NoDomainError, meaning_of
-from cse.runtime.domain import Domain, check_fit
+from cse.runtime.domain import Domain
+from cse.runtime.domain_files import check_fit
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
@@ -229,7 +230,13 @@ def _domain_of(
         click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)
         centres = centres_of(onnx.of(onnx.bank.bare), texts)
     return make_domain(
-        encoder, name, normalize=True, metrics=metrics, checkpoint=checkpoint, centres=centres, bank=onnx.manifest
+        encoder,
+        name,
+        normalize=True,
+        metrics=metrics,
+        checkpoint=checkpoint,
+        centres=centres,
+        shape=onnx.manifest.shape,
     )
 
 

@@ -10,11 +10,10 @@ from pathlib import Path
 
 import click
 
-from cse.files import write_json
+from cse.artifact import write_manifest
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.stages.common import CORRUPTED, PREPARED, run_stage
-from cse.training import CORRUPTION_FILE
 
 GROUPS = ("backbone", "objective", "train")
 
@@ -27,7 +26,7 @@ def corrupt_stage(settings: Settings, *, prepared: Path = PREPARED, corrupted: P
     with publish_folder(corrupted, Kind.CORRUPTED_ROWS) as folder:
         if wanted:
             facts |= _corrupt(prepared, folder, settings)
-        write_json(folder / CORRUPTION_FILE, facts)
+        write_manifest(folder, Kind.CORRUPTED_ROWS, facts)
     if wanted:
         click.echo(
             f"{corrupted}: {facts['rows']:,} rows corrupted by {facts['generator']} for {facts['epochs']} epochs"
@@ -58,8 +57,9 @@ def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, obje
     device = choose_device(train.device)
     bf16 = choose_bf16(train.precision, device)
     corrupter = corrupter_of(replaced, train, backbone, table, device=device, bf16=bf16)
-    corrupt_all(table, folder, corrupter, epochs=train.epochs)
-    return corruption_facts(replaced, train.seed) | {"rows": len(table), "epochs": train.epochs}
+    tokens = corrupt_all(table, folder, corrupter, epochs=train.epochs)
+    made = {"rows": len(table), "epochs": train.epochs, "tokens": tokens}
+    return corruption_facts(replaced, train.seed) | made
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ from cse.model.declared import check_model, is_checkpoint
 from cse.model.device import choose_device, environment
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, meaning_of
-from cse.runtime.bundle import read_manifest
 from cse.runtime.domain import AUTO
 from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -146,10 +145,18 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
         # without hashes, records of the same system differ only in their seed
         return {key: value for key, value in read_config(found.folder).items() if key not in ("files", "seal")}
     if found.encodes:
-        manifest = read_manifest(found.folder)
-        known = ("backbone", "prompt", "pooler", "dimension", "max_length", "parity")
-        rows = manifest.metrics.get("train", {}).get("trained_on")
-        return {"kind": "bundle", **{name: getattr(manifest, name) for name in known}, "trained_on": rows}
+        bank = Bank(found.folder, whole=False)
+        facts = (bank.only or bank.bare).facts
+        return {
+            "kind": "bundle",
+            "backbone": bank.manifest.backbone,
+            "prompt": facts.prompt,
+            "pooler": facts.pooler,
+            "dimension": bank.manifest.shape.dimension,
+            "max_length": facts.max_length,
+            "parity": bank.manifest.parity,
+            "trained_on": bank.manifest.metrics.get("train", {}).get("trained_on"),
+        }
     return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}
 
 
@@ -163,7 +170,8 @@ def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
     given, lines = [one.folder for one in found if one.kind is Kind.CHECKPOINT], []
     for bundle in (one.folder for one in found if one.encodes):
         known = given or list(filter(is_checkpoint, [bundle.resolve().parent / CHECKPOINT.name]))
-        made_from = read_manifest(bundle).checkpoint
+        bank = Bank(bundle, whole=False)
+        made_from = (bank.only or bank.bare).facts.checkpoint
         if known and made_from and made_from not in map(identity_of, known):
             lines.append(
                 f"{bundle}: was not exported from {' or '.join(map(str, known))}; run `cse export` "

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cse.artifact import write_manifest
 from cse.data.store import GROUP, TRAIN_FILE, PreparedData, texts_in, write_rows
 from cse.errors import CseError
-from cse.files import write_json
 from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.stages.common import MINED, PREPARED, run_stage
-from cse.training import MINING_FILE
 from cse.training.mining import CONTENT, mining_facts
 
 if TYPE_CHECKING:
@@ -43,7 +42,7 @@ def mine_stage(
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:
             facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings, backbone)
-        write_json(folder / MINING_FILE, facts)
+        write_manifest(folder, Kind.MINED_ROWS, facts)
     click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-MINING_FILE = "mining.json"  # in the folder of mined rows: how they were mined
-CORRUPTION_FILE = "corruption.json"  # in the folder of corrupted rows: how they were corrupted
-
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),)
 

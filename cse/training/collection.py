@@ -24,7 +24,7 @@ from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT, Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.encode import unit_rows
-from cse.runtime.mapped import mapped_unit_vectors
+from cse.runtime.kept_vectors import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
 

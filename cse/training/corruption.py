@@ -16,8 +16,9 @@ import numpy as np
 import torch
 from tqdm.auto import tqdm
 
+from cse.artifact import Kind
 from cse.errors import CseError
-from cse.files import write_array, write_json
+from cse.files import write_array
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import PaddedRows, Source
 from cse.model.backbone import Backbone
@@ -26,12 +27,11 @@ from cse.model.passes import on_device, pinned
 from cse.runtime.tokens import Tokens
 from cse.settings.objective import ReplacedTokensSettings
 from cse.settings.train import TrainSettings
-from cse.training import CORRUPTION_FILE
 from cse.training.batch import pad_in_groups
 from cse.training.tokens import TokenTable
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
-_DIGESTS = "rows.json"
+_MANIFEST = Kind.CORRUPTED_ROWS.manifest
 _AGAIN = "run `cse corrupt` (or `dvc repro`) again"
 _CHOOSE = 3  # stream of random numbers, after those of masking
 _CPU = torch.device("cpu")
@@ -96,10 +96,10 @@ def check_generator(replaced: ReplacedTokensSettings) -> None:
 # ---- all rows before training -------------------------------------------------------------------------------------
 
 
-def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs: int) -> None:
+def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs: int) -> dict[str, str]:
     """Corrupt every view of every row once per epoch, into ``epoch-E-view-V.npy`` (int32, flat like the column).
 
-    ``rows.json`` maps each file to a hash of its source tokens.
+    Returns a hash of the source tokens of each file.
     """
     digests = {}
     with tqdm(total=epochs * len(table.columns) * len(table), desc="corrupt", unit=" rows", disable=None) as bar:
@@ -117,7 +117,7 @@ def corrupt_all(table: TokenTable, folder: Path, corrupter: Corrupter, *, epochs
                     bar.update(len(rows))
                 write_array(path, flat)
                 digests[path.name] = _digest(column)
-    write_json(folder / _DIGESTS, digests)
+    return digests
 
 
 def corruption_facts(replaced: ReplacedTokensSettings, seed: int) -> dict[str, Any]:
@@ -128,7 +128,7 @@ def corruption_facts(replaced: ReplacedTokensSettings, seed: int) -> dict[str, A
 
 def check_corrupted(folder: Path, wanted: dict[str, Any]) -> None:
     """Refuse rows corrupted with other settings: ``cse train -s`` may override those of ``cse corrupt``."""
-    made = _read(folder / CORRUPTION_FILE)
+    made = _read(folder / _MANIFEST)
     if made["corruption"] == "none":
         raise CseError(f"{folder}: contains no corrupted rows; {_AGAIN} with the settings of this training")
     for name, value in wanted.items():
@@ -139,7 +139,7 @@ def check_corrupted(folder: Path, wanted: dict[str, Any]) -> None:
 def prepared(folder: Path, table: TokenTable, *, epochs: int) -> Source:
     """Return a source that reads the output of ``corrupt_all``; maps the files instead of loading them."""
     flat: dict[tuple[int, int], np.ndarray] = {}
-    digests = _read(folder / _DIGESTS)
+    digests = _read(folder / _MANIFEST).get("tokens", {})
     for epoch in range(epochs):
         for view, column in enumerate(table.columns):
             path = _file(folder, epoch, view)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cse.artifact import read_object, sha256
+from cse.artifact import Kind, read_object, sha256
 from cse.data.clean import text_key
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
 from cse.settings import Settings
 from cse.settings.data import MineSettings
-from cse.training import MINING_FILE, Folders
+from cse.training import Folders
 
 if TYPE_CHECKING:
     from cse.model.backbone_files import BackboneFiles
@@ -229,7 +229,7 @@ def check_backbone(mined: Path, mine: MineSettings, files: BackboneFiles) -> Non
 
 
 def _read(mined: Path) -> dict[str, Any]:
-    path = mined / MINING_FILE
+    path = mined / Kind.MINED_ROWS.manifest
     made = read_object(path, _AGAIN) if path.is_file() else {}
     if "mine" not in made:
         raise CseError(f"{mined}: nothing mined, but the settings ask for it (group mine); {_AGAIN}")

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
+from cse.artifact import Kind
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.data.tasks.store import open_dev
 from cse.errors import is_full_disk
@@ -25,7 +26,7 @@ from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
 from cse.stages.place import Place, kept_backbone, link_files, link_rows, spacing, steps_of
-from cse.training import MINING_FILE, Folders
+from cse.training import Folders
 from cse.training.observers import Observer, StepRecord
 from cse.tune.outcome import TrialRecord
 from cse.tune.spaces import SEED, named
@@ -107,7 +108,7 @@ def share_data(rows: Folders, shared: Folders, *, mined: bool) -> None:
     link_rows(rows.prepared, shared.prepared, open_dev(PreparedData(rows.prepared)))
     if mined:
         shared.mined.mkdir()
-        link_files(rows.mined, shared.mined, (TRAIN_FILE, MINING_FILE))
+        link_files(rows.mined, shared.mined, (TRAIN_FILE, Kind.MINED_ROWS.manifest))
 
 
 @dataclass

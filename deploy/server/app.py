@@ -224,7 +224,7 @@ async def info(request: Request) -> Response:
         "max_input_length": encoder.max_length,
         "max_client_batch_size": options.max_texts,
         "max_batch_tokens": service.batch_tokens,
-        "normalize": encoder.manifest.normalize,
+        "normalize": encoder.bank.bare.facts.normalize,
         "pooler": encoder.pooler,
         "truncates": True,
         "keys_required": state.closed,

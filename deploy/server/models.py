@@ -133,7 +133,7 @@ class Served:
         cards = [card for name in page for card in self._cards_of(name)]
         more = begin + limit < len(known)
         if not more and (allowed is None or AUTO in allowed) and self._chooses(names):
-            cards.append(self._card(AUTO, bank.manifest.dimension, self.encoder.max_length, normalize=True))
+            cards.append(self._card(AUTO, bank.manifest.shape.dimension, self.encoder.max_length, normalize=True))
         return Cards(cards, page[-1] if page else None, more)
 
     def domain(self, name: str) -> Domain | None:

@@ -47,7 +47,7 @@ def test_from_a_checkpoint_to_vectors(cse, project):
     assert cse("encode", "own:auto", "lines.txt", "--out", "auto.npy").code == 0
     np.testing.assert_array_equal(np.load("auto.npy"), np.load("bank.npy"))
     shown = json.loads(cse("bank", "show", "own", "tickets").out)
-    assert shown["checkpoint"] == OnnxEncoder("data/bundle", provider="cpu").manifest.checkpoint
+    assert shown["checkpoint"] == OnnxEncoder("data/bundle", provider="cpu").bank.only.facts.checkpoint
     assert shown["bytes"] == (project / "own/domains/tickets.safetensors").stat().st_size
 
 

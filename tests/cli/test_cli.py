@@ -378,7 +378,7 @@ def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
     assert not (project / "data/corrupted").exists()
     done = cse("corrupt", *settings)
     assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
-    facts = json.loads((project / "data/corrupted/corruption.json").read_text(encoding="utf-8"))
+    facts = json.loads((project / "data/corrupted/manifest.json").read_text(encoding="utf-8"))
     assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
 
 

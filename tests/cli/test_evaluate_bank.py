@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.checkpoint import save_checkpoint
 from cse.runtime import onnx_encoder

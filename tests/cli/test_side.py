@@ -41,7 +41,7 @@ def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
     done = cse("export", "data/checkpoint", "--out", "data/bundle")
     assert done.code == 0, done.err
     manifest = read_manifest("data/bundle")
-    assert manifest.side == "query"
+    assert manifest.only == "query"
     assert manifest.parity["of_training"] == pytest.approx(1, abs=1e-3)
     shutil.copytree(empty_banks("bert"), "data/bank")
     done = cse("bank", "add", "data/bank", "data/checkpoint", "--name", "legal")

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime.centres import Centres
+from cse.runtime.domain_files import Centres
 from deploy.server import keys
 from deploy.server.app import create_app
 from deploy.server.keys import digest, read_keys

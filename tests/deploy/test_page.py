@@ -11,7 +11,7 @@ from urllib.parse import urlparse
 import numpy as np
 import pytest
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import serving

@@ -17,9 +17,9 @@ import openai
 import pytest
 from pydantic import ValidationError
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
-from cse.runtime import domain
+from cse.runtime import domain_files
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.batcher import Batcher
@@ -347,7 +347,7 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
 
 def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, tmp_path, monkeypatch):
     """As on a network that went away, where whoever opens the file waits for ever."""
-    bank, free, opened = shutil.copytree(small_bank, tmp_path / "bank"), threading.Event(), domain.open_file
+    bank, free, opened = shutil.copytree(small_bank, tmp_path / "bank"), threading.Event(), domain_files.open_file
     for name in ("hangs", "near"):
         made = make_domain(make_encoder(tiny_folders["bert"], "plain"), name, centres=np.eye(1, 32, dtype=np.float32))
         add_domain(bank, made)
@@ -364,7 +364,7 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
             free.wait(60)
         return opened(path, most)
 
-    monkeypatch.setattr(domain, "open_file", open_file)
+    monkeypatch.setattr(domain_files, "open_file", open_file)
     app = create_app(Options(model=str(bank)))
     hanging = [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("hangs", "hangs:query")]
     others = [("GET", route, None) for route in ("/health", "/ready", "/info", "/v1/models", "/metrics")]

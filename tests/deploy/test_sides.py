@@ -8,7 +8,7 @@ import numpy as np
 import openai
 import pytest
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.deploy.servers import serving

@@ -97,7 +97,7 @@ def test_queries_and_documents_get_the_text_of_their_role():
 def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch):
     whole = score_task(Roles(), BIRDS)
     monkeypatch.setattr("cse.evaluation.score.DOCUMENTS", 10)
-    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 4)
+    monkeypatch.setattr("cse.runtime.kept_vectors.TEXTS", 4)
     encoder = Roles()
     parts = score_task(encoder, BIRDS)
     assert parts.values == pytest.approx(whole.values)

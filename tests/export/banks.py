@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from cse.export.as_domain import make_domain
 from cse.export.bank import BankEncoder
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder

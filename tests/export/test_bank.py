@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cse.errors import CseError
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.model.declared import Declared
 from cse.model.sentence_encoder import SentenceEncoder

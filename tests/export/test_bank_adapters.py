@@ -16,8 +16,8 @@ from safetensors.torch import save_file
 
 from cse.artifact import sealed
 from cse.errors import CseError
-from cse.export.as_domain import make_domain
 from cse.export.bank import BankEncoder, create_bank
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.model.backbone import linear_layers
 from cse.model.declared import Declared
@@ -49,7 +49,7 @@ def make(folder, place, adapters=("all",)):
     }
     assert create_bank(encoders["bare"], place, tolerance=1e-5, adapters=adapters) < 1e-5
     for name, encoder in encoders.items():
-        add_domain(place, make_domain(encoder, name, bank=Bank(place).manifest))
+        add_domain(place, make_domain(encoder, name, shape=Bank(place).manifest.shape))
     return encoders
 
 
@@ -77,7 +77,7 @@ def made(tiny_folders, tmp_path_factory):
     encoders["lora"] = lora_of(tiny_folders["bert"], "query", "value")
     create_bank(encoders["bare"], place, tolerance=1e-5, adapters=["query", "value"])
     for name, encoder in encoders.items():
-        add_domain(place, make_domain(encoder, name, bank=Bank(place).manifest))
+        add_domain(place, make_domain(encoder, name, shape=Bank(place).manifest.shape))
     return place, encoders
 
 
@@ -94,8 +94,8 @@ def lora_of(folder, *names):
 def test_lora_of_some_layers_and_biases_of_all(made):
     place, encoders = made
     check_mixed(place, encoders, SENTENCES)
-    widths = Bank(place).manifest.updates  # two layers of 32 inputs and outputs in each of the blocks
-    assert widths["update_down"] == widths["update_up"] == 2 * 32 * Bank(place).manifest.layers
+    widths = Bank(place).manifest.shape.updates  # two layers of 32 inputs and outputs in each of the blocks
+    assert widths["update_down"] == widths["update_up"] == 2 * 32 * Bank(place).manifest.shape.layers
 
 
 @pytest.mark.parametrize("kind", ["lora", "prompted-lora", "biases"])
@@ -104,7 +104,7 @@ def test_a_bank_of_prompts_alone_never_answers_for_an_adapter(kind, tiny_folders
     bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
     encoder = make_adapted(tiny_folders["bert"], KINDS[kind][0], **KINDS[kind][1])
     with pytest.raises(CseError, match=r"domain it: it has .* the bank takes prompts alone; create .*bank\.adapters"):
-        make_domain(encoder, "it", bank=Bank(bank).manifest)
+        make_domain(encoder, "it", shape=Bank(bank).manifest.shape)
     with pytest.raises(CseError, match="the bank takes prompts alone"):
         make_domain(encoder, "it")
     domain = Bank(made[0]).domain("biases" if kind == "biases" else "lora")
@@ -118,9 +118,10 @@ def test_a_bank_of_prompts_alone_never_answers_for_an_adapter(kind, tiny_folders
 def test_a_bank_refuses_updates_of_layers_that_it_does_not_take(made, tiny_folders, tmp_path):
     place, _ = made
     with pytest.raises(CseError, match=r"domain it: layer attention.self.key has .* takes those of query, value alone"):
-        make_domain(lora_of(tiny_folders["bert"], "query", "key"), "it", bank=Bank(place).manifest)
+        make_domain(lora_of(tiny_folders["bert"], "query", "key"), "it", shape=Bank(place).manifest.shape)
     other = shutil.copytree(place, tmp_path / "other")  # of as many numbers, but of other layers
-    tree = json.loads((other / MANIFEST).read_text()) | {"adapters": ["query", "key"]}
+    tree = json.loads((other / MANIFEST).read_text())
+    tree["shape"]["adapters"] = ["query", "key"]
     (other / MANIFEST).write_text(json.dumps(sealed(tree)))
     with pytest.raises(CseError, match=r"bank with adapters \(query, value\), and this one takes query, key; add"):
         add_domain(other, Bank(place).domain("lora"))
@@ -130,7 +131,7 @@ def test_a_bank_refuses_updates_of_layers_that_it_does_not_take(made, tiny_folde
 def test_weights_that_no_bank_takes_are_refused(trained, made, tiny_folders):
     encoder = make_adapted(tiny_folders["bert"], trained)
     with pytest.raises(CseError, match=f"domain it: .* were trained \\({trained}\\), .*; export it as a bundle"):
-        make_domain(encoder, "it", bank=Bank(made[0]).manifest)
+        make_domain(encoder, "it", shape=Bank(made[0]).manifest.shape)
 
 
 def test_a_layer_that_the_backbone_lacks_is_named(tiny_folders, tmp_path):

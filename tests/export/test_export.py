@@ -123,15 +123,16 @@ def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_
     encoder, manifest = exported.encoder, verify(exported.folder)
     assert sorted(path.name for path in exported.folder.iterdir()) == [MANIFEST, MODEL, TOKENIZER]
     assert manifest.files == {name: sha256(exported.folder / name) for name in (MODEL, TOKENIZER)}
-    assert (manifest.dimension, manifest.pooler, manifest.pad_id) == (32, encoder.pooler, encoder.backbone.pad_id)
-    assert manifest.max_length == encoder.max_length
-    assert manifest.normalize is True
+    domain = manifest.domain
+    assert (domain.width, domain.pooler, manifest.pad_id) == (32, encoder.pooler, encoder.backbone.pad_id)
+    assert domain.max_length == encoder.max_length
+    assert domain.normalize is True
     assert manifest.backbone["sha256"] == encoder.backbone.files.sha256
-    assert manifest.prompt.get("kind") == (encoder.prompt and encoder.prompt.kind)
+    assert domain.prompt.get("kind") == (encoder.prompt and encoder.prompt.kind)
     assert manifest.metrics == {"train": {"dev_spearman": 80.5}}
-    assert {"cse", "torch", "transformers", "onnx", "tokenizers"} <= manifest.versions.keys()
-    assert {"onnxruntime", "onnxruntime-gpu"} & manifest.versions.keys()
-    assert all(manifest.versions.values())
+    assert {"cse", "torch", "transformers", "onnx", "tokenizers"} <= domain.versions.keys()
+    assert {"onnxruntime", "onnxruntime-gpu"} & domain.versions.keys()
+    assert all(domain.versions.values())
     assert manifest.parity["largest_difference"] < 1e-5
     assert manifest.parity["of_training"] == pytest.approx(1, abs=1e-3), "all that training changed is in the bundle"
     assert manifest.parity | {"largest_difference": 0, "of_training": 1} == {
@@ -175,7 +176,7 @@ class Moved:
     def __init__(self, encoder, value) -> None:
         self.encoder, self.value = encoder, value
 
-    def encode(self, sentences, normalize):
+    def encode(self, sentences, normalize, role=None):
         vectors = self.encoder.encode(sentences, normalize=normalize)
         if list(sentences) == ["dog"]:
             vectors[0, 3] += self.value

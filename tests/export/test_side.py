@@ -10,9 +10,8 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.export.as_domain import make_domain
 from cse.export.bank import create_bank
-from cse.export.bundle import write_bundle
+from cse.export.bundle import make_domain, write_bundle
 from cse.export.domains import add_domain
 from cse.export.graph import write_graph
 from cse.export.parity import check_parity
@@ -78,7 +77,7 @@ def test_queries_and_documents_share_a_batch(sides):
 def test_documents_have_one_identity_and_a_map_alone_leaves_the_graph(sides):
     encoder, folder, bare = sides
     manifest, plain = read_manifest(folder), read_manifest(bare)
-    assert (manifest.side, plain.side) == ("query", "both")
+    assert (manifest.only, plain.only) == ("query", "model")
     assert manifest.documents == plain.documents != ""
     assert manifest.files.keys() - plain.files.keys() == {file_of("query")}
     onnx, without = OnnxEncoder(folder, provider="cpu", threads=1), OnnxEncoder(bare, provider="cpu", threads=1)
@@ -100,7 +99,7 @@ def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_f
         "cse.export.bundle.write_bank_graph",
         lambda _, path, **__: write_graph(encoder.documents, path),
     )
-    with pytest.raises(CseError, match="has no input 'cls', so it is not a sentence encoder"):
+    with pytest.raises(CseError, match="nothing was published"):
         export(encoder, tmp_path / "bundle")
 
 

@@ -10,6 +10,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from cse.artifact import Kind, hash_files, sealed
 from cse.runtime.bundle import FORMAT, MANIFEST, MODEL, TOKENIZER, Manifest
+from cse.runtime.domain import DOMAIN_FORMAT, DomainFacts, Shape
 
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "cat", "dog", "sat", "on", "a", "mat", "bad"]
 DIMENSION, MAX_LENGTH, PAD = 8, 6, 0
@@ -67,12 +68,20 @@ def write_model(path, table=None):
     onnx.save(model, str(path))
 
 
-def write_bundle(folder, tokenizer=None, *, table=None, normalize=True, max_length=MAX_LENGTH, **fields):
+def domain_facts(**changes):
+    """The facts of the domain in the graph."""
+    facts = {"name": "model", "backbone": "", "pooler": "mean", "normalize": True, "position_shift": 0}
+    facts |= {"max_length": MAX_LENGTH, "width": DIMENSION, "words": 0, "hashes": {}}
+    return DomainFacts(DOMAIN_FORMAT, **(facts | changes))
+
+
+def write_bundle(folder, tokenizer=None, *, table=None, metrics=None, **changes):
     """A bundle of texts of at most six tokens."""
     folder.mkdir(parents=True)
     write_model(folder / MODEL, table)
     (tokenizer or make_tokenizer()).save(str(folder / TOKENIZER))
-    Manifest(FORMAT, DIMENSION, "mean", normalize, max_length, PAD, **fields).write(folder)
+    domain = domain_facts(**changes)
+    Manifest(FORMAT, PAD, domain, Shape("", 0, 0, 0, DIMENSION, 0, 0), metrics=metrics or {}).write(folder)
     return folder
 
 
@@ -90,10 +99,14 @@ def write_bundle_of_words(folder, sentences, **fields):
 
 
 def edit(folder, **changes):
-    """Change what a manifest says and seal it again: wrong from the start, not changed by hand."""
-    tree = json.loads((folder / MANIFEST).read_text()) | changes
-    kept = {name: value for name, value in tree.items() if value is not None}
-    (folder / MANIFEST).write_text(json.dumps(sealed(kept)))
+    """Change what a manifest says, also of shape and domain, and seal it: wrong from the start, not changed by hand."""
+    tree = json.loads((folder / MANIFEST).read_text())
+    for name, value in changes.items():
+        places = [part for part in (tree, tree["shape"], tree["domain"]) if name in part] or [tree]
+        places[0][name] = value
+        if value is None:
+            del places[0][name]
+    (folder / MANIFEST).write_text(json.dumps(sealed(tree)))
 
 
 def reseal(folder):

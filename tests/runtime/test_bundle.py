@@ -19,7 +19,7 @@ from .conftest import DIMENSION, edit
 
 def test_a_whole_bundle_is_read_back(bundle):
     manifest = verify(bundle)
-    assert (manifest.dimension, manifest.pooler, manifest.normalize) == (DIMENSION, "mean", True)
+    assert (manifest.domain.width, manifest.domain.pooler, manifest.domain.normalize) == (DIMENSION, "mean", True)
     assert manifest.metrics == {"STS-B": 80.0}
     assert set(manifest.files) == {MODEL, TOKENIZER}
     edit(bundle, later_addition=1)
@@ -52,13 +52,13 @@ def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
 
 HASH = "0" * 64
 LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
-SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
+SIZES = {"name": "", "words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version reads 4; export the bundle, or create"),
+        ({"format": "x" * 10**6}, r"format 'x{39}\.\.\., this version reads 5; export the bundle, or create"),
         ({"pooler": None}, "key 'pooler' is missing"),
         ({"dimension": "8"}, "'dimension' should be int, found str"),
         ({"dimension": 10**4000}, r"dimension is 10+\.\.\., not between"),
@@ -69,9 +69,9 @@ SIZES = {"words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}
         ({"files": []}, "files is not a table of names"),
         ({"files": {MODEL: LISTED[MODEL]}}, "files does not list tokenizer.json"),
         ({"kind": "record"}, "kind is 'record', not bundle or bank"),
-        ({"side": "passage"}, "side is 'passage', not one of both, query"),
-        ({"side": "query"}, "words is 0, not between 1 and 1000000"),
-        ({"side": "query", **SIZES}, "files does not list domains/model.safetensors"),
+        ({"domain": []}, "'domain' should be DomainFacts, found list"),
+        ({"name": ""}, "layers is 0, not between 1 and 1000000"),
+        (SIZES, "files does not list domains/model.safetensors"),
         ({"files": LISTED | {MODEL: ""}}, "files does not list model.onnx"),
         *[({"files": LISTED | {MODEL: hash}}, "entry 'model.onnx' is not valid") for hash in ("0", [HASH])],
         *[

@@ -10,8 +10,7 @@ import pytest
 
 from cse.export.parity import check_parity
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.kept_vectors import KeptVectors
-from cse.runtime.mapped import mapped_unit_vectors
+from cse.runtime.kept_vectors import KeptVectors, mapped_unit_vectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.exports import bundle_of
 from tests.parts import backbone_of
@@ -120,7 +119,7 @@ def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path
 
 
 def test_texts_are_encoded_a_part_at_a_time_and_lie_in_a_file(monkeypatch):
-    monkeypatch.setattr("cse.runtime.mapped.TEXTS", 100)
+    monkeypatch.setattr("cse.runtime.kept_vectors.TEXTS", 100)
     asked = []
 
     def encode(texts):

@@ -12,10 +12,10 @@ import pytest
 from cse.errors import CseError
 from cse.export.domains import add_domain, remove_domain
 from cse.runtime import bank as banks
-from cse.runtime import file_cache
+from cse.runtime import domain_files
 from cse.runtime.bank import DOMAINS, BadDomainError, Bank, NoDomainError
-from cse.runtime.domain import read_centres as centres_of
-from cse.runtime.domain import read_domain
+from cse.runtime.domain_files import read_centres as centres_of
+from cse.runtime.domain_files import read_domain
 from tests.runtime import test_bank
 from tests.runtime.test_bank import WIDTH, file_of, make_domain, value_of
 
@@ -25,9 +25,8 @@ bank = test_bank.bank  # a fixture
 @pytest.fixture
 def settled(monkeypatch):
     """A file system whose time stamps are fine, so that nothing is looked at again for having changed just now."""
-    monkeypatch.setattr(file_cache, "COARSE_NS", -1)
-    monkeypatch.setattr(banks, "COARSE_NS", -1)
-    monkeypatch.setattr("cse.runtime.centres.COARSE_NS", -1)
+    for module in (banks, domain_files):
+        monkeypatch.setattr(module, "COARSE_NS", -1)
 
 
 @pytest.fixture

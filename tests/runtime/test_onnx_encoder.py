@@ -1,7 +1,5 @@
 import numpy as np
-import onnx
 import pytest
-from onnx import TensorProto, helper
 from tokenizers import Tokenizer, models, processors
 
 from cse.errors import CseError
@@ -9,7 +7,7 @@ from cse.runtime.bundle import MODEL, TOKENIZER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokenizers
 
-from .conftest import DIMENSION, MAX_LENGTH, WORDS, edit, make_table, make_tokenizer, masked_mean, reseal, write_model
+from .conftest import DIMENSION, MAX_LENGTH, WORDS, make_table, make_tokenizer, masked_mean, reseal, write_model
 
 SENTENCES = ["the cat sat", "a dog", "", "mat", "a dog sat on the mat", "zebra", "the cat sat"] * 3
 
@@ -71,49 +69,6 @@ def test_the_special_tokens_are_found_without_the_letter_a():
     )
     assert not tokenizer.encode("a", add_special_tokens=False).ids
     assert Tokenizers(tokenizer).around == ([0], [1])
-
-
-def test_only_declared_inputs_are_fed(bundle):
-    model = onnx.load(bundle / MODEL)
-    model.graph.input.append(helper.make_tensor_value_info("token_type_ids", TensorProto.INT64, ["b", "l"]))
-    onnx.save(model, bundle / MODEL)
-    reseal(bundle)
-    np.testing.assert_allclose(OnnxEncoder(bundle, provider="cpu").encode(SENTENCES), reference(SENTENCES), atol=1e-6)
-    model.graph.input.append(helper.make_tensor_value_info("pixels", TensorProto.INT64, ["b", "l"]))
-    onnx.save(model, bundle / MODEL)
-    reseal(bundle)
-    with pytest.raises(CseError, match="needs input 'pixels'"):
-        OnnxEncoder(bundle, provider="cpu")
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"dimension": DIMENSION + 1},
-            rf"returns b x {DIMENSION}, but bundle\.json says one vector of {DIMENSION + 1} numbers",
-        ),
-        ({"pad_id": len(WORDS)}, rf"tokenizer\.json has no token {len(WORDS)} \(pad_id\)"),
-    ],
-)
-def test_a_manifest_that_does_not_fit_graph_or_tokenizer(bundle, changes, message):
-    edit(bundle, **changes)
-    with pytest.raises(CseError, match=message):
-        OnnxEncoder(bundle, provider="cpu")
-
-
-def test_a_longest_sentence_shorter_than_its_template(bundle):
-    tokenizer = make_tokenizer()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS]:0 the:0 cat:0 $A [SEP]:0",
-        special_tokens=[(word, WORDS.index(word)) for word in ("[CLS]", "the", "cat", "[SEP]")],
-    )
-    tokenizer.save(str(bundle / TOKENIZER))
-    reseal(bundle)
-    assert OnnxEncoder(bundle, provider="cpu").encode("a dog").shape == (DIMENSION,)
-    edit(bundle, max_length=4)
-    with pytest.raises(CseError, match=r"max_length 4 leaves no room besides the 4 tokens that tokenizer\.json adds"):
-        OnnxEncoder(bundle, provider="cpu")
 
 
 def test_rows_that_the_graph_cannot_take_are_one_line(bundle):

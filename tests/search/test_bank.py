@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from cse.errors import CseError, Interrupted
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain, remove_domain
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bank import Bank

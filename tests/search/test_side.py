@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from cse.adapt.documents import index_documents
-from cse.export.as_domain import make_domain
-from cse.export.bundle import write_bundle
+from cse.export.bundle import make_domain, write_bundle
 from cse.export.domains import add_domain
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone

@@ -130,8 +130,8 @@ MINE = {"data.view": "pairs", "mine.negatives": 1}
 
 def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, capsys):
     mine_stage(settings(), prepared=data["sentences"], mined=tmp_path / "out")
-    assert sorted(contents(tmp_path / "out")) == ["manifest.json", "mining.json"]
-    assert json.loads((tmp_path / "out/mining.json").read_text()) == {"negatives": 0}
+    assert sorted(contents(tmp_path / "out")) == ["manifest.json"]
+    assert json.loads((tmp_path / "out/manifest.json").read_text())["negatives"] == 0
     assert capsys.readouterr().out == "nothing to mine (group mine)\n"
 
 

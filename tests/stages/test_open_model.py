@@ -17,10 +17,12 @@ from cse.model.checkpoint import identity_of, save_checkpoint
 from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
+from cse.runtime.domain import Shape
 from cse.settings.model import BackboneSettings
 from cse.stages.evaluate import describe_model, evaluate_models, stale_bundles
 from cse.stages.open_model import BackboneOf, open_model
 from tests.parts import new_prompt, sentence_encoder
+from tests.runtime.conftest import DIMENSION, domain_facts
 from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
 
@@ -87,7 +89,8 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
 def write_bundle(folder, made_from):
     folder.mkdir(parents=True)
     files = dict.fromkeys((MODEL, TOKENIZER), "0" * 64)
-    Manifest(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
+    shape = Shape("", 0, 0, 0, DIMENSION, 0, 0)
+    Manifest(FORMAT, 0, domain_facts(checkpoint=made_from), shape, files=files).write(folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from cse.settings.document import params_text, write_values
 from cse.settings.load import load_settings
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
-from cse.training import MINING_FILE, Folders
+from cse.training import Folders
 from cse.training.ready import open_training
 from tests.stages.training import train_in
 from tests.tiny import WORDS
@@ -118,7 +118,7 @@ def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
     settings = several(source(files, "triplets"), **changes)
     prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
     mine_stage(settings, prepared=tmp_path / "prepared", mined=tmp_path / "mined")
-    mined = json.loads((tmp_path / "mined" / MINING_FILE).read_text())["rows"]
+    mined = json.loads((tmp_path / "mined/manifest.json").read_text())["rows"]
     results = run(settings, prepare=False)
     assert results["steps"] == 2 * 2 * math.ceil(mined / 8)
     assert results["trained_on"] == f"pairs.csv, {mined} triplets + triplets.csv, 19 triplets"

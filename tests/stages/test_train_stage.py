@@ -278,8 +278,8 @@ def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
 def test_nothing_to_corrupt_is_a_folder_that_says_so(settings, data, tmp_path, capsys):
     for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
         corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
-        assert sorted(contents(tmp_path / "out")) == ["corruption.json", "manifest.json"]
-        assert json.loads((tmp_path / "out/corruption.json").read_text()) == {"corruption": "none"}
+        assert sorted(contents(tmp_path / "out")) == ["manifest.json"]
+        assert json.loads((tmp_path / "out/manifest.json").read_text())["corruption"] == "none"
         assert "nothing to corrupt (" in capsys.readouterr().out
 
 
@@ -289,10 +289,10 @@ def test_the_same_seed_corrupts_to_the_same_bytes(settings, data, prepared_corru
         corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
     one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
     arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
-    assert set(one) == arrays | {"corruption.json", "rows.json", "manifest.json"}
+    assert set(one) == arrays | {"manifest.json"}
     assert one == two
     assert all(one[name] != other[name] for name in arrays)
-    facts = json.loads(one["corruption.json"])
+    facts = json.loads(one["manifest.json"])
     assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
     assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
     assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
@@ -343,7 +343,7 @@ def test_rows_that_were_corrupted_for_other_settings_are_refused(
 
 
 def test_a_corruption_that_was_never_made_is_one_line(run, settings, data, prepared_corruption, tmp_path):
-    refused(run, settings(prepared_corruption), "corruption.json: missing or cut off; run `cse corrupt`")
+    refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse corrupt`")
     corrupt_stage(settings(), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
     refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse corrupt`")
 

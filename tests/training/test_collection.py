@@ -11,7 +11,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT
-from cse.runtime.mapped import empty
+from cse.runtime.kept_vectors import empty
 from cse.search.words import Words
 from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
 

@@ -11,6 +11,7 @@ import torch
 from scipy.stats import binomtest, chisquare, kstest
 from transformers import AutoModelForMaskedLM
 
+from cse.artifact import Kind, write_manifest
 from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import PaddedRows
@@ -186,7 +187,8 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
 def made(bert, tmp_path):
     table = make_table(bert)
     generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
-    corrupt_all(table, tmp_path, Corrupter(HOW, SEED, VOCABULARY, generator), epochs=1)
+    tokens = corrupt_all(table, tmp_path, Corrupter(HOW, SEED, VOCABULARY, generator), epochs=1)
+    write_manifest(tmp_path, Kind.CORRUPTED_ROWS, {"tokens": tokens})
     return table, tmp_path
 
 

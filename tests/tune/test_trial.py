@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from cse.artifact import Kind
 from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
@@ -15,7 +16,6 @@ from cse.errors import CseError
 from cse.settings.load import settings_with
 from cse.stages import place as place_module
 from cse.stages.place import steps_of
-from cse.training import MINING_FILE
 from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_objective, _name, _recorded, trials_of
 from cse.tune.spaces import Setting, Space, build_space
@@ -62,10 +62,10 @@ def test_trials_count_the_steps_of_batches_without_false_negatives(make_job):
 def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
     rows.mined.mkdir()
     write_rows(rows.mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
-    (rows.mined / MINING_FILE).write_text("{}", encoding="utf-8")
+    (rows.mined / Kind.MINED_ROWS.manifest).write_text("{}", encoding="utf-8")
     job = make_job()
     share_data(rows, job.data, mined=True)
-    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1 and (job.data.mined / MINING_FILE).is_file()
+    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1 and (job.data.mined / Kind.MINED_ROWS.manifest).is_file()
     prepared, data = PreparedData(rows.prepared), PreparedData(job.data.prepared)
     dev, tested = open_dev(prepared), open_tasks(prepared, TEST)
     assert open_dev(data).sentence1 == dev.sentence1 and len(data.train) == 64
