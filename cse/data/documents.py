@@ -121,7 +121,7 @@ def _table(path: Path, columns: Sequence[str] | None, questions: bool, encoding:
 
     def documents() -> Iterator[Document]:
         number = None
-        for number, values in table.pick(there, len(there)):
+        for number, values in table.pick(there):
             texts = iter(values or [None] * len(there))
             title, body, question, answer = (
                 "" if name is None else check_text(next(texts), f"{path}:{number}") or "" for name in names

@@ -16,18 +16,18 @@ from tqdm import tqdm
 from cse.data.clean import NEAR_DUPLICATE, NEAR_EVALUATION, CleaningReport, Drop, clean_rows
 from cse.data.documents import document_rows, read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
-from cse.data.hub import hub_rows
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
 from cse.data.store import source_file, write_rows
-from cse.errors import CseError
+from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
 
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 DOCUMENTS, CATEGORIES = "documents", "categories"
 ALONE = "alone_in_label"
 _REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
+_SECONDS = 5.0  # for the hub to answer
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
 
@@ -136,10 +136,56 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
             return SAMPLE, (Row(number, texts[:-1], texts[-1]) for number, texts in found)
         return SAMPLE, (Row(number, texts) for number, texts in found)
     if settings.source == "hub":
-        return f"{settings.hub_id}/{settings.hub_file}", hub_rows(settings, tell)
-    path = find_data_file(path, "data.train_path")
+        path = find_data_file(_download(settings), "data.hub_file")
+        name = f"{settings.hub_id}/{settings.hub_file}"
+    else:
+        path = find_data_file(path, "data.train_path")
+        name = path.name
     lowest, highest = settings.score_range
-    return path.name, read_rows(path, view, settings.columns, settings.encoding, (lowest, highest), tell)
+    return name, read_rows(path, view, settings.columns, settings.encoding, (lowest, highest), tell)
+
+
+def _download(settings: DataSettings) -> Path:
+    """Return a file of a data set on the hub, from the cache alone if the hub does not answer a ping.
+
+    The hub's own library would try again for half a minute.
+
+    Raises:
+        OfflineError: the hub cannot be reached, and the cache does not have the file.
+    """
+    import httpx
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import errors as hub
+
+    hub_id, file, revision = settings.hub_id, settings.hub_file, settings.hub_revision
+    what = f"{hub_id}/{file}"
+    unreachable = OfflineError(
+        f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
+        "data.source: files, or set HF_HOME to a cache that has it"
+    )
+    alone = constants.HF_HUB_OFFLINE
+    if not alone:
+        try:
+            httpx.head(constants.ENDPOINT, timeout=_SECONDS)
+        except httpx.TransportError:
+            alone = True
+    try:
+        return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision, local_files_only=alone))
+    except hub.GatedRepoError:
+        advice = "request access on the hub and log in with `hf auth login`"
+        raise CseError(f"{what}: this data set is gated; {advice}") from None
+    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError):
+        keys = "data.hub_id, data.hub_file and data.hub_revision"
+        raise CseError(f"{what}: not on the hub at revision {revision!r}; check {keys}") from None
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError, ConnectionError, TimeoutError):
+        raise unreachable from None
+    except Exception as error:
+        if isinstance(error, hub.HfHubHTTPError) and error.response is not None and error.response.status_code >= 500:
+            raise unreachable from None
+        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+            raise
+        told = (str(error) or "no message").splitlines()[0]
+        raise CseError(f"{what}: {type(error).__name__}: {told}") from None
 
 
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:

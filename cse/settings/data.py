@@ -86,7 +86,7 @@ class DataSettings(SettingsGroup):
     hub_id: str = "princeton-nlp/datasets-for-simcse"
     """`hub`: data set id."""
     hub_file: str = "nli_for_simcse.csv"
-    """`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one."""
+    """`hub`: file in the data set repository."""
     hub_revision: str = "main"
     """`hub`: branch, tag or commit."""
     hold_out: float = Field(0.0, ge=0.0, le=0.5)

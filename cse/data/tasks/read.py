@@ -291,7 +291,7 @@ def _labelled(table: TableFile, names: Sequence[str] | None) -> Texts:
 def _rows(table: TableFile, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
     """Yield the line and the values of each row that is not blank; the texts are checked and trimmed."""
     line, texts = 0, len(columns.texts)
-    for line, values in table.pick(columns.names, texts):
+    for line, values in table.pick(columns.names):
         if values:
             pairs = zip(values, columns.texts, strict=False)
             yield line, [*(read_text(value, name, f"{table.shown}:{line}") for value, name in pairs), *values[texts:]]
