@@ -13,7 +13,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import NEAR_DUPLICATE, NEAR_EVALUATION, CleaningReport, Drop, clean_rows
+from cse.data.clean import CleaningReport, Drop, clean_rows
 from cse.data.documents import document_rows, read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.read import find_data_file
@@ -73,8 +73,7 @@ def open_source(settings: DataSettings) -> Source:
     notes: list[str] = []
     name, rows = _open(settings, notes.append)
     report = CleaningReport(name)
-    near = () if settings.near_duplicates is None else (NEAR_EVALUATION, NEAR_DUPLICATE)
-    for reason in (*_REASONS.get(settings.view, ()), *near, *((OVERLAP,) if settings.hold_out else ())):
+    for reason in (*_REASONS.get(settings.view, ()), *((OVERLAP,) if settings.hold_out else ())):
         report.dropped[reason] = Drop()
     return Source(settings, report, rows, [f"{name}: {note}" for note in notes if note])
 
