@@ -113,15 +113,11 @@ def clean_rows(
     held_out: Sequence[str] = (),
     arrange: Callable[[Iterator[Row]], Iterator[Row]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the usable rows in source order, trimmed, with the label or group (if any) last.
+    """Yield the usable rows in source order, trimmed, with the label or group (if any) last; count into ``report``.
 
     With ``max_rows`` it yields nothing until it has read the last row: every row has the same chance wherever it is,
-    and memory holds only as many rows as are kept. A larger draw contains the smaller one.
-
-    Args:
-        report: updated in place; complete once the iterator is exhausted.
-        held_out: evaluation sentences; rows with one are dropped, or kept and counted.
-        arrange: makes other rows out of the clean ones, before the draw.
+    and memory holds only as many rows as are kept. A larger draw contains the smaller one. ``arrange`` makes other rows
+    out of the clean ones, before the draw; rows with a text of ``held_out`` are dropped, or kept and counted.
     """
     keys = {key for key in map(overlap_key, held_out) if key}
     drops = "evaluation_overlap" in settings.drop

@@ -21,6 +21,7 @@ from cse.data.read import (
     check_exists,
     data_files,
     ending,
+    find_data_file,
     is_data_name,
     open_table,
     text_lines,
@@ -90,12 +91,7 @@ def _files(folder: Path) -> list[Path]:
     tables = [each for each in data_files(folder) if ending(each) in TABLES]
     if texts and tables:
         raise CseError(f"{folder}: both files of text and tables ({listed(f.name for f in tables)}); name one file")
-    if len(tables) > 1:
-        raise CseError(f"{folder}: several tables ({listed(f.name for f in tables)}); name one in data.train_path")
-    if not texts and not tables:
-        kinds = ", ".join(sorted({*FORMATS, *FILES}))
-        raise CseError(f"{folder}: no document in this folder; put {kinds} files there or set data.train_path")
-    return texts or tables
+    return texts or [find_data_file(folder)]
 
 
 def _file(path: Path, place: int | str, encoding: str) -> Document:
@@ -156,10 +152,7 @@ def document_rows(
 ) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 
-    Args:
-        documents: the documents in order.
-        kinds: values of ``data.pairs``.
-        stand_ins: most rows of a document where these are wanted.
+    ``kinds`` are values of ``data.pairs``; ``stand_ins`` are most rows of a document where these are wanted.
     """
     for document in documents:
         paragraphs = [text for part in document.sections for text in part.paragraphs]

@@ -43,18 +43,7 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     """Write training rows, tasks and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
-    give the same bytes.
-
-    Args:
-        settings: the group ``data``.
-        out: output folder; replaced if it exists.
-        progress: whether to show a progress bar on stderr, if it is a terminal.
-
-    Returns:
-        The contents of ``report.json``.
-
-    Raises:
-        OSError: ``out`` is not writable.
+    give the same bytes. Returns the contents of ``report.json``.
     """
     check_folder(out, Kind.PREPARED_DATA)
     suite, origin = _evaluation(settings)

@@ -339,10 +339,8 @@ def read_rows(
 ) -> Iterator[Row]:
     """Stream the rows of a txt, csv, tsv, jsonl or parquet file.
 
-    Args:
-        path: a file, see ``find_data_file``.
-        columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
-        tell: is told, before the first row, how scores are read, and which columns beside pairs are not.
+    Columns are in the order of the view, pairs with or without a label; None: the usual names. ``tell`` is told, before
+    the first row, how scores are read, and which columns beside pairs are not.
     """
     if ending(path) == ".txt":
         if columns is not None or view != "sentences":

@@ -33,13 +33,7 @@ _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
 @dataclass(frozen=True)
 class Source:
-    """An open source.
-
-    Attributes:
-        settings: the group ``data`` as if this were the only source.
-        report: of its cleaning.
-        notes: how its rows are read, if that is not obvious.
-    """
+    """An open source: the group ``data`` as if it were the only one; notes say how its rows are read."""
 
     settings: DataSettings
     report: CleaningReport
@@ -47,12 +41,9 @@ class Source:
     notes: list[str]
 
     def write(self, path: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> None:
-        """Write the clean rows.
+        """Write the clean rows, none with a text of ``evaluation``.
 
-        Args:
-            evaluation: texts that no training row may hold.
-            hold: holds rows out of the main source; of a further one it drops those with a text it held out.
-            progress: whether to show a progress bar on stderr, if it is a terminal.
+        ``hold`` holds rows out of the main source; of a further one it drops those with a text it held out.
         """
         settings, report = self.settings, self.report
 
@@ -190,11 +181,8 @@ def _download(settings: DataSettings) -> Path:
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:
     """Yield pairs of texts with the same label, in the order of their first texts.
 
-    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it.
-
-    Args:
-        rows: cleaned rows of one text and its label, without duplicates.
-        report: counts the texts that are alone in their label.
+    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it; those alone
+    in their label are dropped.
     """
     order = list(rows)
     members: dict[str, list[Row]] = {}

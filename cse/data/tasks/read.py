@@ -113,14 +113,9 @@ def check_names(tasks: Sequence[Task]) -> None:
 
 
 def read_task(path: Path, how: Reading = Reading(), *, scores: bool = False) -> Task:  # noqa: B008 - a constant
-    """Read one task; its layout and its columns tell the kind.
+    """Read one task, called as its file or folder; its layout and its columns tell the kind.
 
-    Args:
-        path: a csv, tsv, jsonl or parquet file, a folder with one such file, or the folder of a task.
-        scores: whether a file of pairs with scores counts as such, whatever else it has.
-
-    Returns:
-        The task; its name is that of the file without its suffix, or of the folder.
+    With ``scores``, a file of pairs with scores counts as such, whatever else it has.
     """
     check_exists(path, how.setting)
     name = path.resolve().name if path.is_dir() else plain(path).stem
