@@ -212,9 +212,9 @@ class TableFile:
 
 
 def open_table(path: Path, encoding: str | None = None) -> TableFile:
-    """Open a table; its suffix determines the format."""
-    kind = FORMATS.get(ending(path), "txt")
-    if kind == "txt":
+    """Open a table; its suffix determines the format. A txt file is one as Excel saves it, a tsv."""
+    kind = FORMATS.get(ending(path))
+    if kind is None:
         known = ", ".join(TABLES)
         raise CseError(f"{path}: cannot read columns from a {ending(path) or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
@@ -289,7 +289,7 @@ def delimited_records(
     A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a file whose texts
     have no other line breaks.
     """
-    if kind == "tsv":
+    if kind != "csv":
         for number, line in enumerate(lines, start=first):
             yield number, line.split("\t") if line.strip() else BLANK
         return

@@ -13,7 +13,8 @@ labelled        two texts and an NLI label
 
 A label of a pair says that its texts belong together (1, true, yes, duplicate, entailment, ...), that they do not (0,
 false, no, not_duplicate, contradiction, ...), or neither (neutral); numbers beyond 0 and 1 are scores. All values of
-the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each line.
+the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each
+line; for other shapes it is a tsv.
 """
 
 from __future__ import annotations
@@ -342,13 +343,7 @@ def read_rows(
     Columns are in the order of the view, pairs with or without a label; None: the usual names. ``tell`` is told, before
     the first row, how scores are read, and which columns beside pairs are not.
     """
-    if ending(path) == ".txt":
-        if columns is not None or view != "sentences":
-            wants = "data.columns" if columns is not None else f"data.view: {view}"
-            raise CseError(
-                f"{path}: a line of a txt file is one sentence, but {wants} needs named columns; use a csv or tsv "
-                "file, or set data.view: sentences and data.columns: null"
-            )
+    if ending(path) == ".txt" and view == "sentences" and columns is None:
         lines = enumerate(text_lines(path, encoding), start=1)
         return _refuse_none(path, (Row(number, (line,)) for number, line in lines))
     table = open_table(path, encoding)
