@@ -80,7 +80,7 @@ def _bound(rows: Sequence[Sequence[bytes]]) -> list[bytes]:
 
 
 def _halved_by_label(task: LabelledTexts) -> list[bool]:
-    """Return whether each test text is in the half that chooses; a label is in both if each can have two of its texts."""
+    """Return whether each test text is in the half that chooses; a label with four texts or more is in both."""
     keys = [text_key(text) for text in task.test]
     by_label: dict[str, Counter[bytes]] = {}
     for key, label in zip(keys, task.test_label, strict=True):
