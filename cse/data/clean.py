@@ -5,11 +5,10 @@ from __future__ import annotations
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappush, heapreplace
 from random import Random
-from typing import Any
 
 import numpy as np
 
@@ -75,10 +74,6 @@ class CleaningReport:
         if entry.count == 0:
             entry.first = f"{self.source}:{line}"
         entry.count += 1
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return asdict(self)
 
 
 class _Ignored(dict[int, int | None]):

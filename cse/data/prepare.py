@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,14 +17,12 @@ from cse.data.documents import read_documents, whole_document
 from cse.data.hold_out import HoldOut
 from cse.data.read import check_exists, contents, data_files, find_data_file
 from cse.data.sample import SAMPLE, sample_pairs
-from cse.data.sources import DOCUMENTS, open_more, open_source, unwatched, write_more
+from cse.data.sources import WATCHED, Source, open_sources
 from cse.data.store import (
     DOCUMENTS_FILE,
     REPORT_FILE,
     STAND_INS,
-    TRAIN_FILE,
     open_rows,
-    source_file,
     texts_in,
     view_of,
     write_table,
@@ -47,8 +45,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     """
     check_folder(out, Kind.PREPARED_DATA)
     suite, origin = _evaluation(settings)
-    source, more = open_source(settings), open_more(settings)
-    cleaning = source.report
+    sources = open_sources(settings)
+    cleaning = sources[0].report
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     trained = int(no_dev and settings.dev == "none")
@@ -58,9 +56,8 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     watched = [*suite.sts, *([] if suite.dev is None else [suite.dev]), *suite.own]
     apart = [text for task in watched for text in held_out_texts(task)]  # no training row may hold one
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        source.write(folder / TRAIN_FILE, apart, hold, progress=progress)
-        reports = write_more(more, folder, apart, hold, progress=progress)
-        _write_documents(settings, folder)
+        reports = {source.name: source.write(folder, apart, hold, progress=progress) for source in sources}
+        _write_documents(sources, folder)
         if hold is not None:
             measured = hold.tasks()
             if no_dev and not trained:
@@ -68,22 +65,21 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
             suite = suite.with_tasks(measured)
         write_tasks(folder, dev=suite.dev, test=suite.test, own=suite.own)
         report = _report(settings, cleaning, suite, origin)
-        report["notes"] += [note for one in (source, *more.values()) for note in one.notes]
+        report["notes"] += [note for source in sources for note in source.notes]
         if settings.hold_out and not held_out_tasks:
             report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
-        report |= {"more": reports} if reports else {}
+        report |= {"more": {name: found for name, found in reports.items() if name}} if settings.more else {}
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
 
 
-def _write_documents(settings: DataSettings, folder: Path) -> None:
+def _write_documents(sources: Sequence[Source], folder: Path) -> None:
     """Write all documents, each text once, if rows of some were drawn: queries are trained against all of them."""
-    sources = [settings, *map(settings.of, settings.more)]
-    searched = [one for one in sources if one.view == DOCUMENTS and one.made_from == STAND_INS]
+    searched = [source.settings for source in sources if source.settings.made_from == STAND_INS]
     if all(one.max_rows is None for one in searched):
         return
-    rows = [open_rows(folder / name) for name in (TRAIN_FILE, *(source_file(source.name) for source in settings.more))]
+    rows = [open_rows(folder / source.file) for source in sources]
 
     def texts() -> Iterator[str]:
         for one in searched:
@@ -147,9 +143,8 @@ def given_path(settings: DataSettings, key: str) -> Path | None:
 
 def _how(settings: DataSettings, setting: str = "") -> Reading:
     """Return how to read tasks: labelled ones have the columns of the labelled rows to train on."""
-    lowest, highest = settings.score_range
     labelled = settings.columns if settings.view == "categories" else None
-    return Reading(settings.encoding, (lowest, highest), labelled, setting)
+    return Reading(settings.encoding, settings.score_range, labelled, setting)
 
 
 def _report(
@@ -164,7 +159,11 @@ def _report(
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
-    notes += unwatched(settings)
+    notes += [
+        f"data.more.{source.name}: `dvc repro` does not notice changes of {source.path}; it watches {WATCHED}"
+        for source in settings.more
+        if not Path(source.path).resolve().is_relative_to(WATCHED.resolve())
+    ]
     if missing:
         notes.append(f"SentEval folder without {', '.join(missing)}")
     selects: dict[str, Any] = {"from": origin["dev"], "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0}
@@ -174,7 +173,7 @@ def _report(
         "source": settings.source,
         "view": settings.rows,
         **({"made_from": made} if made else {}),
-        "train": cleaning.as_dict(),
+        "train": asdict(cleaning),
         "dev": selects,
         "evaluation": {
             "from": origin["evaluation"],

@@ -190,7 +190,7 @@ def number_of(text: str) -> float:
     return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
 
 
-def read_score(value: Any, where: str, score_range: tuple[float, float], advice: str) -> float:
+def read_score(value: Any, where: str, score_range: Sequence[float], advice: str) -> float:
     """Return a gold score as a number; raise ``CseError`` if it is not a number in range; ``where``: file and line."""
     lowest, highest = score_range
     score = math.nan if isinstance(value, bool) else number_of(str(value).strip())
@@ -248,7 +248,7 @@ class Judge(NamedTuple):
         return "" if found else LOW_SCORE if self.graded else NEGATIVE_PAIR
 
 
-def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float] = _RANGE) -> Judge:
+def judge_of(table: TableFile, columns: Columns, score_range: Sequence[float] = _RANGE) -> Judge:
     """Return how the labels of pairs are to be read, by all of them."""
     shown, lines = table.shown, _words_of(table, str(columns.label))
     if UNLABELLED in lines and score_range[0] >= 0:
@@ -288,8 +288,8 @@ def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> dict[str,
     return {str(number): _VERDICTS[label] for number, label in enumerate(LABELS)}
 
 
-def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: tuple[float, float]) -> Judge:
-    if score_range == _RANGE and all(0 <= number <= 1 for number in numbers.values()):
+def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: Sequence[float]) -> Judge:
+    if tuple(score_range) == _RANGE and all(0 <= number <= 1 for number in numbers.values()):
         score_range = (0.0, 1.0)
     lowest, highest = score_range
     for word in numbers:
@@ -335,7 +335,7 @@ def read_rows(
     view: str,
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
-    score_range: tuple[float, float] = _RANGE,
+    score_range: Sequence[float] = _RANGE,
     tell: Callable[[str], object] = lambda note: None,
 ) -> Iterator[Row]:
     """Stream the rows of a txt, csv, tsv, jsonl or parquet file.

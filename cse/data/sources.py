@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -19,7 +19,7 @@ from cse.data.hold_out import OVERLAP, HoldOut
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
-from cse.data.store import source_file, write_rows
+from cse.data.store import TRAIN_FILE, source_file, write_rows
 from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
 
@@ -35,13 +35,19 @@ _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 class Source:
     """An open source: the group ``data`` as if it were the only one; notes say how its rows are read."""
 
+    name: str  # empty for the main one
     settings: DataSettings
     report: CleaningReport
     rows: Iterator[Row]
     notes: list[str]
 
-    def write(self, path: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> None:
-        """Write the clean rows, none with a text of ``evaluation``.
+    @property
+    def file(self) -> str:
+        """Name of the file of its rows."""
+        return source_file(self.name) if self.name else TRAIN_FILE
+
+    def write(self, folder: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> dict[str, Any]:
+        """Write the clean rows, none with a text of ``evaluation``, and return the report as JSON values.
 
         ``hold`` holds rows out of the main source; of a further one it drops those with a text it held out.
         """
@@ -50,54 +56,30 @@ class Source:
         def arranged(rows: Iterator[Row]) -> Iterator[Row]:
             if hold is not None:
                 report.dropped.setdefault(OVERLAP, Drop())
-                rows = hold(rows) if hold.report is report else hold.apart(rows, report)
+                rows = hold.apart(rows, report) if self.name else hold(rows)
             return pairs_within_labels(rows, report, seed=settings.seed) if settings.view == CATEGORIES else rows
 
         hidden = not (progress and sys.stderr.isatty())
         rows = tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
-        kept = clean_rows(rows, report, settings, evaluation, arranged)
-        write_rows(path, settings.rows, kept, grouped=settings.grouped)
+        with _named(self.name):
+            kept = clean_rows(rows, report, settings, evaluation, arranged)
+            write_rows(folder / self.file, settings.rows, kept, grouped=settings.grouped)
+        made = {"made_from": settings.made_from} if settings.made_from else {}
+        return {"view": settings.rows, **made, **asdict(report)}
 
 
-def open_source(settings: DataSettings) -> Source:
-    """Open the main source."""
-    notes: list[str] = []
-    name, rows = _open(settings, notes.append)
-    report = CleaningReport(name)
-    for reason in (*_REASONS.get(settings.view, ()), *((OVERLAP,) if settings.hold_out else ())):
-        report.dropped[reason] = Drop()
-    return Source(settings, report, rows, [f"{name}: {note}" for note in notes if note])
-
-
-def open_more(settings: DataSettings) -> dict[str, Source]:
-    """Open the further sources, by name."""
-    found = {}
-    for source in settings.more:
-        with _named(source.name):
-            found[source.name] = open_source(settings.of(source))
-    return found
-
-
-def write_more(
-    sources: dict[str, Source], folder: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool
-) -> dict[str, Any]:
-    """Write the clean rows of the further sources, after the main one; return their reports by name, as JSON values."""
-    reports = {}
-    for name, source in sources.items():
+def open_sources(settings: DataSettings) -> list[Source]:
+    """Open the main source and the further ones."""
+    found = []
+    for name, group in [("", settings), *((source.name, settings.of(source)) for source in settings.more)]:
+        notes: list[str] = []
         with _named(name):
-            source.write(folder / source_file(name), evaluation, hold, progress=progress)
-        made = {"made_from": source.settings.made_from} if source.settings.made_from else {}
-        reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
-    return reports
-
-
-def unwatched(settings: DataSettings) -> list[str]:
-    """Return a note for each further source whose changes DVC cannot see."""
-    return [
-        f"data.more.{source.name}: `dvc repro` does not notice changes of {source.path}; it watches {WATCHED}"
-        for source in settings.more
-        if not Path(source.path).resolve().is_relative_to(WATCHED.resolve())
-    ]
+            shown, rows = _open(group, notes.append)
+        report = CleaningReport(shown)
+        for reason in (*_REASONS.get(group.view, ()), *((OVERLAP,) if group.hold_out else ())):
+            report.dropped[reason] = Drop()
+        found.append(Source(name, group, report, rows, [f"{shown}: {note}" for note in notes if note]))
+    return found
 
 
 @contextmanager
@@ -106,6 +88,8 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except CseError as error:
+        if not name:
+            raise
         told = _OWN.sub(lambda key: f"data.more.{name}.{key[1].removeprefix('train_')}", str(error))
         raise CseError(told if f"data.more.{name}" in told else f"data.more.{name}: {told}") from None
 
@@ -131,8 +115,7 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
     else:
         path = find_data_file(path, "data.train_path")
         name = path.name
-    lowest, highest = settings.score_range
-    return name, read_rows(path, view, settings.columns, settings.encoding, (lowest, highest), tell)
+    return name, read_rows(path, view, settings.columns, settings.encoding, settings.score_range, tell)
 
 
 def _download(settings: DataSettings) -> Path:

@@ -6,7 +6,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants
 
-from cse.data.sources import open_source
+from cse.data.sources import open_sources
 from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
 
@@ -14,7 +14,7 @@ HUB_ID = "princeton-nlp/datasets-for-simcse"
 
 
 def rows_of(view, file, **how):
-    return open_source(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how})).rows
+    return open_sources(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how}))[0].rows
 
 
 @pytest.fixture

@@ -46,10 +46,10 @@ def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(tmp
 
 
 def test_own_columns(tmp_path):
-    own = settings(tmp_path, "x,y,z\n2,a b,c d\n", columns=["y", "z", "x"])
+    own = settings(tmp_path, "x,y,z\n2,a b,c d\n-1,e,f\nN,g,h\n", columns=["y", "z", "x"])
     prepare(own, tmp_path / "out", progress=False)
-    row = {"sent0": "a b", "sent1": "c d", "label": "contradiction"}
-    assert PreparedData(tmp_path / "out").train.to_pylist() == [row]
+    rows = [tuple(row.values()) for row in PreparedData(tmp_path / "out").train.to_pylist()]
+    assert rows == [("a b", "c d", "contradiction"), ("g", "h", "neutral")]
 
 
 def test_a_label_in_the_evaluation_text_drops_nothing(tmp_path):
