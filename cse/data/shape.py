@@ -54,7 +54,7 @@ _USUAL = {
 }
 JUDGED = ("pairs", "triplets")  # views of which labels make the rows
 _SENTENCES = (*TEXTS, "sent0", "sentence1", "anchor", "premise")
-_SEEN = 1000  # rows that tell whether an unknown column holds labels
+_SEEN = 1000  # rows that tell whether a column holds labels
 
 _NO_LABEL = ("", "-", "nan", "none", "null", "n/a")
 UNLABELLED = "-1"  # where the others are classes: SNLI, GLUE

@@ -51,14 +51,6 @@ def test_the_same_triplet_from_every_kind_of_file(tmp_path, ending):
         assert texts(path, "sentences") == [TRIPLET[:1]]
 
 
-@pytest.mark.parametrize(
-    "header", ["sent0,sent1,hard_neg", "anchor,positive,negative", "id,premise,entailment,contradiction"]
-)
-def test_usual_names_of_triplets(tmp_path, header):
-    row = ",".join(TRIPLET) if header.count(",") == 2 else ",".join(("7", *TRIPLET))
-    assert texts(write(tmp_path / "a.csv", f"{header}\n{row}\n"), "triplets") == [TRIPLET]
-
-
 def test_a_column_that_stands_twice_may_stand_beside_those_that_are_read(tmp_path):
     path = write(tmp_path / "a.csv", "text,more,text\na,b,c\n")
     assert texts(path, "sentences", columns=["more"]) == [("b",)]
@@ -70,37 +62,28 @@ def test_links_that_lead_nowhere_say_so(tmp_path):
         find_data_file(tmp_path / "a.csv", "key")
 
 
-def test_a_line_ends_at_n_rn_and_r_only(tmp_path):
-    path = write(tmp_path / "a.txt", "one\ntwo\r\nthree\rfour\u2028still four\u0085still\x0bfour\x0c\x1c!")
-    assert texts(path, "sentences") == [
-        ("one",),
-        ("two",),
-        ("three",),
-        ("four\u2028still four\u0085still\x0bfour\x0c\x1c!",),
-    ]
+LONG, LINES = "word " * 100_000, "four\u2028still four\u0085still\x0bfour\x0c\x1c!"
+READ = [
+    ("a.txt", f"one\ntwo\r\nthree\r{LINES}", "sentences",
+     [Row(1, ("one",)), Row(2, ("two",)), Row(3, ("three",)), Row(4, (LINES,))]),
+    *(("a.csv", f'"sent0"{mark}sent1{mark}"hard, neg"\na, b{mark}"c{mark}d"{mark}e', "pairs",
+       [Row(2, ("a, b", f"c{mark}d"))]) for mark in ";\t|"),
+    *(("a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n", "categories", [Row(3, ("words",), "x")])
+      for line, mark in (("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":"))),
+    ("a.tsv", 'sent0\tsent1\n"a\tb "c"\n', "pairs", [Row(2, ('"a', 'b "c"'))]),
+    ("a.csv", f"\ufeffsent0,sent1\n{LONG},a\0b\n", "pairs", [Row(2, (LONG, "a\0b"))]),
+    *(("a.csv", f"{mark}text,label\r\né,x\r\n".encode(codec), "categories", [Row(2, ("é",), "x")])
+      for mark, codec in (("", "utf-16"), ("\ufeff", "utf-16-be"))),
+    ("a.csv", "sent0,sent1,hard_neg\n\na,b,\n", "triplets", [Row(2, (None, None, None)), Row(3, ("a", "b", ""))]),
+    ("a.jsonl", '{"sent0": "a", "sent1": "b"}\n\n{"sent0": "c"}', "pairs",
+     [Row(1, ("a", "b")), Row(2, (None, None)), Row(3, ("c", None))]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_what_separates_the_header_s_names_separates_fields(tmp_path, mark):
-    lines = [f'"sent0"{mark}sent1{mark}"hard, neg"', f'a, b{mark}"c{mark}d"{mark}e']
-    assert texts(write(tmp_path / "a.csv", "\n".join(lines)), "pairs") == [("a, b", f"c{mark}d")]
-
-
-def test_quotes_are_ordinary_text_in_tsv(tmp_path):
-    assert texts(write(tmp_path / "a.tsv", 'sent0\tsent1\n"a\tb "c"\n'), "pairs") == [('"a', 'b "c"')]
-
-
-def test_long_fields_nul_and_byte_order_mark(tmp_path):
-    long = "word " * 100_000
-    path = write(tmp_path / "a.csv", b"\xef\xbb\xbfsent0,sent1\n" + long.encode() + b",a\x00b\n")
-    assert texts(path, "pairs") == [(long, "a\0b")]
-
-
-def test_blank_lines_and_missing_sentences_are_passed_on_with_their_line(tmp_path):
-    rows = list(read_rows(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n\na,b,\n"), "triplets"))
-    assert rows == [Row(2, (None, None, None)), Row(3, ("a", "b", ""))]
-    rows = list(read_rows(write(tmp_path / "a.jsonl", '{"sent0": "a", "sent1": "b"}\n\n{"sent0": "c"}'), "pairs"))
-    assert rows == [Row(1, ("a", "b")), Row(2, (None, None)), Row(3, ("c", None))]
+@pytest.mark.parametrize(("name", "content", "view", "rows"), READ)
+def test_rows_and_their_lines(tmp_path, name, content, view, rows):
+    """Line ends, separators, quotes, byte order marks, encodings and blank lines."""
+    assert list(read_rows(write(tmp_path / name, content), view)) == rows
 
 
 def test_a_txt_file_is_lines_or_a_table_as_excel_saves_it(tmp_path):
@@ -145,14 +128,6 @@ def test_many_lines_that_are_rows_are_told_wherever_they_stand(tmp_path):
     assert "a.csv:7: a quote opens here and closes in line 10" in message
 
 
-@pytest.mark.parametrize(
-    ("line", "mark"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":")]
-)
-def test_excels_first_line_names_the_separator(tmp_path, line, mark):
-    path = write(tmp_path / "a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n")
-    assert list(read_rows(path, "categories")) == [Row(3, ("words",), "x")]
-
-
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.GZ"])
 @pytest.mark.parametrize("indent", [None, 1])
 def test_an_array_of_objects_is_read_object_by_object(tmp_path, name, indent):
@@ -168,13 +143,6 @@ def test_a_gzipped_file_that_holds_far_too_much(tmp_path, monkeypatch):
     assert "a.csv.gz: holds over 1,000 bytes, 3 for each of its own" in failure(
         write(tmp_path / "a.csv.gz", packed), "sentences"
     )
-
-
-def test_utf_16_by_its_mark(tmp_path):
-    for encoding in ("utf-16", "utf-16-be"):
-        content = ("\ufeff" if encoding != "utf-16" else "") + "text,label\r\né,x\r\n"
-        path = write(tmp_path / "a.csv", content.encode(encoding))
-        assert list(read_rows(path, "categories")) == [Row(2, ("é",), "x")]
 
 
 def test_a_key_within_an_object(tmp_path):
