@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import chdir, contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,9 @@ def tune(
     around = shared | around
     settings = sweep_settings(PARAMS_FILE, around | wanted, names)
     changes = around | paths_left_behind(settings, root)
+    for package in ("ray", "optuna"):  # before anything is prepared
+        if find_spec(package) is None:
+            raise ModuleNotFoundError(name=package)
     with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
         _reproduce(stages_before(place), place)

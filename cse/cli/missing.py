@@ -20,10 +20,11 @@ SERVER = frozenset({
 })
 TRAINING = frozenset({
     "Stemmer", "dvc", "fsspec", "gto", "httpx", "huggingface_hub",
-    "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript", "optuna",
-    "prefect", "py3langid", "pyarrow", "ray", "regex", "rich", "scipy", "sentencex", "sklearn", "torch",
+    "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript",
+    "py3langid", "pyarrow", "regex", "scipy", "sentencex", "sklearn", "torch",
     "trafilatura", "transformers",
 })
+RAY = frozenset({"optuna", "ray"})
 INTERCHANGE = frozenset({"accelerate", "datasets", "peft", "sentence_transformers"})
 # fmt: on
 
@@ -58,6 +59,10 @@ def _how_to_install(module: str) -> str:
         return f"the server packages ({module} is missing): pip install 'cse[serve]'"
     if module in TRAINING:
         return f"the training packages ({module} is missing): pip install 'cse[train]'"
+    if module in RAY:
+        return f"{module.capitalize()}, which sweeps and several workers use: pip install 'cse[ray]'"
+    if module == "prefect":
+        return "Prefect: pip install 'cse[flows]'"
     if module in INTERCHANGE:
         return f"{module.replace('_', '-')}: pip install 'cse[interchange]'"
     return ""

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cse.cli.missing import INTERCHANGE, SERVER, TRAINING, naming_extra
+from cse.cli.missing import INTERCHANGE, RAY, SERVER, TRAINING, naming_extra
 from tests.deploy.bundles import write_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -46,13 +46,15 @@ NEEDS = "this command needs"
     [
         (["train"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): pip install 'cse\[train\]'"),
         (["tune"], TRAINING, rf"{NEEDS} the training packages \(\w+ is missing\): "),  # of another package
+        (["tune"], ["ray"], rf"{NEEDS} Ray, which sweeps and several workers use: pip install 'cse\[ray\]'"),
+        (["flow", "train"], ["prefect"], rf"{NEEDS} Prefect: pip install 'cse\[flows\]'"),
         (["encode", "some/backbone", "--out", "x.npy"], TRAINING,
          "some/backbone: not a bundle or a bank's domain; any other model needs the training packages"),
         (["encode", "BUNDLE", "--out", "x.npy"], ["onnxruntime"], rf"{NEEDS} onnxruntime: pip install 'cse\[cpu"),
         (["--help"], SERVER,
          r"the command line needs the server packages \(\w+ is missing\): pip install 'cse\[serve\]'"),
     ],
-    ids=["train", "tune", "backbone", "onnxruntime", "no command line"],
+    ids=["train", "tune", "Ray", "Prefect", "backbone", "onnxruntime", "no command line"],
 )  # fmt: skip
 def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, line):
     (tmp_path / "params.yaml").write_text("{}\n")
@@ -86,6 +88,7 @@ def test_what_no_extra_brings_is_a_defect():
 
 def test_every_package_of_an_extra_is_known():
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    for extra, known in {"serve": SERVER, "train": SERVER | TRAINING, "interchange": INTERCHANGE | {"cse"}}.items():
+    each = {"serve": SERVER, "train": SERVER | TRAINING, "ray": RAY | {"cse"}, "interchange": INTERCHANGE | {"cse"}}
+    for extra, known in each.items():
         names = {re.match(r"[\w.-]+", requirement)[0] for requirement in extras[extra]}
         assert {MODULES.get(name, name.replace("-", "_")) for name in names} <= known
