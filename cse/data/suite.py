@@ -175,7 +175,7 @@ def read_suite(senteval: Path, cxc: Path | None = None) -> SuiteData:
     sts = [_read_sts(root, name) for name in TASKS if not gaps[name]]
     missing = [f"{name} ({gap})" for name, gap in gaps.items() if gap and name != "STS-B test"]
     transfer, absent = read_transfer(root)
-    test = [*sts, *([Splits("STS-B", splits)] if splits else []), *transfer]
+    test: list[Task] = [*sts, *([Splits("STS-B", splits)] if splits else []), *transfer]
     if not test:
         expected = f"{LAYOUT}, MR, CR, SUBJ and others, or a file of scored pairs"
         raise CseError(f"{senteval}: no SentEval evaluation data here; expected {expected}")

@@ -136,7 +136,7 @@ def _filled(made: type, parts: dict[str, _Columns], **given: Any) -> Any:
     fields = given
     for part, columns in parts.items():
         for field, column in _LAYOUT[made][part].items():
-            name, *kind = column.split()
+            name, _, kind = column.partition(" ")
             values = columns[name]
-            fields[field] = None if values[0] is None else np.array(values).astype(*kind) if kind else values
+            fields[field] = None if values[0] is None else np.array(values).astype(kind) if kind else values
     return made(**fields)
