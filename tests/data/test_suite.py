@@ -81,7 +81,7 @@ def test_a_whole_folder_gives_seven_tasks_and_dev(tmp_path):
         assert len(read_suite(outer).sts) == 7
 
 
-def test_a_partial_folder_says_what_is_missing(tmp_path):
+def test_a_partial_folder_says_what_is_missing(prepared, tmp_path):
     make(tmp_path, skip=["SICK", "STS/STS13-en-test/STS.gs.FNWN.txt", "STS/STSBenchmark/sts-dev.csv"])
     found = read_suite(tmp_path)
     assert [task.name for task in found.sts] == ["STS12", "STS14", "STS15", "STS16", "STS-B"]
@@ -91,6 +91,9 @@ def test_a_partial_folder_says_what_is_missing(tmp_path):
         "SICK-R (SICK/SICK_test_annotated.txt)",
         "STS-B dev (STS/STSBenchmark/sts-dev.csv)",
     ]
+    report = prepared("sent0,sent1\na,b\nc,d\n", view="pairs", evaluation_path=str(tmp_path)).report
+    assert report["evaluation"]["missing"] == found.missing[:3]
+    assert f"SentEval folder without {', '.join(found.missing[:3])}" in report["notes"]
 
 
 def test_nothing_there_lists_the_layout(tmp_path):
