@@ -26,7 +26,7 @@ from cse.data.suite import (
     read_transfer,
 )
 from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, Labelled, Splits, TransferTask
-from cse.data.tasks.store import write_tasks
+from cse.data.tasks.store import open_dev, write_tasks
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import make_task
@@ -274,4 +274,5 @@ def test_real_data_are_the_same_through_prepare(tmp_path):
     report = prepare(settings, tmp_path / "out")
     assert report["evaluation"]["captions"] == 44_045
     assert report["evaluation"]["transfer"]["SST-2"] == 67_349 + 872 + 1_821
-    assert same(open_suite(PreparedData(tmp_path / "out")), read_suite(SHARED / "senteval", SHARED / "cxc"))
+    data, suite = PreparedData(tmp_path / "out"), read_suite(SHARED / "senteval", SHARED / "cxc")
+    assert same(dataclasses.replace(open_suite(data), dev=open_dev(data)), suite)
