@@ -172,8 +172,7 @@ def _named(models: Sequence[str]) -> dict[str, str]:
 def _own_tasks(paths: Sequence[Path], settings: Settings) -> list[Task]:
     from cse.data.tasks.read import Reading, read_tasks
 
-    lowest, highest = settings.data.score_range
-    how = Reading(settings.data.encoding, (lowest, highest), setting="--task")
+    how = Reading(settings.data.encoding, settings.data.score_range, setting="--task")
     tasks = []
     for path in paths:
         found = read_tasks(path, how)
@@ -195,8 +194,7 @@ def _suite_data(data: Path | None, cxc: Path | None, settings: Settings, *, alon
     if data is None or (data / TASKS_FILE).is_file():
         suite = open_suite(PreparedData(data or PREPARED))
     elif data.is_file():
-        lowest, highest = settings.data.score_range
-        suite = only_pairs([read_scored(data, Reading(settings.data.encoding, (lowest, highest)))])
+        suite = only_pairs([read_scored(data, Reading(settings.data.encoding, settings.data.score_range))])
     elif data.exists():
         return read_suite(data, cxc)
     else:

@@ -19,7 +19,7 @@ SERVER = frozenset({
     "ruamel", "starlette", "uvicorn", "uvloop",
 })
 TRAINING = frozenset({
-    "Stemmer", "datasketch", "dvc", "fsspec", "gto", "httpx", "huggingface_hub",
+    "Stemmer", "dvc", "fsspec", "gto", "httpx", "huggingface_hub",
     "jinja2", "lxml", "lxml_html_clean", "markdown_it", "matplotlib", "onnx", "onnxscript",
     "py3langid", "pyarrow", "regex", "scipy", "sentencex", "sklearn", "torch",
     "trafilatura", "transformers",

@@ -1,20 +1,14 @@
-"""Clean a stream of rows: keep the usable ones and count every other by reason.
-
-Near-duplicates share most of their character 5-grams. Sentences are short: one changed word in ten leaves less than
-half of the word 3-grams, but two thirds of the character 5-grams. MinHash with LSH (datasketch) proposes earlier texts,
-one at the threshold with a probability of at least 99 %; the exact Jaccard index decides, so none is dropped below it.
-"""
+"""Clean a stream of rows: keep the usable ones and count every other by reason."""
 
 from __future__ import annotations
 
 import unicodedata
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappush, heapreplace
 from random import Random
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,15 +17,9 @@ from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 
-if TYPE_CHECKING:
-    from datasketch import MinHash
-
 REASONS = (
     *("blank", "missing_sentence", "missing_hard_negative", "no_label", "too_long", "evaluation_overlap", "duplicate"),
 )
-NEAR_DUPLICATE, NEAR_EVALUATION = "near_duplicate", "near_evaluation"
-_GRAM, _HASHES = 5, 128
-_FOUND = 0.99  # probability that LSH proposes a text at the threshold
 _REMEDY = {
     "blank": "put sentences into the file",
     "missing_sentence": "fill the empty fields or name other columns in data.columns",
@@ -48,8 +36,6 @@ _REMEDY = {
     LOW_SCORE: "give pairs with higher scores, or set data.score_range",
     "alone_in_label": "give each label two texts or more",
     "held_out_overlap": "prepare more rows, or set data.hold_out: 0",
-    "near_evaluation": "train on other sentences or raise data.near_duplicates",
-    "near_duplicate": "raise data.near_duplicates",
 }
 
 
@@ -89,10 +75,6 @@ class CleaningReport:
             entry.first = f"{self.source}:{line}"
         entry.count += 1
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the report as plain values."""
-        return asdict(self)
-
 
 class _Ignored(dict[int, int | None]):
     """Lazily filled translation table that deletes punctuation, white space and control characters of any script."""
@@ -126,19 +108,15 @@ def clean_rows(
     held_out: Sequence[str] = (),
     arrange: Callable[[Iterator[Row]], Iterator[Row]] | None = None,
 ) -> Iterator[tuple[str, ...]]:
-    """Yield the usable rows in source order, trimmed, with the label or group (if any) last.
+    """Yield the usable rows in source order, trimmed, with the label or group (if any) last; count into ``report``.
 
     With ``max_rows`` it yields nothing until it has read the last row: every row has the same chance wherever it is,
-    and memory holds only as many rows as are kept. A larger draw contains the smaller one.
-
-    Args:
-        report: updated in place; complete once the iterator is exhausted.
-        held_out: evaluation sentences; rows with one are dropped, or kept and counted.
-        arrange: makes other rows out of the clean ones, before the draw.
+    and memory holds only as many rows as are kept. A larger draw contains the smaller one. ``arrange`` makes other rows
+    out of the clean ones, before the draw; rows with a text of ``held_out`` are dropped, or kept and counted.
     """
     keys = {key for key in map(overlap_key, held_out) if key}
     drops = "evaluation_overlap" in settings.drop
-    clean = _clean(rows, report, settings, keys if drops else set(), held_out if drops else ())
+    clean = _clean(rows, report, settings, keys if drops else set())
     clean = clean if arrange is None else arrange(clean)
     sentences = array("Q")
     for row in clean if settings.max_rows is None else _draw(clean, settings.max_rows, settings.seed, report):
@@ -154,11 +132,8 @@ def clean_rows(
         raise _nothing_left(report)
 
 
-def _clean(
-    rows: Iterable[Row], report: CleaningReport, settings: DataSettings, keys: set[bytes], held_out: Sequence[str]
-) -> Iterator[Row]:
+def _clean(rows: Iterable[Row], report: CleaningReport, settings: DataSettings, keys: set[bytes]) -> Iterator[Row]:
     """Yield the usable rows unchanged and count the others."""
-    near = None if settings.near_duplicates is None else NearDuplicates(settings.near_duplicates, held_out)
     seen: set[bytes] = set()
     for row in rows:
         report.read += 1
@@ -171,8 +146,6 @@ def _clean(
             if digest in seen:
                 reason = "duplicate"
             seen.add(digest)
-        if reason is None and near is not None:
-            reason = near.fault(texts)
         if reason is None:
             yield row
         else:
@@ -234,69 +207,3 @@ def _nothing_left(report: CleaningReport) -> CseError:
     told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
     chief = max(counts, key=lambda reason: counts[reason].count)
     return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")
-
-
-# ---- near-duplicates -----------------------------------------------------------------------------------------------
-
-
-class NearDuplicates:
-    """What was kept so far, and the held-out sentences.
-
-    Args:
-        threshold: Jaccard index from which two texts are near-duplicates.
-    """
-
-    def __init__(self, threshold: float, held_out: Iterable[str] = ()) -> None:
-        from datasketch import MinHash, MinHashLSH
-
-        self.threshold, self._blank = threshold, MinHash(num_perm=_HASHES, seed=1)
-        self._lsh = MinHashLSH(threshold=threshold, num_perm=_HASHES, params=bands(threshold))
-        for sentence in dict.fromkeys(held_out):
-            self._add(sentence, self._signed(sentence), NEAR_EVALUATION)
-
-    def fault(self, texts: Sequence[str]) -> str | None:
-        """Return why a row is to be dropped, or None; then later rows are compared with it.
-
-        A row is compared with earlier rows as a whole, and with held-out sentences text by text.
-        """
-        whole = "\n".join(texts)
-        signed = {text: self._signed(text) for text in (whole, *texts)}
-        if any(self._holds(text, signed[text], NEAR_EVALUATION) for text in texts):
-            return NEAR_EVALUATION
-        if self._holds(whole, signed[whole], NEAR_DUPLICATE):
-            return NEAR_DUPLICATE
-        self._add(whole, signed[whole], NEAR_DUPLICATE)
-        return None
-
-    def _signed(self, text: str) -> MinHash:
-        made = self._blank.copy()
-        made.update_batch([gram.encode("utf-8") for gram in sorted(shingles(text))])
-        return made
-
-    def _add(self, text: str, signed: MinHash, reason: str) -> None:
-        self._lsh.insert((reason, text), signed, check_duplication=False)
-
-    def _holds(self, text: str, signed: MinHash, reason: str) -> bool:
-        """Return whether a text was added for this reason that reaches the threshold."""
-        own = shingles(text)
-        return any(
-            why == reason and jaccard(own, shingles(other)) >= self.threshold for why, other in self._lsh.query(signed)
-        )
-
-
-def shingles(text: str) -> set[str]:
-    """Return the character 5-grams of a text without case and repeated white space; a shorter text is its own."""
-    text = " ".join(text.casefold().split())
-    return {text[i : i + _GRAM] for i in range(max(len(text) - _GRAM + 1, 1))}
-
-
-def jaccard(one: set[str], other: set[str]) -> float:
-    """Return the share of 5-grams that two texts have in common."""
-    return len(one & other) / len(one | other)
-
-
-def bands(threshold: float) -> tuple[int, int]:
-    """Return the bands (at least 2) and the hashes per band: as many as still propose what is at the threshold."""
-    fits = [r for r in range(1, _HASHES // 2 + 1) if 1 - (1 - threshold**r) ** (_HASHES // r) >= _FOUND]
-    per_band = max(fits, default=1)
-    return _HASHES // per_band, per_band

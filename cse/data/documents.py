@@ -17,10 +17,12 @@ from cse.data.markup import Section, html_document, markdown_document, paragraph
 from cse.data.read import (
     FORMATS,
     TABLES,
+    TableFile,
     as_stored,
     check_exists,
     data_files,
     ending,
+    find_data_file,
     is_data_name,
     open_table,
     text_lines,
@@ -69,7 +71,7 @@ def read_documents(
         path: a table (csv, tsv, jsonl, parquet), one text, Markdown or HTML file, or a folder: of such files (one
             document each, in folders below it too), with one table, or of BEIR.
         columns: columns of a table: title and body, or question and answer; None: the usual names.
-        questions: whether ``columns`` are question and answer.
+        questions: whether these are question and answer, if a table has both.
     """
     check_exists(path, "data.train_path")
     found = _files(path) if path.is_dir() else [path]
@@ -90,12 +92,7 @@ def _files(folder: Path) -> list[Path]:
     tables = [each for each in data_files(folder) if ending(each) in TABLES]
     if texts and tables:
         raise CseError(f"{folder}: both files of text and tables ({listed(f.name for f in tables)}); name one file")
-    if len(tables) > 1:
-        raise CseError(f"{folder}: several tables ({listed(f.name for f in tables)}); name one in data.train_path")
-    if not texts and not tables:
-        kinds = ", ".join(sorted({*FORMATS, *FILES}))
-        raise CseError(f"{folder}: no document in this folder; put {kinds} files there or set data.train_path")
-    return texts or tables
+    return texts or [find_data_file(folder)]
 
 
 def _file(path: Path, place: int | str, encoding: str) -> Document:
@@ -104,48 +101,42 @@ def _file(path: Path, place: int | str, encoding: str) -> Document:
         kinds = ", ".join(sorted({*FORMATS, *FILES}))
         raise CseError(f"{path}: cannot read {ending(path) or 'suffixless'} files as documents; use one of {kinds}")
     lines = (check_text(line, f"{path}:{number}") or "" for number, line in enumerate(text_lines(path, encoding), 1))
+    text = "\n".join(lines)
     with in_terms_of(f"{path}: "):
-        title, sections = read("\n".join(lines))
+        title, sections = read(text)
     return Document(place, title, sections)
 
 
 def _table(path: Path, columns: Sequence[str] | None, questions: bool, encoding: str) -> Iterator[Document]:
     table = open_table(path, encoding)
-    if columns is not None:
-        for name in columns:
-            check_column(name, table.columns, str(path), "data.columns")
-        names: list[str | None] = [None, None, *columns] if questions else [*columns, None, None]
-    else:
-        names = _usual(path, table.columns)
-    there = [name for name in names if name is not None]
-
-    def documents() -> Iterator[Document]:
-        number = None
-        for number, values in table.pick(there, len(there)):
-            texts = iter(values or [None] * len(there))
-            title, body, question, answer = (
-                "" if name is None else check_text(next(texts), f"{path}:{number}") or "" for name in names
+    there = table.columns
+    if columns is None:
+        title, body = (next((name for name in usual if name in there), None) for usual in (TITLES, BODIES))
+        questions = {QUESTION, ANSWER} <= set(there) and (questions or body is None)
+        if body is None and not questions:
+            raise CseError(
+                f"{path}: no column {', '.join(BODIES)}, nor {QUESTION} and {ANSWER}; the columns are {listed(there)}; "
+                "name title and body in data.columns"
             )
-            sections = [section("", paragraphs_of(body))]
-            if question.strip():
-                sections.append(Section(question.strip(), paragraphs_of(answer), asked=True))
-            yield Document(number, title, [part for part in sections if part.paragraphs])
-        if number is None:
-            raise no_rows(str(path))
-
-    return documents()
+        columns = [QUESTION, ANSWER] if questions else [name for name in (title, body) if name]
+    for name in columns:
+        check_column(name, there, str(path), "data.columns")
+    return _documents(table, columns, questions)
 
 
-def _usual(path: Path, there: Sequence[str]) -> list[str | None]:
-    """Return the columns of title, body, question and answer, those that are missing as None."""
-    title, body = (next((name for name in usual if name in there), None) for usual in (TITLES, BODIES))
-    asked = QUESTION in there and ANSWER in there
-    if body is None and not asked:
-        raise CseError(
-            f"{path}: no column {', '.join(BODIES)}, nor {QUESTION} and {ANSWER}; the columns are {listed(there)}; "
-            "name title and body in data.columns"
-        )
-    return [title, body, *((QUESTION, ANSWER) if asked else (None, None))]
+def _documents(table: TableFile, columns: Sequence[str], questions: bool) -> Iterator[Document]:
+    number = None
+    for number, values in table.pick(columns):
+        texts = [check_text(value, f"{table.shown}:{number}") or "" for value in values or [None]]
+        head, text = ["", *texts][-2:]
+        paragraphs = paragraphs_of(text)
+        if questions:
+            asked = [Section(head.strip(), paragraphs, asked=True)] if head.strip() and paragraphs else []
+            yield Document(number, "", asked)
+        else:
+            yield Document(number, head, [section("", paragraphs)] if paragraphs else [])
+    if number is None:
+        raise no_rows(table.shown)
 
 
 # ---- sentences, passages and rows ----------------------------------------------------------------------------------
@@ -156,10 +147,7 @@ def document_rows(
 ) -> Iterator[Row]:
     """Yield the training rows of documents, grouped by document; one row with a fault for a document without any.
 
-    Args:
-        documents: the documents in order.
-        kinds: values of ``data.pairs``.
-        stand_ins: most rows of a document where these are wanted.
+    ``kinds`` are values of ``data.pairs``; ``stand_ins`` are most rows of a document where these are wanted.
     """
     for document in documents:
         paragraphs = [text for part in document.sections for text in part.paragraphs]

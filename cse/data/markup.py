@@ -16,7 +16,7 @@ _BLOCKS = (
     *("main", "ol", "p", "section", "table", "td", "th", "tr", "ul", "header"),
 )
 _HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
-_AROUND = frozenset((*_BLOCKS, *_HEADINGS))
+_EDGE, _MARK = "\ue000", "\ue001"  # of a block, and of a heading behind its edge
 _NO_TEXT = (
     *("title", "script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre"),
 )
@@ -78,7 +78,7 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     """
     from lxml import etree, html
 
-    text = _SCRIPT.sub(" ", text)
+    text = _SCRIPT.sub(" ", text).replace(_EDGE, " ").replace(_MARK, " ")
     tags = (re.findall(_ATTRIBUTE, tag) for tag, _ in _TAG.findall(text) if len(tag) > 1000)
     if sum(len(names) * len(set(names)) for names in tags) > _MOST_ATTRIBUTES**2:
         raise CseError("its tags have too many attributes, so its text cannot be read; simplify the page")
@@ -90,12 +90,13 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     if any(error.type_name == "ERR_RESOURCE_LIMIT" for error in parser.error_log):
         raise CseError("its elements are nested more than 256 deep, so its text cannot be read; simplify the page")
     named = root.find(".//title")
-    blocks = list(_html_blocks(root))
+    title = "" if named is None else " ".join(named.text_content().split())
+    blocks = list(_html_blocks(copy.deepcopy(root)))
     article = _article(root) if len(blocks) <= _LARGE else set()
     kept = [one for one in blocks if one[0] or _is_of(one[1], article)]
     if all(is_heading for is_heading, _ in kept):
         kept = blocks
-    return _sections(iter(kept), "" if named is None else " ".join(named.text_content().split()))
+    return _sections(kept, title)
 
 
 def _article(root: Any) -> set[tuple[str, ...]]:
@@ -103,7 +104,7 @@ def _article(root: Any) -> set[tuple[str, ...]]:
     import trafilatura
 
     logging.getLogger("trafilatura").setLevel(logging.CRITICAL)  # it tells of every page without an article
-    found = trafilatura.bare_extraction(copy.deepcopy(root), include_comments=False, favor_recall=True)
+    found = trafilatura.bare_extraction(root, include_comments=False, favor_recall=True)
     words = (found.text or "").split() if found is not None else []
     return {*pairwise(words), *((word,) for word in words)}
 
@@ -115,7 +116,7 @@ def _is_of(block: str, article: set[tuple[str, ...]]) -> bool:
     return 2 * sum(pair in article for pair in pairs) > len(pairs)
 
 
-def _sections(blocks: Blocks, title: str) -> tuple[str, list[Section]]:
+def _sections(blocks: Iterable[tuple[bool, str]], title: str) -> tuple[str, list[Section]]:
     """Join blocks to sections; without a title the first heading is the title and heads no section of its own."""
     parts: list[tuple[str, list[str]]] = [("", [])]
     for is_heading, text in blocks:
@@ -157,44 +158,16 @@ def _inline(token: Any) -> str:
     return str(token.content) if token.type in ("text", "code_inline") else ""
 
 
-def _html_blocks(root: Any) -> Blocks:
-    """Yield the text of each block: strings up to the next one of another block, or to an element that starts one."""
+def _html_blocks(page: Any) -> Blocks:
+    """Yield the text of each block, which ends where another one begins or ends; the page is changed."""
     from lxml import etree
 
-    held: list[str] = []
-    current: Any = None
-    around: list[Any] = [None]  # the block of each open element: the heading around it, else the nearest block
-    walk = etree.iterwalk(root, events=("start", "end"))
-    for event, element in walk:
-        if event == "end":
-            around.pop()
-            block, texts = around[-1], [element.tail or ""]
-        elif element.tag in _NO_TEXT:
-            walk.skip_subtree()
-            around.append(around[-1])
-            continue
-        else:
-            block, texts = around[-1], [" "] if element.tag in _BLOCKS else []
-            if texts and (block is not current or not _heads(block)):
-                yield from _joined(current, held)
-                held, current = [], block
-            held += texts
-            around.append(
-                element if element.tag in _AROUND and not (_heads(block) and element.tag in _BLOCKS) else block
-            )
-            block, texts = around[-1], [element.text or ""]
-        if texts[0] and block is not current:
-            yield from _joined(current, held)
-            held, current = [], block
-        held += texts
-    yield from _joined(current, held)
-
-
-def _heads(block: Any) -> bool:
-    return block is not None and block.tag in _HEADINGS
-
-
-def _joined(block: Any, texts: list[str]) -> Blocks:
-    words = " ".join("".join(texts).split())
-    if words:
-        yield _heads(block), words
+    etree.strip_elements(page, *_NO_TEXT, with_tail=False)
+    for element in page.iter(*_BLOCKS, *_HEADINGS):
+        within = next(element.iterancestors(*_HEADINGS), None) is not None  # a heading is one block
+        edge, mark = " " if within else _EDGE, _MARK if element.tag in _HEADINGS and not within else ""
+        element.text, element.tail = f"{edge}{mark}{element.text or ''}", f"{edge}{element.tail or ''}"
+    for text in "".join(page.itertext()).split(_EDGE):
+        words = " ".join(text.removeprefix(_MARK).split())
+        if words:
+            yield text.startswith(_MARK), words

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -17,19 +17,17 @@ from cse.data.documents import read_documents, whole_document
 from cse.data.hold_out import HoldOut
 from cse.data.read import check_exists, contents, data_files, find_data_file
 from cse.data.sample import SAMPLE, sample_pairs
-from cse.data.sources import DOCUMENTS, open_more, open_source, unwatched, write_more
+from cse.data.sources import WATCHED, Source, open_sources
 from cse.data.store import (
     DOCUMENTS_FILE,
     REPORT_FILE,
     STAND_INS,
-    TRAIN_FILE,
     open_rows,
-    source_file,
     texts_in,
     view_of,
     write_table,
 )
-from cse.data.suite import SuiteData, complete, only_pairs, read_senteval, senteval_root
+from cse.data.suite import TASKS, SuiteData, only_pairs, read_suite, senteval_root
 from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
 from cse.data.tasks.read import Reading, is_beir, read_scored, read_task, read_tasks, splits_of
 from cse.data.tasks.store import write_tasks
@@ -43,59 +41,45 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
     """Write training rows, tasks and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
-    give the same bytes.
-
-    Args:
-        settings: the group ``data``.
-        out: output folder; replaced if it exists.
-        progress: whether to show a progress bar on stderr, if it is a terminal.
-
-    Returns:
-        The contents of ``report.json``.
-
-    Raises:
-        OSError: ``out`` is not writable.
+    give the same bytes. Returns the contents of ``report.json``.
     """
     check_folder(out, Kind.PREPARED_DATA)
-    evaluation, origin = _evaluation(settings)
-    suite = _suite(settings, evaluation, origin["evaluation"])
-    source, more = open_source(settings), open_more(settings)
-    cleaning = source.report
+    suite, origin = _evaluation(settings)
+    sources = open_sources(settings)
+    cleaning = sources[0].report
     no_dev = origin["dev"] in (None, STSB_DEV)
     held_out_tasks = no_dev + (not suite.own) if settings.hold_out else 0  # to select with, and to measure
     trained = int(no_dev and settings.dev == "none")
     hold = None
     if held_out_tasks:
         hold = HoldOut(settings.hold_out, settings.seed, cleaning, parts=held_out_tasks, trained=trained)
-    watched = [*evaluation.test, *([evaluation.dev] if evaluation.dev is not None else []), *suite.own]
+    watched = [*suite.sts, *([] if suite.dev is None else [suite.dev]), *suite.own]
     apart = [text for task in watched for text in held_out_texts(task)]  # no training row may hold one
     with publish_folder(out, Kind.PREPARED_DATA) as folder:
-        source.write(folder / TRAIN_FILE, apart, hold, progress=progress)
-        reports = write_more(more, folder, apart, hold, progress=progress)
-        _write_documents(settings, folder)
+        reports = {source.name: source.write(folder, apart, hold, progress=progress) for source in sources}
+        _write_documents(sources, folder)
         if hold is not None:
             measured = hold.tasks()
             if no_dev and not trained:
-                evaluation, origin["dev"] = replace(evaluation, dev=measured.pop(0)), cleaning.source
+                suite, origin["dev"] = replace(suite, dev=measured.pop(0)), cleaning.source
             suite = suite.with_tasks(measured)
-        write_tasks(folder, dev=evaluation.dev, test=suite.test, own=suite.own)
-        report = _report(settings, cleaning, evaluation, origin, suite)
-        report["notes"] += [note for one in (source, *more.values()) for note in one.notes]
+        write_tasks(folder, dev=suite.dev, test=suite.test, own=suite.own)
+        report = _report(settings, cleaning, suite, origin)
+        report["notes"] += [note for source in sources for note in source.notes]
         if settings.hold_out and not held_out_tasks:
             report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
-        report |= {"more": reports} if reports else {}
+        report |= {"more": {name: found for name, found in reports.items() if name}} if settings.more else {}
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
 
 
-def _write_documents(settings: DataSettings, folder: Path) -> None:
+def _write_documents(sources: Sequence[Source], folder: Path) -> None:
     """Write all documents, each text once, if rows of some were drawn: queries are trained against all of them."""
-    sources = [settings, *map(settings.of, settings.more)]
-    searched = [one for one in sources if one.view == DOCUMENTS and one.made_from == STAND_INS]
+    searched = [source.settings for source in sources if source.settings.made_from == STAND_INS]
     if all(one.max_rows is None for one in searched):
         return
-    rows = [open_rows(folder / name) for name in (TRAIN_FILE, *(source_file(source.name) for source in settings.more))]
+    rows = [open_rows(folder / source.file) for source in sources]
 
     def texts() -> Iterator[str]:
         for one in searched:
@@ -117,36 +101,29 @@ def _write_documents(settings: DataSettings, folder: Path) -> None:
 
 
 def _evaluation(settings: DataSettings) -> tuple[SuiteData, dict[str, str | None]]:
-    """Read similarity tasks and what selects checkpoints; return the origin of each."""
+    """Read what selects checkpoints and what an evaluation measures; return the origin of dev and similarity tasks."""
     if settings.source == "sample":
-        return SuiteData([sample_pairs("test")], dev=sample_pairs("dev")), {"dev": SAMPLE, "evaluation": SAMPLE}
+        suite = replace(only_pairs([sample_pairs("test")]), dev=sample_pairs("dev"))
+        return suite, {"dev": SAMPLE, "evaluation": SAMPLE}
     path = given_path(settings, "evaluation_path")
     if path is None:
-        found, name = SuiteData(), None
+        suite, name = only_pairs([]), None
     elif path.is_dir() and (senteval_root(path) or not data_files(path)):
-        found, name = read_senteval(path), SENTEVAL
+        suite, name = read_suite(path), SENTEVAL
     else:
         path = find_data_file(path, "data.evaluation_path")
-        found, name = SuiteData([read_scored(path, _how(settings), least=2)]), path.name
-    dev, of = found.dev if settings.dev == "stsb" else None, STSB_DEV
+        suite, name = only_pairs([read_scored(path, _how(settings), least=2)]), path.name
+    dev, of = suite.dev if settings.dev == "stsb" else None, STSB_DEV
     own = given_path(settings, "dev_path")
     if own is not None:
         if not own.is_dir() or not (is_beir(own) or splits_of(own)):
             own = find_data_file(own, "data.dev_path")
         dev = read_task(own, _how(settings, "data.dev_path"), scores=True)
         of = own.name if kind_of(dev) == SCORED else dev.name
-    return replace(found, dev=dev), {"dev": None if dev is None else of, "evaluation": name}
-
-
-def _suite(settings: DataSettings, evaluation: SuiteData, origin: str | None) -> SuiteData:
-    """Read what the full evaluation needs besides the similarity tasks, as far as it is available."""
-    if settings.source == "sample":
-        return only_pairs(evaluation.test)
-    senteval = Path(settings.evaluation_path)
-    suite = complete(senteval, evaluation) if origin == SENTEVAL else only_pairs(evaluation.test)
-    suite = suite.with_tasks(own_tasks(settings))
+    suite = replace(suite, dev=dev).with_tasks(own_tasks(settings))
     captions = given_path(settings, "cxc_path")
-    return suite if captions is None else suite.with_captions(captions)
+    suite = suite if captions is None else suite.with_captions(captions)
+    return suite, {"dev": None if dev is None else of, "evaluation": name}
 
 
 def own_tasks(settings: DataSettings) -> list[Task]:
@@ -166,29 +143,29 @@ def given_path(settings: DataSettings, key: str) -> Path | None:
 
 def _how(settings: DataSettings, setting: str = "") -> Reading:
     """Return how to read tasks: labelled ones have the columns of the labelled rows to train on."""
-    lowest, highest = settings.score_range
     labelled = settings.columns if settings.view == "categories" else None
-    return Reading(settings.encoding, (lowest, highest), labelled, setting)
+    return Reading(settings.encoding, settings.score_range, labelled, setting)
 
 
 def _report(
-    settings: DataSettings,
-    cleaning: CleaningReport,
-    evaluation: SuiteData,
-    origin: dict[str, str | None],
-    suite: SuiteData,
+    settings: DataSettings, cleaning: CleaningReport, suite: SuiteData, origin: dict[str, str | None]
 ) -> dict[str, Any]:
     notes = []
-    dev, made = evaluation.dev, settings.made_from
+    dev, made = suite.dev, settings.made_from
+    missing = [gap for gap in suite.missing if gap.partition(" (")[0] in (*TASKS, STSB_DEV)]
     if dev is None and settings.dev != "none":
         notes.append("no dev pairs: nothing selects a checkpoint; put scored pairs into data.dev_path or add STS-B")
-    if not evaluation.test and not suite.own:
+    if not suite.sts and not suite.own:
         notes.append("no evaluation tasks: nothing will be scored; put data into data.evaluation_path")
     if cleaning.kept < 2:
         notes.append("a single row: the negatives of a contrastive loss are other rows; training wants at least 2")
-    notes += unwatched(settings)
-    if evaluation.missing:
-        notes.append(f"SentEval folder without {', '.join(evaluation.missing)}")
+    notes += [
+        f"data.more.{source.name}: `dvc repro` does not notice changes of {source.path}; it watches {WATCHED}"
+        for source in settings.more
+        if not Path(source.path).resolve().is_relative_to(WATCHED.resolve())
+    ]
+    if missing:
+        notes.append(f"SentEval folder without {', '.join(missing)}")
     selects: dict[str, Any] = {"from": origin["dev"], "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0}
     if dev is not None and not isinstance(dev, ScoredPairs):
         selects["task"] = _in_report(dev)
@@ -196,13 +173,13 @@ def _report(
         "source": settings.source,
         "view": settings.rows,
         **({"made_from": made} if made else {}),
-        "train": cleaning.as_dict(),
+        "train": asdict(cleaning),
         "dev": selects,
         "evaluation": {
             "from": origin["evaluation"],
-            "pairs": sum(map(len, evaluation.test)),
-            "tasks": {task.name: len(task) for task in evaluation.test},
-            "missing": evaluation.missing,
+            "pairs": sum(map(len, suite.sts)),
+            "tasks": {task.name: len(task) for task in suite.sts},
+            "missing": missing,
             "transfer": {task.name: len(task) for task in suite.transfer},
             "captions": 0 if suite.cxc is None else len(suite.cxc),
             "suite_missing": suite.missing,

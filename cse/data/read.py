@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import codecs
 import csv
-import errno
 import gzip
 import io
 import json
@@ -102,19 +101,10 @@ def is_data_name(name: str) -> bool:
 
 def check_exists(path: Path, setting: str) -> None:
     """Raise ``CseError`` if ``path`` does not exist; the message gives the nearest name or the broken link."""
-    try:
-        path.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        if path.is_symlink():
-            raise CseError(
-                f"{path}: a link to {path.readlink()}, which does not exist; fix it (or change {setting})"
-            ) from None
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise CseError(f"{path}: circular links; fix them (or change {setting})") from None
-    else:
+    if path.exists():
         return
+    if path.is_symlink():
+        raise CseError(f"{path}: a link to {path.readlink()}, which does not exist; fix it (or change {setting})")
     beside = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
     match = nearest(path.name, beside)
     raise CseError(f"{path}: no such file or folder{match or '; put data there'} (or change {setting})")
@@ -205,33 +195,26 @@ class TableFile:
     """An open table; its rows can be read again.
 
     Attributes:
-        columns: names of all columns.
+        columns: names of all columns; ``data.text`` is the text of the objects ``data``.
         rows: given column names, yields ``(line, values)`` per row, with ``BLANK`` for a blank line.
     """
 
     shown: str
     columns: list[str]
     rows: Callable[[Sequence[str]], Iterator[Numbered]]
-    schema: Any = None
 
-    def pick(self, names: Sequence[str], texts: int = 0) -> Iterator[Numbered]:
-        """Return the rows with the values of the named columns, of which the first ones are texts or lists of them."""
+    def pick(self, names: Sequence[str]) -> Iterator[Numbered]:
+        """Return the rows with the values of the named columns."""
         for name in names:
             if (count := self.columns.count(name)) > 1:
                 raise CseError(f"{self.shown}: {count} columns {name!r}; give each its own name")
-        for name in names[:texts] if self.schema is not None else ():
-            kind = _type_of(self.schema, name)
-            if str(kind).startswith(("list", "large_list")):
-                kind = kind.value_type
-            if not _is_text(kind) and str(kind) != "null":
-                raise CseError(f"{self.shown}: column {name!r} holds {kind}, not text; name another")
         return self.rows(names)
 
 
 def open_table(path: Path, encoding: str | None = None) -> TableFile:
-    """Open a table; its suffix determines the format."""
-    kind = FORMATS.get(ending(path), "txt")
-    if kind == "txt":
+    """Open a table; its suffix determines the format. A txt file is one as Excel saves it, a tsv."""
+    kind = FORMATS.get(ending(path))
+    if kind is None:
         known = ", ".join(TABLES)
         raise CseError(f"{path}: cannot read columns from a {ending(path) or 'suffixless'} file; use one of {known}")
     if kind == "parquet":
@@ -250,11 +233,12 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
     """
     if kind == "jsonl":  # the first object may lack what others have
         known = islice(json_records(read(), shown), _SEEN)
-        columns = list(dict.fromkeys(key for _, record in known if record is not BLANK for key in _keys(record)))
+        columns = list(dict.fromkeys(key for _, record in known if record is not BLANK for key, _ in _leaves(record)))
 
         def objects(names: Sequence[str]) -> Iterator[Numbered]:
             for number, record in json_records(read(), shown):
-                yield number, BLANK if record is BLANK else [_value(record, name) for name in names]
+                found = dict(_leaves(record)) if record is not BLANK else {}
+                yield number, BLANK if record is BLANK else [found.get(name) for name in names]
 
         return TableFile(shown, columns, objects)
     separator, first = _separator_of(read()) if kind == "csv" else ("\t", 1)
@@ -305,7 +289,7 @@ def delimited_records(
     A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a file whose texts
     have no other line breaks.
     """
-    if kind == "tsv":
+    if kind != "csv":
         for number, line in enumerate(lines, start=first):
             yield number, line.split("\t") if line.strip() else BLANK
         return
@@ -382,19 +366,11 @@ def _array_records(lines: Iterable[str], shown: str) -> Iterator[Numbered]:
         size += len(line)
         if size > _LONGEST_ARRAY:
             raise CseError(f"{shown}: an array of over {_LONGEST_ARRAY:,} characters; write one object per line")
-    text = "\n".join(held).strip()
-    decoder, space = json.JSONDecoder(), re.compile(r"\s*")
-    number, place, last = 0, 1, len(text) - 1
-    while not (text.endswith("]") and space.match(text, place).end() == last):  # type: ignore[union-attr]
-        try:
-            if number and text[place] != ",":
-                raise ValueError("Expecting ',' or, at the end, ']'")
-            start = space.match(text, place + bool(number)).end()  # type: ignore[union-attr]
-            record, place = decoder.raw_decode(text, start)
-            place = space.match(text, place).end()  # type: ignore[union-attr]
-        except (ValueError, IndexError, RecursionError) as error:
-            raise CseError(f"{shown}:{number + 1}: not valid JSON ({error}); expected an array of objects") from None
-        number += 1
+    try:
+        records = json.loads("\n".join(held))
+    except (ValueError, RecursionError) as error:
+        raise CseError(f"{shown}: not valid JSON ({error}); expected an array of objects") from None
+    for number, record in enumerate(records, start=1):
         yield number, _object(record, shown, number)
 
 
@@ -405,62 +381,20 @@ def _object(record: Any, shown: str, number: int) -> dict[str, Any]:
     return record
 
 
-def _keys(record: dict[str, Any], above: str = "", depth: int = 3) -> Iterator[str]:
+def _leaves(record: dict[str, Any], above: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:
+    """Yield the keys and values of an object; those of an object in it as ``data.text``."""
     for key, value in record.items():
-        yield above + key
-        if isinstance(value, dict) and depth:
-            yield from _keys(value, f"{above}{key}.", depth - 1)
-
-
-def _value(record: Any, name: str) -> Any:
-    if name in record or "." not in name:
-        return record.get(name)
-    for part in name.split("."):
-        record = record.get(part) if isinstance(record, dict) else None
-    return record
+        if isinstance(value, dict) and value and depth:
+            yield from _leaves(value, f"{above}{key}.", depth - 1)
+        else:
+            yield above + key, value
 
 
 # ---- parquet -------------------------------------------------------------------------------------------------------
 
 
 def parquet_table(file: Path | BinaryIO, shown: str) -> TableFile:
-    """Open a parquet file; its rows are numbered from 1."""
-    opened = _open_parquet(file, shown)
-    schema = opened.schema_arrow
-
-    def rows(names: Sequence[str]) -> Iterator[Numbered]:
-        for first, batch in _parquet_batches(opened, shown, names):
-            yield from enumerate(zip(*(_values(batch, name) for name in names), strict=True), start=first)
-
-    return TableFile(shown, list(_fields(schema)), rows, schema)
-
-
-def _fields(fields: Any, above: str = "") -> Iterator[str]:
-    from pyarrow import types
-
-    for field in fields:
-        yield above + field.name
-        if types.is_struct(field.type):
-            yield from _fields(field.type, f"{above}{field.name}.")
-
-
-def _type_of(schema: Any, name: str) -> Any:
-    top, *below = [name] if name in schema.names else name.split(".")
-    kind = schema.field(top).type
-    for part in below:
-        kind = kind.field(part).type
-    return kind
-
-
-def _is_text(kind: Any) -> bool:
-    from pyarrow import types
-
-    kind = kind.value_type if types.is_dictionary(kind) else kind
-    return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-
-
-def _open_parquet(file: Path | BinaryIO, shown: str) -> Any:
-    """Open a parquet file; raise ``CseError`` if it is not a parquet file or is truncated.
+    """Open a parquet file; its rows are numbered from 1.
 
     Columns of few bytes a row repeat their texts, and are read as dictionaries.
     """
@@ -468,61 +402,51 @@ def _open_parquet(file: Path | BinaryIO, shown: str) -> Any:
     import pyarrow.parquet as pq
 
     try:
-        opened = pq.ParquetFile(file)
-        facts, equal = opened.metadata, set()
-        for group in (facts.row_group(number) for number in range(facts.num_row_groups)):
-            for column in (group.column(number) for number in range(group.num_columns)):
-                if column.physical_type == "BYTE_ARRAY" and column.total_uncompressed_size < _EQUAL * group.num_rows:
-                    equal.add(column.path_in_schema)
-        if not equal:
-            return opened
-        return pq.ParquetFile(file, metadata=facts, read_dictionary=sorted(equal))
+        facts = pq.ParquetFile(file).metadata
+        groups = [facts.row_group(number) for number in range(facts.num_row_groups)]
+        chunks = [(group.num_rows, group.column(place)) for group in groups for place in range(group.num_columns)]
+        texts = [(rows, chunk) for rows, chunk in chunks if chunk.physical_type == "BYTE_ARRAY"]
+        equal = {chunk.path_in_schema for rows, chunk in texts if chunk.total_uncompressed_size < _EQUAL * rows}
+        opened = pq.ParquetFile(file, metadata=facts, read_dictionary=sorted(equal))
     except pa.ArrowInvalid:
         raise CseError(f"{shown}: not a parquet file, or cut off; write it again") from None
+    size = sum(group.total_byte_size for group in groups)
+
+    def rows(names: Sequence[str]) -> Iterator[Numbered]:
+        held, first = 0, 1
+        try:
+            # one thread: one that still holds the file when the process exits would abort it
+            for batch in opened.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
+                table = _flat(pa.Table.from_batches([batch]))
+                sizes, values = zip(*(_unpacked(table[name].combine_chunks()) for name in names), strict=True)
+                held += sum(sizes)
+                if held > max(_EXPANDED, _RATIO * size):
+                    told = f"{size:,} bytes hold over {_EXPANDED:,} of equal texts"
+                    raise CseError(f"{shown}:{first}: {told}; keep each of them once")
+                yield from enumerate(zip(*values, strict=True), start=first)
+                first += len(batch)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise CseError(f"{shown}:{first}: cannot be read ({str(error).splitlines()[0]})") from None
+
+    return TableFile(shown, _flat(opened.schema_arrow.empty_table()).column_names, rows)
 
 
-def _parquet_batches(file: Any, shown: str, names: Sequence[str]) -> Iterator[tuple[int, Any]]:
-    """Yield the record batches of an open parquet file, each with the number of its first row."""
-    import pyarrow as pa
-
-    facts, held, first = file.metadata, 0, 1
-    size = sum(facts.row_group(number).total_byte_size for number in range(facts.num_row_groups))
-    try:
-        # one thread: one that still holds the file when the process exits would abort it
-        for batch in file.iter_batches(_BATCH_ROWS, columns=list(names), use_threads=False):
-            held += sum(_characters(column) for column in batch.columns)
-            if held > max(_EXPANDED, _RATIO * size):
-                raise CseError(
-                    f"{shown}:{first}: {size:,} bytes hold over {_EXPANDED:,} of equal texts; keep each of them once"
-                )
-            yield first, batch
-            first += len(batch)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise CseError(f"{shown}:{first}: cannot be read ({str(error).splitlines()[0]})") from None
-
-
-def _characters(column: Any) -> int:
-    """Return the bytes of text that a column stands for."""
-    import pyarrow.compute as pc
+def _flat(table: Any) -> Any:
+    """Return a table with the fields of its structs as columns, such as ``data.text``."""
     from pyarrow import types
 
-    if types.is_struct(column.type):
-        return sum(map(_characters, column.flatten()))
-    if not types.is_dictionary(column.type) or not _is_text(column.type):
-        return int(column.nbytes)
-    counts = column.indices.drop_null().value_counts()
-    lengths = pc.cast(pc.binary_length(column.dictionary), "int64").take(counts.field("values"))
-    return int(pc.sum(pc.multiply(lengths, counts.field("counts"))).as_py() or 0)
+    while any(types.is_struct(column.type) for column in table.schema):
+        table = table.flatten()
+    return table
 
 
-def _values(batch: Any, name: str) -> list[Any]:
+def _unpacked(column: Any) -> tuple[int, list[Any]]:
+    """Return the bytes that a column stands for and its values; a text that repeats is one object."""
     from pyarrow import types
 
-    top = name if name in batch.schema.names else name.partition(".")[0]
-    column = batch.column(top)
-    if types.is_dictionary(column.type):
-        texts = column.dictionary.to_pylist()  # a text that repeats is one object
-        values = [None if place is None else texts[place] for place in column.indices.to_pylist()]
-    else:
-        values = column.to_pylist()
-    return values if top == name else [_value({top: value}, name) for value in values]
+    if not types.is_dictionary(column.type):
+        return column.nbytes, column.to_pylist()
+    texts, places = column.dictionary.to_pylist(), column.indices.to_pylist()
+    sizes = [len(str(text)) for text in texts]
+    values = [None if place is None else texts[place] for place in places]
+    return sum(sizes[place] for place in places if place is not None), values

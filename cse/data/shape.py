@@ -13,24 +13,22 @@ labelled        two texts and an NLI label
 
 A label of a pair says that its texts belong together (1, true, yes, duplicate, entailment, ...), that they do not (0,
 false, no, not_duplicate, contradiction, ...), or neither (neutral); numbers beyond 0 and 1 are scores. All values of
-the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each line, or
-fields between tabs: under a line of usual names, or in the order of the shape.
+the column decide which; a column that can be read in two ways is refused. A txt file has a sentence on each
+line; for other shapes it is a tsv.
 """
 
 from __future__ import annotations
 
-import ast
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
-from itertools import chain, islice
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cse.choices import ENTAILMENT, LABELS, NEUTRAL
+from cse.choices import LABELS, NEUTRAL
 from cse.data.checks import check_column, check_text, column_hint, listed, no_rows, required_text
-from cse.data.read import TableFile, ending, open_table, text_lines, text_table
+from cse.data.read import TableFile, ending, open_table, text_lines
 from cse.errors import CseError
 
 # two texts of a row that belong together, unless a label says otherwise
@@ -46,6 +44,7 @@ _LABELS = ("gold_label", "label", "is_duplicate", "duplicate", "is_paraphrase", 
 SCORES = ("score", "similarity", "similarity_score", "relatedness_score", "gold")
 TEXTS, CATEGORIES = ("text", "sentence"), ("category", "label", "intent")
 LABELLED = "labelled"
+# to be named in errors
 _USUAL = {
     "sentences": ("text",),
     "pairs": ("sent0", "sent1"),
@@ -55,13 +54,7 @@ _USUAL = {
 }
 JUDGED = ("pairs", "triplets")  # views of which labels make the rows
 _SENTENCES = (*TEXTS, "sent0", "sentence1", "anchor", "premise")
-# a column of numbers with such a name may be a label that the table does not know
-_SUSPECT = re.compile(
-    r"(^|_)(labels?|scores?|gold|similarity|duplicate|paraphrase|relevance|entailment|judge?ment|grade|rating|target)"
-    r"(_|$)",
-    re.IGNORECASE,
-)
-_SEEN = 1000  # rows that tell whether an unknown column holds labels
+_SEEN = 1000  # rows that tell whether a column holds labels
 
 _NO_LABEL = ("", "-", "nan", "none", "null", "n/a")
 UNLABELLED = "-1"  # where the others are classes: SNLI, GLUE
@@ -70,11 +63,13 @@ _SAME |= {"related", "equivalent", "entailment", "entails", "supports"}
 _OTHER = {"0", "false", "f", "no", "n", "different", "distinct", "mismatch", "negative", "dissimilar", "irrelevant"}
 _OTHER |= {"unrelated", "contradiction", "contradicts", "refutes"}
 _CLASSES = {word: label for label in LABELS for word in (label, label[0])}
+_VERDICTS = dict(zip(LABELS, (True, None, False), strict=True))
 _POSITIVE_FROM = 0.8  # of the range of scores: in STS, 4 of 5 differ in unimportant details
 _RANGE = (0.0, 5.0)
 
 # float() would also accept 0_1 and digits of any script; some write 0,5
 _NUMBER = re.compile(r"[+-]?(\d+[.,]?\d*|[.,]\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+_LIST = re.compile(r"\[(['\"]).*\1\]", re.DOTALL)
 _WHOLE = re.compile(r"([+-]?\d+)\.0*", re.ASCII)
 
 NEGATIVE_PAIR, NEUTRAL_PAIR, LOW_SCORE, NO_LABEL = "labelled_negative", "labelled_neutral", "low_score", "no_label"
@@ -160,6 +155,7 @@ def choose_columns(
             check_column(name, there, table.shown, setting)
         count = {"sentences": 1, "categories": 1, "triplets": len(columns)}.get(view, 2)
         return Columns(tuple(columns[:count]), *columns[count:])
+    lacks = next((name for name in _USUAL[view] if name not in there), "label")
     found: Columns | None = None
     if view == "sentences":
         found = sentence_columns(there)
@@ -169,19 +165,14 @@ def choose_columns(
         label = next((name for name in _LABELS if name in there), None)
         texts = _first_of((*PAIRS, NLI), there)
         found = Columns(texts, label) if texts and label else None
-    else:
-        found = triplet_columns(there) if view == "triplets" else None
-        found = found or pair_columns(there, table.shown)
-        if found and not found.label and (len(found.texts) == 2 if view == "triplets" else found.texts == NLI):
-            raise _missing(table, "hard_neg" if view == "triplets" else "label", view, setting)
+    elif view == "pairs" or not (found := triplet_columns(there)):
+        found = pair_columns(there, table.shown)
+        if found and not found.label and (view == "triplets" or found.texts == NLI):
+            found, lacks = None, "hard_neg" if view == "triplets" else "label"
     if found is None:
-        raise _missing(table, next(name for name in _USUAL[view] if name not in there), view, setting)
+        purpose, hint = f" for data.view: {view}" if setting == "data.columns" else "", column_hint(lacks, there)
+        raise CseError(f"{table.shown}: no column {lacks!r}{purpose}{hint}; name yours in {setting}")
     return found
-
-
-def _missing(table: TableFile, name: str, view: str, setting: str) -> CseError:
-    purpose, hint = f" for data.view: {view}" if setting == "data.columns" else "", column_hint(name, table.columns)
-    return CseError(f"{table.shown}: no column {name!r}{purpose}{hint}; name yours in {setting}")
 
 
 # ---- labels --------------------------------------------------------------------------------------------------------
@@ -199,13 +190,10 @@ def number_of(text: str) -> float:
     return float(text.replace(",", ".")) if _NUMBER.fullmatch(text) else math.nan
 
 
-def read_score(value: Any, where: str, score_range: tuple[float, float], advice: str) -> float:
+def read_score(value: Any, where: str, score_range: Sequence[float], advice: str) -> float:
     """Return a gold score as a number; raise ``CseError`` if it is not a number in range; ``where``: file and line."""
     lowest, highest = score_range
-    try:
-        score = math.nan if isinstance(value, bool) else number_of(str(value).strip())
-    except OverflowError:
-        score = math.nan
+    score = math.nan if isinstance(value, bool) else number_of(str(value).strip())
     if not lowest <= score <= highest:
         raise CseError(f"{where}: score {value!r} is not a number from {lowest:g} to {highest:g}; {advice}")
     return score
@@ -238,38 +226,31 @@ class Judge(NamedTuple):
     """How the labels of a column of pairs are to be read.
 
     Attributes:
-        verdict: whether the texts belong together; None for neither. Of scores: whether they count as positives.
+        verdicts: by label, whether the texts belong together; None for neither. Of scores: whether they are positives.
         told: in words, if that is not obvious.
     """
 
-    graded: bool
-    verdict: Callable[[Any], bool | None]
+    verdicts: Mapping[str, bool | None]
+    graded: bool = False
     told: str = ""
 
     def of(self, value: Any) -> bool | None:
         """Return whether two texts belong together; None for neither, and without a label."""
-        return None if self._lacks(value) else self.verdict(value)
+        return self.verdicts.get(_word(value))
 
     def fault(self, value: Any) -> str:
         """Return why a pair is no positive, "" if it is one."""
-        found = self.of(value)
-        if found is None:
-            return NO_LABEL if self._lacks(value) else NEUTRAL_PAIR
+        word = _word(value)
+        if word not in self.verdicts:
+            return NO_LABEL
+        if (found := self.verdicts[word]) is None:
+            return NEUTRAL_PAIR
         return "" if found else LOW_SCORE if self.graded else NEGATIVE_PAIR
 
-    def _lacks(self, value: Any) -> bool:
-        word = _word(value)
-        return word in _NO_LABEL or (word == UNLABELLED and not self.graded)
 
-
-def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float] = _RANGE) -> Judge:
+def judge_of(table: TableFile, columns: Columns, score_range: Sequence[float] = _RANGE) -> Judge:
     """Return how the labels of pairs are to be read, by all of them."""
-    shown, lines = table.shown, dict[str, int]()
-    for line, values in table.pick([str(columns.label)]):
-        if values:
-            lines.setdefault(_word(values[0]), line)
-    for blank in _NO_LABEL:
-        lines.pop(blank, None)
+    shown, lines = table.shown, _words_of(table, str(columns.label))
     if UNLABELLED in lines and score_range[0] >= 0:
         if lines.keys() == {UNLABELLED, "1"}:
             raise CseError(f"{shown}: labels 1 and -1: -1 may mean a negative or no label; write 0, or leave it empty")
@@ -277,9 +258,10 @@ def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float
             del lines[UNLABELLED]
     numbers = {word: number_of(word) for word in lines}
     if lines and not any(map(math.isnan, numbers.values())):
-        return _of_numbers(lines, columns, shown) or _graded(lines, numbers, shown, score_range)
+        classes = _of_numbers(lines, columns, shown)
+        return _graded(lines, numbers, shown, score_range) if classes is None else Judge(classes)
     if lines.keys() <= _CLASSES.keys() and lines.keys() != {"n"}:
-        return Judge(False, lambda value: _of_class(_CLASSES.get(_word(value))))
+        return Judge({word: _VERDICTS[_CLASSES[word]] for word in lines})
     for word, line in lines.items():
         if _truth(word) is None and word != NEUTRAL:
             raise CseError(
@@ -287,41 +269,50 @@ def judge_of(table: TableFile, columns: Columns, score_range: tuple[float, float
                 f"not_duplicate, {', '.join(LABELS)}, nor a score; correct it, or set data.columns: "
                 f"[{', '.join(columns.texts)}] to take every pair as one that belongs together"
             )
-    return Judge(False, lambda value: _truth(_word(value)))
+    return Judge({word: _truth(word) for word in lines})
 
 
-def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> Judge | None:
-    """Return how whole numbers from 0 to 2 are to be read; None if they are scores."""
+def _of_numbers(words: Iterable[str], columns: Columns, shown: str) -> dict[str, bool | None] | None:
+    """Return what whole numbers from 0 to 2 say of pairs; None if they are scores."""
     found, of_classes = set(words), columns.texts == NLI or columns.label == "gold_label"
     can = f"{shown}: the labels {', '.join(sorted(found))} in column {columns.label!r} may"
     say = "write the words entailment, neutral, contradiction"
     if found <= {"0", "1"}:
         if of_classes:
             raise CseError(f"{can} mean entailment and neutral, or no and yes; {say}")
-        return Judge(False, lambda value: _truth(_word(value)))
+        return {"0": False, "1": True}
     if not found <= {"0", "1", "2"} or columns.label in SCORES:
         return None
     if not of_classes:
         raise CseError(f"{can} be classes of NLI or scores; {say}, or name the column score")
-    return Judge(False, lambda value: _of_class(read_class(_word(value), shown)))
+    return {str(number): _VERDICTS[label] for number, label in enumerate(LABELS)}
 
 
-def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: tuple[float, float]) -> Judge:
-    if score_range == _RANGE and all(0 <= number <= 1 for number in numbers.values()):
+def _graded(lines: dict[str, int], numbers: dict[str, float], shown: str, score_range: Sequence[float]) -> Judge:
+    if tuple(score_range) == _RANGE and all(0 <= number <= 1 for number in numbers.values()):
         score_range = (0.0, 1.0)
     lowest, highest = score_range
     for word in numbers:
         read_score(word, f"{shown}:{lines[word]}", score_range, "fix it or set data.score_range")
     least = lowest + _POSITIVE_FROM * (highest - lowest)
     told = f"scores from {lowest:g} to {highest:g}: pairs of {least:g} or more are positives, the others are left out"
-    return Judge(True, lambda value: number_of(_word(value)) >= least - 1e-9, told)
+    return Judge({word: number >= least - 1e-9 for word, number in numbers.items()}, True, told)
+
+
+def _words_of(table: TableFile, name: str, most: int | None = None) -> dict[str, int]:
+    """Return the labels in a column, or in its first rows, each with its first line."""
+    lines: dict[str, int] = {}
+    for line, values in islice(table.pick([name]), most):
+        if values and (word := _word(values[0])) not in _NO_LABEL:
+            lines.setdefault(word, line)
+    return lines
 
 
 def _word(value: Any) -> str:
     word = plain(value).lower()
     if number_of(word) in (-1, 0, 1, 2):  # also +1, 1e0, and 1,0
         return str(int(number_of(word)))
-    return word if word in (*_NO_LABEL, UNLABELLED) or _NUMBER.fullmatch(word) else re.sub(r"[\s_-]+", "_", word)
+    return word if word in _NO_LABEL or _NUMBER.fullmatch(word) else re.sub(r"[\s_-]+", "_", word)
 
 
 def _truth(word: str) -> bool | None:
@@ -330,44 +321,10 @@ def _truth(word: str) -> bool | None:
     return False if re.sub("^(non|not|no)_?", "", word) in _SAME else None
 
 
-def _of_class(label: str | None) -> bool | None:
-    return None if label in (NEUTRAL, None) else label == ENTAILMENT
-
-
 def holds_labels(table: TableFile, name: str) -> bool:
     """Return whether the first values of a column are labels or scores of pairs."""
-    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in _first_values(table, [name])[name])
-
-
-def _check_unknown(table: TableFile, columns: Columns) -> None:
-    """Refuse pairs beside a column that may hold their labels, under a name that is not known."""
-    there = table.columns
-    others = [name for name in dict.fromkeys(there) if name not in columns.texts and there.count(name) == 1]
-    for name, seen in _first_values(table, others).items():
-        scores = seen and _SUSPECT.search(name) and all(map(_NUMBER.fullmatch, seen))
-        if scores or (len(seen) > 1 and all(map(_is_label, seen))):
-            texts = ", ".join(columns.texts)
-            raise CseError(
-                f"{table.shown}: column {name!r} may say which pairs belong together; if so, set data.columns: "
-                f"[{texts}, {name}], else [{texts}]"
-            )
-
-
-def _first_values(table: TableFile, names: list[str], most: int | None = _SEEN) -> dict[str, set[str]]:
-    """Return what the first rows hold in these columns, by column."""
-    words: dict[str, set[str]] = {name: set() for name in names}
-    for _, values in islice(table.pick(names), most) if names else ():
-        for name, value in zip(names, values, strict=False):
-            words[name].add(_word(value))
-    return {name: seen.difference(_NO_LABEL) for name, seen in words.items()}
-
-
-def _is_judgement(text: str) -> bool:
-    return bool(_NUMBER.fullmatch(text.strip())) or _is_label(_word(text))
-
-
-def _is_label(word: str) -> bool:
-    return _truth(word) is not None or word in _CLASSES or word == UNLABELLED
+    words = _words_of(table, name, _SEEN)
+    return all(_truth(word) is not None or word in _CLASSES or _NUMBER.fullmatch(word) for word in words)
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -378,36 +335,29 @@ def read_rows(
     view: str,
     columns: Sequence[str] | None = None,
     encoding: str = "utf-8",
-    score_range: tuple[float, float] = _RANGE,
+    score_range: Sequence[float] = _RANGE,
     tell: Callable[[str], object] = lambda note: None,
 ) -> Iterator[Row]:
     """Stream the rows of a txt, csv, tsv, jsonl or parquet file.
 
-    Args:
-        path: a file, see ``find_data_file``.
-        columns: column names in the order of the view, pairs with or without a label; ``None``: the usual names.
-        tell: is told, before the first row, how scores are read.
+    Columns are in the order of the view, pairs with or without a label; None: the usual names. ``tell`` is told, before
+    the first row, how scores are read, and which columns beside pairs are not.
     """
-    if ending(path) == ".txt":
-        if columns is not None:
-            raise CseError(f"{path}: a txt file has no named columns; set data.columns: null or use a csv file")
-        if view == "sentences":
-            lines = enumerate(text_lines(path, encoding), start=1)
-            return _refuse_none(path, (Row(number, (line,)) for number, line in lines))
-        table = _tabbed(path, view, encoding)
-    else:
-        table = open_table(path, encoding)
+    if ending(path) == ".txt" and view == "sentences" and columns is None:
+        lines = enumerate(text_lines(path, encoding), start=1)
+        return _refuse_none(path, (Row(number, (line,)) for number, line in lines))
+    table = open_table(path, encoding)
     chosen = choose_columns(table, view, columns)
     judge = None
     if view == LABELLED:
-        label = str(chosen.label)
-        if found := _first_values(table, [label], None)[label] - {UNLABELLED}:
+        if found := _words_of(table, str(chosen.label)).keys() - {UNLABELLED}:
             _of_numbers(found, chosen._replace(texts=NLI), str(path))
     elif view in JUDGED and chosen.label:
         judge = judge_of(table, chosen, score_range)
         tell(judge.told)
     elif view == "pairs" and columns is None:
-        _check_unknown(table, chosen)
+        others = [name for name in table.columns if name not in chosen.texts and not _NEGATIVE.fullmatch(name)]
+        tell(f"every pair belongs together; not read: {listed(others)}" if others else "")
     return _refuse_none(path, rows_of(table, view, chosen, judge))
 
 
@@ -417,7 +367,7 @@ def rows_of(table: TableFile, view: str, columns: Columns, judge: Judge | None =
         yield from _beside_negatives(rows_of(table, "pairs", columns, judge))
         return
     width = {"sentences": 1, "categories": 1, "triplets": 3}.get(view, 2)
-    for line, values in table.pick(columns.names, len(columns.texts)):
+    for line, values in table.pick(columns.names):
         where = f"{table.shown}:{line}"
         if not values:
             yield Row(line, (None,) * (width + (view in (LABELLED, "categories"))))
@@ -438,16 +388,9 @@ def rows_of(table: TableFile, view: str, columns: Columns, judge: Judge | None =
 def _several(values: Sequence[Any], where: str) -> list[str | None]:
     """Return the texts in columns that hold one or a list each: those that are not blank, or else one."""
     every = [check_text(each, where) for value in values for each in (value if isinstance(value, list) else [value])]
-    if any(text and text.startswith(("['", '["')) and _is_list(text) for text in every):
+    if any(text and _LIST.fullmatch(text) for text in every):
         raise CseError(f"{where}: a list of texts written as text; write the rows as jsonl, lists as lists")
     return [text for text in every if text and text.strip()] or every[:1] or [None]
-
-
-def _is_list(text: str) -> bool:
-    try:
-        return isinstance(ast.literal_eval(text), list)
-    except (ValueError, SyntaxError, RecursionError, MemoryError):
-        return False
 
 
 def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
@@ -463,46 +406,6 @@ def _beside_negatives(rows: Iterable[Row]) -> Iterator[Row]:
             row = (positives or negatives)[place % len(positives or negatives)]
             hard = negatives[place % len(negatives)].texts[1] if positives and negatives else None
             yield row._replace(texts=(*row.texts, hard))
-
-
-def _tabbed(path: Path, view: str, encoding: str) -> TableFile:
-    """Open a txt file of fields between tabs, under a line of usual names or else in the order of the view."""
-    head, names = next(text_lines(path, encoding), "").split("\t"), _USUAL[view]
-    found = category_columns(head) if view == "categories" else triplet_columns(head) or pair_columns(head, str(path))
-    if found is not None and set(found.names) == set(head):
-        table = text_table(partial(text_lines, path, encoding), "tsv", str(path))
-        assert table is not None  # noqa: S101 - it has a head
-        return table
-
-    def fields() -> Iterator[tuple[int, list[str]]]:
-        for number, line in enumerate(text_lines(path, encoding), start=1):
-            yield number, line.split("\t") if line.strip() else []
-
-    if view in JUDGED:  # a hard negative may be "no" or "1990", not each of them
-        behind = ((number, texts[2:]) for number, texts in fields() if texts)
-        first = next(behind, None)  # perhaps names
-        second = next(behind, first)
-        if second and all(any(map(_is_judgement, texts)) for _, texts in chain((second,), behind)):
-            raise CseError(
-                f"{path}:{second[0]}: a label or score stands behind the texts; write a line with names first, such as "
-                "sentence1, sentence2, label, and call the file .tsv"
-            )
-
-    place = {name: number for number, name in enumerate(names)}
-    if view not in JUDGED:
-        place[names[-1]] = -1  # the label is the last field
-
-    def rows(wanted: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
-        for number, texts in fields():
-            if texts and len(texts) < len(names):
-                raise CseError(
-                    f"{path}:{number}: a line of a txt file is one sentence, but data.view: {view} needs {len(names)}, "
-                    "separated by tabs; use a csv file or set data.view: sentences"
-                )
-            several = view == "triplets" or not texts  # further fields are further negatives
-            yield number, texts if several else [texts[place[name]] for name in wanted]
-
-    return TableFile(str(path), list(names), rows)
 
 
 def _refuse_none(path: Path, rows: Iterator[Row]) -> Iterator[Row]:
@@ -528,7 +431,7 @@ def read_texts(
             required_text(value, name, f"{path}:{line}", blank=name == names[0])
             for value, name in zip(values, names, strict=True)
         )
-        for line, values in table.pick(names, len(names))
+        for line, values in table.pick(names)
         if values
     ]
     if not rows:

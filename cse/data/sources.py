@@ -6,108 +6,80 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import NEAR_DUPLICATE, NEAR_EVALUATION, CleaningReport, Drop, clean_rows
+from cse.data.clean import CleaningReport, Drop, clean_rows
 from cse.data.documents import document_rows, read_documents
 from cse.data.hold_out import OVERLAP, HoldOut
-from cse.data.hub import hub_rows
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
-from cse.data.store import source_file, write_rows
-from cse.errors import CseError
+from cse.data.store import TRAIN_FILE, source_file, write_rows
+from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
 
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 DOCUMENTS, CATEGORIES = "documents", "categories"
 ALONE = "alone_in_label"
 _REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
+_SECONDS = 5.0  # for the hub to answer
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
 
 @dataclass(frozen=True)
 class Source:
-    """An open source.
+    """An open source: the group ``data`` as if it were the only one; notes say how its rows are read."""
 
-    Attributes:
-        settings: the group ``data`` as if this were the only source.
-        report: of its cleaning.
-        notes: how its rows are read, if that is not obvious.
-    """
-
+    name: str  # empty for the main one
     settings: DataSettings
     report: CleaningReport
     rows: Iterator[Row]
     notes: list[str]
 
-    def write(self, path: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> None:
-        """Write the clean rows.
+    @property
+    def file(self) -> str:
+        """Name of the file of its rows."""
+        return source_file(self.name) if self.name else TRAIN_FILE
 
-        Args:
-            evaluation: texts that no training row may hold.
-            hold: holds rows out of the main source; of a further one it drops those with a text it held out.
-            progress: whether to show a progress bar on stderr, if it is a terminal.
+    def write(self, folder: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool) -> dict[str, Any]:
+        """Write the clean rows, none with a text of ``evaluation``, and return the report as JSON values.
+
+        ``hold`` holds rows out of the main source; of a further one it drops those with a text it held out.
         """
         settings, report = self.settings, self.report
 
         def arranged(rows: Iterator[Row]) -> Iterator[Row]:
             if hold is not None:
                 report.dropped.setdefault(OVERLAP, Drop())
-                rows = hold(rows) if hold.report is report else hold.apart(rows, report)
+                rows = hold.apart(rows, report) if self.name else hold(rows)
             return pairs_within_labels(rows, report, seed=settings.seed) if settings.view == CATEGORIES else rows
 
         hidden = not (progress and sys.stderr.isatty())
         rows = tqdm(self.rows, desc="prepare", unit=" rows", unit_scale=True, disable=hidden, file=sys.stderr)
-        kept = clean_rows(rows, report, settings, evaluation, arranged)
-        write_rows(path, settings.rows, kept, grouped=settings.grouped)
+        with _named(self.name):
+            kept = clean_rows(rows, report, settings, evaluation, arranged)
+            write_rows(folder / self.file, settings.rows, kept, grouped=settings.grouped)
+        made = {"made_from": settings.made_from} if settings.made_from else {}
+        return {"view": settings.rows, **made, **asdict(report)}
 
 
-def open_source(settings: DataSettings) -> Source:
-    """Open the main source."""
-    notes: list[str] = []
-    name, rows = _open(settings, notes.append)
-    report = CleaningReport(name)
-    near = () if settings.near_duplicates is None else (NEAR_EVALUATION, NEAR_DUPLICATE)
-    for reason in (*_REASONS.get(settings.view, ()), *near, *((OVERLAP,) if settings.hold_out else ())):
-        report.dropped[reason] = Drop()
-    return Source(settings, report, rows, [f"{name}: {note}" for note in notes if note])
-
-
-def open_more(settings: DataSettings) -> dict[str, Source]:
-    """Open the further sources, by name."""
-    found = {}
-    for source in settings.more:
-        with _named(source.name):
-            found[source.name] = open_source(settings.of(source))
-    return found
-
-
-def write_more(
-    sources: dict[str, Source], folder: Path, evaluation: Sequence[str], hold: HoldOut | None, *, progress: bool
-) -> dict[str, Any]:
-    """Write the clean rows of the further sources, after the main one; return their reports by name, as JSON values."""
-    reports = {}
-    for name, source in sources.items():
+def open_sources(settings: DataSettings) -> list[Source]:
+    """Open the main source and the further ones."""
+    found = []
+    for name, group in [("", settings), *((source.name, settings.of(source)) for source in settings.more)]:
+        notes: list[str] = []
         with _named(name):
-            source.write(folder / source_file(name), evaluation, hold, progress=progress)
-        made = {"made_from": source.settings.made_from} if source.settings.made_from else {}
-        reports[name] = {"view": source.settings.rows, **made, **source.report.as_dict()}
-    return reports
-
-
-def unwatched(settings: DataSettings) -> list[str]:
-    """Return a note for each further source whose changes DVC cannot see."""
-    return [
-        f"data.more.{source.name}: `dvc repro` does not notice changes of {source.path}; it watches {WATCHED}"
-        for source in settings.more
-        if not Path(source.path).resolve().is_relative_to(WATCHED.resolve())
-    ]
+            shown, rows = _open(group, notes.append)
+        report = CleaningReport(shown)
+        for reason in (*_REASONS.get(group.view, ()), *((OVERLAP,) if group.hold_out else ())):
+            report.dropped[reason] = Drop()
+        found.append(Source(name, group, report, rows, [f"{shown}: {note}" for note in notes if note]))
+    return found
 
 
 @contextmanager
@@ -116,6 +88,8 @@ def _named(name: str) -> Iterator[None]:
     try:
         yield
     except CseError as error:
+        if not name:
+            raise
         told = _OWN.sub(lambda key: f"data.more.{name}.{key[1].removeprefix('train_')}", str(error))
         raise CseError(told if f"data.more.{name}" in told else f"data.more.{name}: {told}") from None
 
@@ -136,20 +110,62 @@ def _open(settings: DataSettings, tell: Callable[[str], object]) -> tuple[str, I
             return SAMPLE, (Row(number, texts[:-1], texts[-1]) for number, texts in found)
         return SAMPLE, (Row(number, texts) for number, texts in found)
     if settings.source == "hub":
-        return f"{settings.hub_id}/{settings.hub_file}", hub_rows(settings, tell)
-    path = find_data_file(path, "data.train_path")
-    lowest, highest = settings.score_range
-    return path.name, read_rows(path, view, settings.columns, settings.encoding, (lowest, highest), tell)
+        path = find_data_file(_download(settings), "data.hub_file")
+        name = f"{settings.hub_id}/{settings.hub_file}"
+    else:
+        path = find_data_file(path, "data.train_path")
+        name = path.name
+    return name, read_rows(path, view, settings.columns, settings.encoding, settings.score_range, tell)
+
+
+def _download(settings: DataSettings) -> Path:
+    """Return a file of a data set on the hub, from the cache alone if the hub does not answer a ping.
+
+    The hub's own library would try again for half a minute.
+
+    Raises:
+        OfflineError: the hub cannot be reached, and the cache does not have the file.
+    """
+    import httpx
+    from huggingface_hub import constants, hf_hub_download
+    from huggingface_hub import errors as hub
+
+    hub_id, file, revision = settings.hub_id, settings.hub_file, settings.hub_revision
+    what = f"{hub_id}/{file}"
+    unreachable = OfflineError(
+        f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
+        "data.source: files, or set HF_HOME to a cache that has it"
+    )
+    alone = constants.HF_HUB_OFFLINE
+    if not alone:
+        try:
+            httpx.head(constants.ENDPOINT, timeout=_SECONDS)
+        except httpx.TransportError:
+            alone = True
+    try:
+        return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision, local_files_only=alone))
+    except hub.GatedRepoError:
+        advice = "request access on the hub and log in with `hf auth login`"
+        raise CseError(f"{what}: this data set is gated; {advice}") from None
+    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError):
+        keys = "data.hub_id, data.hub_file and data.hub_revision"
+        raise CseError(f"{what}: not on the hub at revision {revision!r}; check {keys}") from None
+    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError, ConnectionError, TimeoutError):
+        raise unreachable from None
+    except Exception as error:
+        if isinstance(error, hub.HfHubHTTPError) and error.response is not None and error.response.status_code >= 500:
+            raise unreachable from None
+        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+            raise
+        told = (str(error) or "no message").splitlines()[0]
+        raise CseError(f"{what}: {type(error).__name__}: {told}") from None
 
 
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:
     """Yield pairs of texts with the same label, in the order of their first texts.
 
-    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it.
-
-    Args:
-        rows: cleaned rows of one text and its label, without duplicates.
-        report: counts the texts that are alone in their label.
+    Each label's texts are shuffled into a circle, and each text is the anchor of the one that follows it; those alone
+    in their label are dropped.
     """
     order = list(rows)
     members: dict[str, list[Row]] = {}

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cse.data.checks import check_column, read_text
 from cse.data.read import open_table, text_lines
 from cse.data.shape import read_score
 from cse.data.store import PreparedData
@@ -161,34 +162,25 @@ def open_suite(data: PreparedData) -> SuiteData:
     return SuiteData(open_tasks(data, TEST), open_tasks(data, OWN), missing)
 
 
-def read_suite(senteval: Path, cxc: Path | None) -> SuiteData:
-    """Read the contents of a SentEval folder and a CxC file.
+def read_suite(senteval: Path, cxc: Path | None = None) -> SuiteData:
+    """Read what is there of the seven STS tasks, the splits of STS-B, the transfer tasks and CxC-STS.
 
     Args:
         senteval: SentEval's ``downstream`` folder, or a folder that contains it.
         cxc: CSV of CxC-STS, or a folder that holds ``cxc_sts_test.csv``; None: skip CxC-STS.
     """
-    if not senteval.is_dir():
-        raise CseError(f"{senteval}: not a folder; the full evaluation needs SentEval's downstream folder")
-    suite = complete(senteval, read_senteval(senteval, required=False))
-    if not suite.test:
-        raise CseError(f"{senteval}: no SentEval evaluation data here; expected {LAYOUT}, MR, CR, SUBJ and others")
+    root = senteval_root(senteval) or senteval
+    gaps = {name: _first_missing(root, _files(name)) for name in (*TASKS, *(f"STS-B {split}" for split in STSB))}
+    splits = {split: read_stsb(root, split) for split in STSB if not gaps[f"STS-B {split}"]}
+    sts = [_read_sts(root, name) for name in TASKS if not gaps[name]]
+    missing = [f"{name} ({gap})" for name, gap in gaps.items() if gap and name != "STS-B test"]
+    transfer, absent = read_transfer(root)
+    test: list[Task] = [*sts, *([Splits("STS-B", splits)] if splits else []), *transfer]
+    if not test:
+        expected = f"{LAYOUT}, MR, CR, SUBJ and others, or a file of scored pairs"
+        raise CseError(f"{senteval}: no SentEval evaluation data here; expected {expected}")
+    suite = SuiteData(test, missing=[*missing, *absent, NO_CAPTIONS], dev=splits.get("dev"))
     return suite if cxc is None else suite.with_captions(cxc)
-
-
-def complete(senteval: Path, found: SuiteData) -> SuiteData:
-    """Read the rest of a SentEval folder, besides the similarity tasks ``found`` in it."""
-    missing = [name for name in found.missing if not name.startswith("STS-B dev")]
-    splits = {}
-    for split in STSB:
-        try:
-            splits[split] = replace(read_stsb(senteval, split), name=f"STS-B {split}")
-        except FileNotFoundError as error:
-            if split != "test":  # the test split is a similarity task and already listed
-                missing.append(f"STS-B {split} ({Path(error.filename).name})")
-    transfer, absent = read_transfer(senteval)
-    stsb = [Splits("STS-B", splits)] if splits else []
-    return SuiteData([*found.test, *stsb, *transfer], missing=[*missing, *absent, NO_CAPTIONS])
 
 
 def only_pairs(tasks: Sequence[Task]) -> SuiteData:
@@ -206,31 +198,20 @@ def senteval_root(folder: Path) -> Path | None:
 # ---- similarity ----------------------------------------------------------------------------------------------------
 
 
-def read_senteval(folder: Path, *, required: bool = True) -> SuiteData:
-    """Read the seven STS tasks and STS-B dev from SentEval's ``downstream`` folder, or a folder that contains it."""
-    root = senteval_root(folder) or folder
-    found: dict[str, ScoredPairs] = {}
-    missing = []
-    for name in (*TASKS, "STS-B dev"):
-        if gap := _first_missing(root, _files(name)):
-            missing.append(f"{name} ({gap})")
-        elif name in YEARS:
-            found[name] = _read_year(root, name)
-        elif name == "SICK-R":
-            found[name] = _read_tabs(root / _SICK_FILE, name, (1, 2, 3), SICK_TEST, heads=1)
-        else:
-            found[name] = read_stsb(root, "test" if name == "STS-B" else "dev")
-    if required and not found:
-        raise CseError(f"{folder}: no SentEval evaluation data here; expected {LAYOUT}, or a file of scored pairs")
-    dev = found.pop("STS-B dev", None)
-    return SuiteData([*found.values()], missing=missing, dev=dev)
-
-
 def read_stsb(folder: Path, split: str) -> ScoredPairs:
     """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres."""
-    name = "STS-B" if split == "test" else f"STS-B {split}"
-    (file,) = _files(name)
-    return _read_tabs((senteval_root(folder) or folder) / file, name, (5, 6, 4), STSB[split], subset=0)
+    (file,) = _files(f"STS-B {split}")
+    path = (senteval_root(folder) or folder) / file
+    return _read_tabs(path, f"STS-B {split}", (5, 6, 4), STSB[split], subset=0)
+
+
+def _read_sts(root: Path, name: str) -> ScoredPairs:
+    """Read one of the seven tasks."""
+    if name in YEARS:
+        return _read_year(root, name)
+    if name == "SICK-R":
+        return _read_tabs(root / _SICK_FILE, name, (1, 2, 3), SICK_TEST, heads=1)
+    return replace(read_stsb(root, "test"), name=name)
 
 
 def _files(name: str) -> list[str]:
@@ -292,9 +273,9 @@ def _words(text: str) -> str:
     return " ".join(text.split())
 
 
-def _check_count(path: Path, found: int, expected: int) -> None:
+def _check_count(path: Path, found: int, expected: int, what: str = "scored pairs") -> None:
     if found != expected:
-        raise CseError(f"{path}: {found} scored pairs, the published set has {expected}; {_AGAIN}")
+        raise CseError(f"{path}: {found:,} {what}, expected {expected:,} as published; {_AGAIN}")
 
 
 # ---- classes -------------------------------------------------------------------------------------------------------
@@ -306,20 +287,14 @@ def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
     Returns:
         The complete tasks in the order of ``TRANSFER_TASKS``, and the absent ones, each with its missing file.
     """
-    root = senteval_root(folder) or folder
-    tasks, missing = [], []
+    root, tasks, missing = senteval_root(folder) or folder, [], []
     for name in TRANSFER_TASKS:
         layout = _TRANSFER[name]
         if gap := _first_missing(root, (file for files in layout.parts for file, _ in files)):
             missing.append(f"{name} ({gap})")
             continue
         train, *more = (_part(root, layout, files) for files in layout.parts)
-        task = TransferTask(name, train, *[None] * (2 - len(more)), *more)
-        classes = 1 + max(int(part.label.max()) for part in task.parts)
-        for part in task.parts:  # its accuracy would mean something else
-            if empty := np.flatnonzero(np.bincount(part.label, minlength=classes) == 0).tolist():
-                raise CseError(f"{name}: class {empty[0]} of {classes} has no rows in a part of the task; check it")
-        tasks.append(task)
+        tasks.append(TransferTask(name, train, *[None] * (2 - len(more)), *more))
     return tasks, missing
 
 
@@ -357,8 +332,7 @@ def _lines(path: Path, expected: int) -> list[str]:
     except UnicodeDecodeError:
         encoding = "latin-1"
     lines = list(text_lines(path, encoding))
-    if len(lines) != expected:
-        raise CseError(f"{path}: {len(lines):,} lines, expected {expected:,} as published; {_AGAIN}")
+    _check_count(path, len(lines), expected, "lines")
     return lines
 
 
@@ -378,9 +352,8 @@ def read_cxc(path: Path) -> CaptionPairs:
     if not path.is_file():
         raise CseError(f"{path}: no such file; give the CSV of CxC-STS with the captions joined in")
     table = open_table(path)
-    lacks = [name for name in CXC_COLUMNS if name not in table.columns]
-    if lacks:
-        raise CseError(f"{path}:1: lacks the column {lacks[0]}; expected {', '.join(CXC_COLUMNS)}")
+    for name in CXC_COLUMNS:
+        check_column(name, table.columns, str(path), "CxC-STS with its captions")
     ids: dict[str, int] = {}
     seen: dict[frozenset[int], int] = {}
     first, second, score, ends, same = [], [], [], [], []
@@ -388,18 +361,16 @@ def read_cxc(path: Path) -> CaptionPairs:
         if not values:
             continue
         *named, gold, method, one, other = values
-        if not one.strip() or not other.strip():
-            raise CseError(f"{path}:{number}: a caption is empty; join the captions again")
         score.append(read_score(gold, f"{path}:{number}", _SCORES, _AGAIN))
         pair = [ids.setdefault(name, len(ids)) for name in named]
         if seen.setdefault(frozenset(pair), number) != number:
             raise CseError(f"{path}:{number}: repeats the pair of line {seen[frozenset(pair)]}; keep one score")
         ends.append(pair)
         same.append(method == _SAME_IMAGE)
-        first.append(one.strip())
-        second.append(other.strip())
-    if not score or (path.name == CXC_FILE and len(score) != CXC_TEST):
-        raise CseError(f"{path}: {len(score):,} pairs, expected {CXC_TEST:,} as published; {_AGAIN}")
+        first.append(read_text(one, "sentence1", f"{path}:{number}"))
+        second.append(read_text(other, "sentence2", f"{path}:{number}"))
+    if not score or path.name == CXC_FILE:
+        _check_count(path, len(score), CXC_TEST, "pairs")
     both = np.array(ends)
     edges = both[np.array(same)]
     graph = coo_matrix((np.ones(len(edges)), edges.T), shape=(len(ids), len(ids)))

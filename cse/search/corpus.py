@@ -185,8 +185,7 @@ class Corpus:
                 return
             for column, option in columns.options:
                 check_column(column, table.columns, name, option)
-            texts = 1 + (columns.domain is not None) + (columns.title is not None)
-            for place, values in table.pick([column for column, _ in columns.options], texts):
+            for place, values in table.pick([column for column, _ in columns.options]):
                 if values:
                     yield self._document(f"{name}:{place}", list(values), first)
                     first += 1

@@ -86,7 +86,7 @@ class DataSettings(SettingsGroup):
     hub_id: str = "princeton-nlp/datasets-for-simcse"
     """`hub`: data set id."""
     hub_file: str = "nli_for_simcse.csv"
-    """`hub`: file in the data set repository; `data/train-*.parquet`: these files, read as one."""
+    """`hub`: file in the data set repository."""
     hub_revision: str = "main"
     """`hub`: branch, tag or commit."""
     hold_out: float = Field(0.0, ge=0.0, le=0.5)
@@ -101,9 +101,6 @@ class DataSettings(SettingsGroup):
     drop: list[Literal["duplicates", "evaluation_overlap"]] = Field(["duplicates", "evaluation_overlap"])
     """What to drop: `duplicates`: repeated rows (same text after trimming); `evaluation_overlap`: training rows
     containing an evaluation sentence (ignoring case and punctuation)."""
-    near_duplicates: float | None = Field(None, ge=0.1, le=1.0)
-    """Drop rows that share this much of their text (Jaccard index of character 5-grams) with an earlier row or, if
-    `drop` has `evaluation_overlap`, with a dev or evaluation sentence; null: none."""
     more: list[SourceSettings] = Field([])
     """`files`: further sources to train on besides, such as `[{name: nli, path: data/raw/more/nli.csv, view:
     triplets}]`. Cleaned like the main one; `hold_out` and group `mine` leave them alone."""

@@ -20,9 +20,9 @@ import pytest
 import cse as library
 from cse.cli.main import cli
 from tests.cli.workspace import contents, full_disk
-from tests.data.test_transfer_data import write as write_file
 from tests.evaluation.test_cxc import make_rows
 from tests.evaluation.test_cxc import write as write_captions
+from tests.rows import write_lines
 from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
@@ -273,8 +273,8 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
 
 def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     """Two transfer tasks and CxC: what is there is measured, the rest is named."""
-    write_file(project, "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
-    write_file(project, "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
+    write_lines(project / "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
+    write_lines(project / "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
     words = {f"c{i}": f"{WORDS[i]} {WORDS[7 * i % 40]} {WORDS[i // 2]}" for i in range(36)}
     write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
     done = cse(

@@ -47,7 +47,7 @@ def test_every_reason_is_counted_with_its_first_place():
     }
     assert (report.read, report.kept, report.distinct_sentences) == (12, 2, 6)
     assert report.read == report.kept + sum(drop.count for drop in report.dropped.values())
-    assert list(report.as_dict()["dropped"]) == list(REASONS)
+    assert list(report.dropped) == list(REASONS)
 
 
 def test_max_words_is_the_longest_that_stays():

@@ -9,22 +9,23 @@ import pytest
 from cse.data import documents
 from cse.data.documents import cut_title, document_rows, passages_of, read_documents
 from cse.data.markup import html_document, markdown_document
-from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.errors import CseError
-from cse.settings.data import DataSettings
+from tests.data.conftest import dropped
 from tests.rows import write_objects
 
 BODY = "Dr. Smith lives in Rome. He has a cat. The cat sleeps all day! Does it eat? It does."
 
 
-def rows_of(folder, path, **more) -> tuple[list[dict], dict]:
-    for part in ("dev", "evaluation"):
-        (folder / part).mkdir(exist_ok=True)
-    paths = {f"{part}_path": str(folder / part) for part in ("dev", "evaluation")}
-    settings = DataSettings(source="files", view="documents", train_path=str(path), **paths, **more)
-    report = prepare(settings, folder / "out", progress=False)
-    return PreparedData(folder / "out").train.to_pylist(), report
+@pytest.fixture
+def rows_of(prepared):
+    """Prepare documents, and return the rows and the report."""
+
+    def call(path, **more) -> tuple[list[dict], dict]:
+        data = prepared(path, view="documents", **more)
+        return data.train.to_pylist(), data.report
+
+    return call
 
 
 def test_passages_are_whole_sentences_up_to_the_limit():
@@ -58,7 +59,7 @@ def test_a_title_in_front_of_its_body_is_cut_off(title, text, rest):
     assert cut_title(title, text) == rest
 
 
-def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
+def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PASSAGE_WORDS", 9)
     write_objects(
         tmp_path / "beir/corpus.jsonl",
@@ -69,44 +70,40 @@ def test_a_folder_of_beir_works_as_it_is(tmp_path, monkeypatch):
         ],
     )
     write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "1", "text": "who has a cat?"}])
-    rows, report = rows_of(tmp_path, tmp_path / "beir")
+    rows, report = rows_of(tmp_path / "beir")
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", "Dr. Smith lives in Rome. He has a cat."),
         ("Dr. Smith lives in Rome. He has a cat.", "The cat sleeps all day! Does it eat?"),
         ("The cat sleeps all day! Does it eat?", "It does."),
     ]
     assert {row["group"] for row in rows} == {"1"}
-    dropped = {reason: entry for reason, entry in report["train"]["dropped"].items() if entry["count"]}
-    assert dropped == {
-        "empty_document": {"count": 1, "first": "beir:2"},
-        "no_pair": {"count": 1, "first": "beir:3"},
-    }
+    assert dropped(report["train"]) == {"empty_document": (1, "beir:2"), "no_pair": (1, "beir:3")}
     assert (report["view"], report["made_from"]) == ("pairs", "documents")
 
 
-def test_sentences_alone_are_rows_of_one_text(tmp_path):
+def test_sentences_alone_are_rows_of_one_text(rows_of, tmp_path):
     write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
-    rows, report = rows_of(tmp_path, tmp_path / "docs.jsonl", pairs=["sentences"])
+    rows, report = rows_of(tmp_path / "docs.jsonl", pairs=["sentences"])
     assert rows[1] == {"sent0": "He has a cat.", "group": "1"}
     assert [row["group"] for row in rows] == ["1"] * 5 + ["2"] * 2
     assert report["view"] == "sentences"
 
 
-def test_questions_and_answers_of_a_table(tmp_path):
+def test_questions_and_answers_of_a_table(rows_of, tmp_path):
     path = tmp_path / "faq.csv"
     path.write_text("question,answer\nHow do I pay,By card. Or cash.\nWhen?,\n,Never.\n", encoding="utf-8")
-    rows, report = rows_of(tmp_path, path, pairs=["question_answer"])
+    rows, report = rows_of(path, pairs=["question_answer"])
     assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
     assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
     path.write_text("q,a\nWho?,Me.\nWhen?,Now.\n", encoding="utf-8")
-    rows, _ = rows_of(tmp_path, path, pairs=["question_answer"], columns=["q", "a"])
+    rows, _ = rows_of(path, pairs=["question_answer"], columns=["q", "a"])
     assert [row["sent1"] for row in rows] == ["Me.", "Now."]
     path.write_text("head,abstract\nCats,Cats sleep.\nDogs,Dogs run.\n", encoding="utf-8")
-    rows, _ = rows_of(tmp_path, path, columns=["head", "abstract"])
+    rows, _ = rows_of(path, columns=["head", "abstract"])
     assert [(row["sent0"], row["sent1"]) for row in rows] == [("Cats", "Cats sleep."), ("Dogs", "Dogs run.")]
 
 
-def test_a_folder_of_files_is_a_document_each(tmp_path, monkeypatch):
+def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PASSAGE_WORDS", 4)
     folder = tmp_path / "docs"
     for name, text in {
@@ -119,7 +116,7 @@ def test_a_folder_of_files_is_a_document_each(tmp_path, monkeypatch):
     }.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
-    rows, report = rows_of(tmp_path, folder, pairs=["title_body", "neighbours", "question_answer"])
+    rows, report = rows_of(folder, pairs=["title_body", "neighbours", "question_answer"])
     assert [tuple(row.values()) for row in rows] == [
         ("Cats", "Cats sleep.", "a.md"),
         ("Cats sleep.", "They do.", "a.md"),
@@ -213,25 +210,25 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     [
         ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
         ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
-        ({"a.png": ""}, r"docs: no document in this folder; put .csv, .htm, .html, .json, .jsonl, .markdown, .md"),
+        (
+            {"a.png": ""},
+            r"docs: no .txt, .csv, .* file in this folder \(only a.png\)",
+        ),
         ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
-        ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several tables \(a.csv, b.csv\); name one"),
-        ({"a.csv": "title,words\nx,y\n"}, r"a.csv: no column text, body, content, abstract, nor question and answer"),
-        ({"a.csv": "text\n"}, r"a.csv: no rows"),
-        ({"a.html": b"\xff"}, r"a.html:1: byte 0xff is not utf-8; set data.encoding"),
+        ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several data files \(a.csv, b.csv\); name one"),
     ],
 )
-def test_an_input_without_documents_is_one_line(tmp_path, files, message):
+def test_an_input_without_documents_is_one_line(rows_of, tmp_path, files, message):
     (tmp_path / "docs").mkdir()
     for name, text in files.items():
-        (tmp_path / "docs" / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
     with pytest.raises(CseError, match=message) as error:
-        rows_of(tmp_path, tmp_path / "docs")
+        rows_of(tmp_path / "docs")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out").exists()
 
 
-def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(tmp_path):
+def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
     write_objects(
         tmp_path / "corpus.jsonl",
         [
@@ -241,7 +238,7 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
             {"title": "", "text": " "},
         ],
     )
-    rows, report = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=3)
+    rows, report = rows_of(tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=3)
     whole = f"Cats in Rome {BODY}"
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", whole),
@@ -254,11 +251,11 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     assert PreparedData(tmp_path / "out").made_from == "stand_ins"
 
 
-def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(tmp_path):
+def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(rows_of, tmp_path):
     write_objects(
         tmp_path / "corpus.jsonl", [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}]
     )
-    rows, _ = rows_of(tmp_path, tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=100, max_words=5000)
+    rows, _ = rows_of(tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=100, max_words=5000)
     sentences = ["Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."]
     assert [row["sent0"] for row in rows[:6]] == ["Cats", *sentences]
     assert len(rows[-1]["sent1"].split()) == 1000

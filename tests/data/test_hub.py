@@ -3,20 +3,18 @@
 import time
 
 import huggingface_hub
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from cse.data.hub import hub_rows
+from cse.data.sources import open_sources
 from cse.errors import CseError, OfflineError
 from cse.settings.data import DataSettings
 
 HUB_ID = "princeton-nlp/datasets-for-simcse"
 
 
-def rows_of(view, file, tell=print, **how):
-    return hub_rows(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how}), tell)
+def rows_of(view, file, **how):
+    return open_sources(DataSettings(source="hub", view=view, hub_file=file, **{"hub_id": HUB_ID, **how}))[0].rows
 
 
 @pytest.fixture
@@ -39,45 +37,20 @@ def test_an_unreachable_hub_is_asked_once(tmp_path, monkeypatch):
 
 @pytest.fixture
 def cached(offline):
-    """A cache that has a text file of a data set, and a split in two."""
+    """A cache that has a text file of a data set."""
     commit = "0" * 40
     folder = offline / "datasets--princeton-nlp--datasets-for-simcse"
     (folder / "refs").mkdir(parents=True)
     (folder / "refs/main").write_text(commit, encoding="utf-8")
     files = folder / "snapshots" / commit
-    (files / "data").mkdir(parents=True)
+    files.mkdir(parents=True)
     (files / "wiki1m_for_simcse.txt").write_text("one\ntwo\n", encoding="utf-8")
-    parts = {"a": [("is it", "a", 0.9), ("what", "a", 0.2)], "b": [("no", "b", 4.6), ("yes", "b", 5.0)]}
-    for name, rows in parts.items():
-        text, label, score = zip(*rows, strict=True)
-        table = pa.table({"sentence1": text, "sentence2": text[::-1], "label": label, "score": score})
-        pq.write_table(table, files / f"data/train-{name}.parquet")
     return offline
 
 
 def test_a_cached_file_is_read_without_network(cached):
     rows = rows_of("sentences", "wiki1m_for_simcse.txt")
     assert [row.texts for row in rows] == [("one",), ("two",)]
-
-
-def test_the_files_of_a_pattern_are_read_as_one(cached, monkeypatch):
-    """Each row has a number of its own, and a score of 0.9 is of 5 if another file says so."""
-    with pytest.raises(OfflineError, match=r"data/train-\*\.parquet: the hub cannot be reached, and .* only some"):
-        rows_of("pairs", "data/train-*.parquet")
-    names = ["data/train-b.parquet", "README.md", "old/data/train-c.parquet", "data/train-a.parquet"]
-    monkeypatch.setattr(huggingface_hub, "list_repo_files", lambda *_, **__: names)
-    labelled = list(rows_of("categories", "data/train-*.parquet", columns=["sentence1", "label"]))
-    assert [(row.line, row.texts[0], row.label) for row in labelled] == [
-        (1, "is it", "a"), (2, "what", "a"), (3, "no", "b"), (4, "yes", "b"),
-    ]  # fmt: skip
-    told: list[str] = []
-    columns = ["sentence1", "sentence2", "score"]
-    assert len(list(rows_of("pairs", "data/train-*.parquet", told.append, columns=columns))) == 4
-    assert told == ["scores from 0 to 5: pairs of 4 or more are positives, the others are left out"]
-    with pytest.raises(CseError, match=r"no file x-\*.parquet at revision 'main'; check data.hub_file"):
-        rows_of("pairs", "x-*.parquet")
-    with pytest.raises(CseError, match=r"must be \.parquet"):
-        rows_of("pairs", "x-*.csv")
 
 
 def test_other_failures_are_one_line(monkeypatch):

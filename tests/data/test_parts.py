@@ -12,31 +12,7 @@ from cse.data.tasks.parts import dev_part, part_for_test
 from cse.errors import CseError
 
 
-def test_labelled_texts_keep_their_test_rows():
-    texts = [f"text {number}" for number in range(50)]
-    task = LabelledTexts("intents", texts, [str(n % 5) for n in range(50)], ["a", "b"], ["0", "1"])
-    dev = dev_part(task)
-    assert part_for_test(task) is task
-    assert 5 <= len(dev.test) <= 15, "about a fifth"
-    assert sorted([*dev.test, *dev.reference]) == sorted(texts)
-    labels = dict(zip(texts, task.reference_label, strict=True))
-    assert [labels[text] for text in dev.test + dev.reference] == dev.test_label + dev.reference_label
-
-
-def test_a_dev_part_of_labelled_texts_shares_none_with_the_rest_however_it_is_written():
-    texts = [f"Text {number}{mark}" for number in range(60) for mark in ("", " ?")]
-    task = LabelledTexts("intents", texts, ["a"] * 120, [f"text {number}!" for number in range(0, 60, 2)], ["a"] * 30)
-    dev = dev_part(task)
-    parts = [{text.casefold().strip(" ?!") for text in part} for part in (dev.test, dev.reference, task.test)]
-    assert len(parts[0]) >= 3
-    assert len(dev.test) == 2 * len(parts[0])
-    assert len(dev.test) + len(dev.reference) == 120
-    assert parts[0].isdisjoint(parts[1] | parts[2])
-    more = replace(task, reference=[*texts[:7], "new", *texts[7:]], reference_label=["a"] * 121)
-    assert set(dev_part(more).test) - {"new"} == set(dev.test), "more texts leave the part"
-
-
-def test_where_the_reference_texts_are_the_training_rows_the_test_texts_are_halved():
+def test_the_test_texts_of_labels_are_halved():
     texts, rows = [f"text {number}" for number in range(40)], [f"row {number}" for number in range(90)]
     task = LabelledTexts("rows held out", rows, ["a"] * 90, texts, [str(n % 4) for n in range(40)], HELD_OUT)
     parts = dev_part(task), part_for_test(task)

@@ -51,119 +51,52 @@ def test_the_same_triplet_from_every_kind_of_file(tmp_path, ending):
         assert texts(path, "sentences") == [TRIPLET[:1]]
 
 
-@pytest.mark.parametrize(
-    "header", ["sent0,sent1,hard_neg", "anchor,positive,negative", "id,premise,entailment,contradiction"]
-)
-def test_usual_names_of_triplets(tmp_path, header):
-    row = ",".join(TRIPLET) if header.count(",") == 2 else ",".join(("7", *TRIPLET))
-    assert texts(write(tmp_path / "a.csv", f"{header}\n{row}\n"), "triplets") == [TRIPLET]
-
-
-@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
-def test_a_column_that_stands_twice_is_refused_if_it_is_read(tmp_path, ending):
-    path = tmp_path / f"a.{ending}"
-    if ending == "parquet":
-        pq.write_table(pa.Table.from_arrays([pa.array(["x"])] * 4, names=["text", "more", "text", "more"]), path)
-    else:
-        mark = "," if ending == "csv" else "\t"
-        write(path, f"{mark.join(['text', 'more', 'text', 'rest', 'rest'])}\n{mark.join('abcde')}\n")
-    assert "2 columns 'text'; give each its own name" in failure(path, "sentences")
-    if ending != "parquet":
-        assert texts(path, "sentences", columns=["more"]) == [("b",)]
+def test_a_column_that_stands_twice_may_stand_beside_those_that_are_read(tmp_path):
+    path = write(tmp_path / "a.csv", "text,more,text\na,b,c\n")
+    assert texts(path, "sentences", columns=["more"]) == [("b",)]
 
 
 def test_links_that_lead_nowhere_say_so(tmp_path):
     (tmp_path / "a.csv").symlink_to("b.csv")
     with pytest.raises(CseError, match=r"a.csv: a link to b.csv, which does not exist; fix it \(or change key\)"):
         find_data_file(tmp_path / "a.csv", "key")
-    (tmp_path / "b.csv").symlink_to("a.csv")
-    for path in (tmp_path / "a.csv", tmp_path / "a.csv/below"):
-        with pytest.raises(CseError, match=r": circular links; fix them"):
-            find_data_file(path, "key")
 
 
-def test_a_line_ends_at_n_rn_and_r_only(tmp_path):
-    path = write(tmp_path / "a.txt", "one\ntwo\r\nthree\rfour\u2028still four\u0085still\x0bfour\x0c\x1c!")
-    assert texts(path, "sentences") == [
-        ("one",),
-        ("two",),
-        ("three",),
-        ("four\u2028still four\u0085still\x0bfour\x0c\x1c!",),
-    ]
+LONG, LINES = "word " * 100_000, "four\u2028still four\u0085still\x0bfour\x0c\x1c!"
+READ = [
+    ("a.txt", f"one\ntwo\r\nthree\r{LINES}", "sentences",
+     [Row(1, ("one",)), Row(2, ("two",)), Row(3, ("three",)), Row(4, (LINES,))]),
+    *(("a.csv", f'"sent0"{mark}sent1{mark}"hard, neg"\na, b{mark}"c{mark}d"{mark}e', "pairs",
+       [Row(2, ("a, b", f"c{mark}d"))]) for mark in ";\t|"),
+    *(("a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n", "categories", [Row(3, ("words",), "x")])
+      for line, mark in (("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":"))),
+    ("a.tsv", 'sent0\tsent1\n"a\tb "c"\n', "pairs", [Row(2, ('"a', 'b "c"'))]),
+    ("a.csv", f"\ufeffsent0,sent1\n{LONG},a\0b\n", "pairs", [Row(2, (LONG, "a\0b"))]),
+    *(("a.csv", f"{mark}text,label\r\né,x\r\n".encode(codec), "categories", [Row(2, ("é",), "x")])
+      for mark, codec in (("", "utf-16"), ("\ufeff", "utf-16-be"))),
+    ("a.csv", "sent0,sent1,hard_neg\n\na,b,\n", "triplets", [Row(2, (None, None, None)), Row(3, ("a", "b", ""))]),
+    ("a.jsonl", '{"sent0": "a", "sent1": "b"}\n\n{"sent0": "c"}', "pairs",
+     [Row(1, ("a", "b")), Row(2, (None, None)), Row(3, ("c", None))]),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("mark", [";", "\t", "|"])
-def test_what_separates_the_header_s_names_separates_fields(tmp_path, mark):
-    lines = [f'"sent0"{mark}sent1{mark}"hard, neg"', f'a, b{mark}"c{mark}d"{mark}e', f"one{mark}two, three"]
-    path = write(tmp_path / "a.csv", "\n".join(lines))
-    assert texts(write(tmp_path / "two.csv", "\n".join(lines[:2])), "pairs") == [("a, b", f"c{mark}d")]
-    name = {";": "semicolons", "\t": "tabs", "|": "bars"}[mark]
-    assert failure(path, "pairs").endswith(
-        f":3: 2 fields, but the header has 3; put quotes around fields that hold {name}"
-    )
+@pytest.mark.parametrize(("name", "content", "view", "rows"), READ)
+def test_rows_and_their_lines(tmp_path, name, content, view, rows):
+    """Line ends, separators, quotes, byte order marks, encodings and blank lines."""
+    assert list(read_rows(write(tmp_path / name, content), view)) == rows
 
 
-def test_quotes_are_ordinary_text_in_tsv(tmp_path):
-    assert texts(write(tmp_path / "a.tsv", 'sent0\tsent1\n"a\tb "c"\n'), "pairs") == [('"a', 'b "c"')]
-
-
-def test_long_fields_nul_and_byte_order_mark(tmp_path):
-    long = "word " * 100_000
-    path = write(tmp_path / "a.csv", b"\xef\xbb\xbfsent0,sent1\n" + long.encode() + b",a\x00b\n")
-    assert texts(path, "pairs") == [(long, "a\0b")]
-
-
-def test_blank_lines_and_missing_sentences_are_passed_on_with_their_line(tmp_path):
-    rows = list(read_rows(write(tmp_path / "a.csv", "sent0,sent1,hard_neg\n\na,b,\n"), "triplets"))
-    assert rows == [Row(2, (None, None, None)), Row(3, ("a", "b", ""))]
-    rows = list(read_rows(write(tmp_path / "a.jsonl", '{"sent0": "a", "sent1": "b"}\n\n{"sent0": "c"}'), "pairs"))
-    assert rows == [Row(1, ("a", "b")), Row(2, (None, None)), Row(3, ("c", None))]
-
-
-def test_non_utf8_bytes_name_file_line_and_byte(tmp_path):
-    message = failure(write(tmp_path / "a.txt", b"fine\r\nfine\rcaf\xe9 au lait\n"), "sentences")
-    assert "a.txt:3: byte 0xe9 is not utf-8" in message
-    assert "data.encoding" in message
-    assert "a.csv:2: byte 0xff" in failure(write(tmp_path / "a.csv", b"sent0,sent1,hard_neg\n\xff,b,c\n"))
-    assert "data.encoding" in failure(write(tmp_path / "b.txt", b"no mark"), "sentences", encoding="utf-16")
-    for encoding in ("utf-16-le", "utf-16-be", "utf-32"):
-        path = write(tmp_path / "c.csv", "sent0,sent1\na,b\n".encode(encoding))
-        assert failure(path, "pairs").startswith(f"{path}: not utf-8; set data.encoding")
-
-
-@pytest.mark.parametrize("name", ["a.csv", "a.tsv", "a.jsonl"])
-def test_file_with_nothing_but_a_mark_or_blank_lines(tmp_path, name):
-    assert "no rows; add rows" in failure(write(tmp_path / name, b"\xef\xbb\xbf\n\n"))
-
-
-def test_wrong_column_name_shows_the_nearest_and_all_there_are(tmp_path):
-    path = write(tmp_path / "a.csv", "sent0,sent1,hard_ngs\na,b,c\n")
-    assert "no column 'hard_neg'" in failure(path)
-    assert "did you mean 'hard_ngs'?; the columns are sent0, sent1, hard_ngs" in failure(path)
-    message = failure(path, columns=["sent0", "sent1", "hard"])
-    assert "no column 'hard' (data.columns)" in message
-    assert "the columns are sent0, sent1, hard_ngs" in message
-
-
-def test_pairs_file_for_triplets_and_txt_for_pairs(tmp_path):
-    assert "no column 'hard_neg' for data.view: triplets" in failure(write(tmp_path / "a.csv", "sent0,sent1\na,b\n"))
-    assert "a.txt:2:" in failure(write(tmp_path / "a.txt", "a\tb\nonly one\n"), "pairs")
-    assert "data.columns: null" in failure(tmp_path / "a.txt", "pairs", columns=["a", "b"])
-    labelled = write(tmp_path / "b.txt", "sentence1\tsentence2\tlabel\na\tb\t0\nc\td\t1\n")
-    found = [row.fault for row in read_rows(labelled, "pairs")]
-    assert found == ["labelled_negative", ""], "a first line of usual names is that of a table"
-    answers = write(tmp_path / "d.txt", "When?\tIn 1991.\t1990\nDoes it?\tIt does.\tno\nWho?\tHe.\tShe.\n")
-    assert [row[2] for row in texts(answers, "triplets")] == ["1990", "no", "She."]
-    assert [row[:2] for row in texts(answers, "pairs")][1:] == [("Does it?", "It does."), ("Who?", "He.")]
-    assert "no rows" in failure(write(tmp_path / "f.txt", ""), "pairs")
-    quoted = write(tmp_path / "g.csv", 'query,passage\nburnout,"[""Burnout"" in nurses]"\n')
-    assert texts(quoted, "pairs") == [("burnout", '["Burnout" in nurses]')]
+def test_a_txt_file_is_lines_or_a_table_as_excel_saves_it(tmp_path):
+    path = write(tmp_path / "a.txt", "sentence1\tsentence2\tlabel\r\na\tb\t0\r\nc\td\t1\r\n")
+    assert [row.fault for row in read_rows(path, "pairs")] == ["labelled_negative", ""]
+    assert texts(path, "sentences", columns=["sentence2"]) == [("b",), ("d",)]
+    assert texts(path, "sentences")[1] == ("a\tb\t0",)
 
 
 ROWS = [f"Text {n} is wrong.,{label}" for n, label in enumerate(["billing", "login", "shipping"] * 4)]
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 6), (0, 11), (3, 4), (2, 4)])
+@pytest.mark.parametrize(("first", "last"), [(1, 6), (0, 11), (3, 4)])
 def test_rows_between_two_stray_quotes_are_not_lost(tmp_path, first, last):
     """The csv dialect has them as one row with line breaks: so do DuckDB, pyarrow and datasets."""
     lines = list(ROWS)
@@ -187,21 +120,12 @@ def test_line_breaks_of_a_text_are_its_own(tmp_path, text):
 def test_a_text_whose_second_line_could_be_a_row_counts_where_texts_have_line_breaks(tmp_path):
     some = ['1,"a\nb"', '2,"one\ntwo,three"']
     assert len(texts(write(tmp_path / "a.csv", "\n".join(["n,text", *some])), "sentences")) == 2
-    assert "a.csv:2: a quote opens" in failure(write(tmp_path / "a.csv", "\n".join(["n,text", some[1]])), "sentences")
 
 
 def test_many_lines_that_are_rows_are_told_wherever_they_stand(tmp_path):
     lines = ["text,label", '"a\nb",x', *ROWS[:3], f'"{ROWS[3]}', *ROWS[4:6], 'end",login']
     message = failure(write(tmp_path / "a.csv", "\n".join(lines)), "categories")
     assert "a.csv:7: a quote opens here and closes in line 10" in message
-
-
-@pytest.mark.parametrize(
-    ("line", "mark"), [("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":")]
-)
-def test_excels_first_line_names_the_separator(tmp_path, line, mark):
-    path = write(tmp_path / "a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n")
-    assert list(read_rows(path, "categories")) == [Row(3, ("words",), "x")]
 
 
 @pytest.mark.parametrize("name", ["a.json", "a.jsonl", "a.json.GZ"])
@@ -212,41 +136,13 @@ def test_an_array_of_objects_is_read_object_by_object(tmp_path, name, indent):
     assert [(row.line, row.texts) for row in read_rows(path, "sentences")] == [(1, ("a",)), (2, ("é",))]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ('[{"text": "a"}, 3]', ":2: expected a JSON object with named columns, found int"),
-        ('[{"text": "a"} {"text": "b"}]', ":2: not valid JSON (Expecting ',' or, at the end, ']')"),
-        ('[{"text": "a"},\n{"text": "b"', ":2: not valid JSON (Expecting ',' delimiter"),
-        ("[]", ": no rows; add rows"),
-        ("[", ":1: not valid JSON ("),
-        ('[{"text": "a"},]', ":2: not valid JSON ("),
-        ('[{"text": "a"}] x', ":2: not valid JSON ("),
-        ("[1", ":1: expected a JSON object"),
-    ],
-)
-def test_a_broken_array_names_the_object(tmp_path, text, said):
-    assert failure(write(tmp_path / "a.json", text), "sentences").startswith(f"{tmp_path}/a.json{said}")
-
-
-def test_a_gzipped_file_that_is_none_or_holds_far_too_much(tmp_path, monkeypatch):
+def test_a_gzipped_file_that_holds_far_too_much(tmp_path, monkeypatch):
     packed = gzip.compress(b"text\n" + b"a\n" * 9000)
-    for content in (b"text\na\n", packed[:-9], packed[:40]):
-        assert "a.csv.gz: not gzip, or cut off; pack it again" in failure(
-            write(tmp_path / "a.csv.gz", content), "sentences"
-        )
     monkeypatch.setattr(read, "_EXPANDED", 1000)
     monkeypatch.setattr(read, "_RATIO", 3)
     assert "a.csv.gz: holds over 1,000 bytes, 3 for each of its own" in failure(
         write(tmp_path / "a.csv.gz", packed), "sentences"
     )
-
-
-def test_utf_16_by_its_mark(tmp_path):
-    for encoding in ("utf-16", "utf-16-be"):
-        content = ("\ufeff" if encoding != "utf-16" else "") + "text,label\r\né,x\r\n"
-        path = write(tmp_path / "a.csv", content.encode(encoding))
-        assert list(read_rows(path, "categories")) == [Row(2, ("é",), "x")]
 
 
 def test_a_key_within_an_object(tmp_path):
@@ -256,7 +152,6 @@ def test_a_key_within_an_object(tmp_path):
     for path in (lines, tmp_path / "a.parquet"):
         for name, text in (("data.text", "a"), ("data.more.deep", "b"), ("a.b", "c")):
             assert texts(path, "sentences", columns=[name])[0] == (text,)
-        assert "did you mean 'data.text'?; the columns are data, data.text" in failure(path, "categories")
     assert texts(lines, "sentences", columns=["data.text"])[1] == (None,)
 
 

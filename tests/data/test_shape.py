@@ -78,50 +78,6 @@ def test_labels_that_are_numbers_and_truth_values(tmp_path, name, labels, expect
     assert faults(pairs(tmp_path, labels, name=name)) == expected
 
 
-@pytest.mark.parametrize(
-    ("names", "labels", "said"),
-    [
-        (None, ["0", "1", "2"], ": the labels 0, 1, 2 in column 'label' may be classes of NLI or scores; write the"),
-        (PREMISE, ["0", "1"], ": the labels 0, 1 in column 'label' may mean entailment and neutral, or no and yes"),
-        (None, ["+1", "-1"], ": labels 1 and -1: -1 may mean a negative or no label; write 0, or"),
-        (None, ["1", "0", "maybe"], ":4: label 'maybe' is not one of 0, 1, true, false, yes, no, duplicate"),
-        (None, ["1", "0", "e"], ":4: label 'e' is not one of"),
-        (None, ["0", "5", "7"], ":4: score '7' is not a number from 0 to 5; fix it or set data.score_range"),
-        (PREMISE[:2], None, ": no column 'label' for data.view: pairs"),
-        (("sentence1", "sentence2", "label", "score"), None, ": the columns score, label may each be the label"),
-        (("sentence1", "sentence2", "agree"), ["0", "1"], ": column 'agree' may say which pairs belong together"),
-        (("anchor", "positive", "my_score"), ["0.3", "12"], "set data.columns: [anchor, positive, my_score], else ["),
-    ],
-)  # fmt: skip
-def test_labels_that_cannot_be_told_are_refused(tmp_path, names, labels, said):
-    names = names or ("sentence1", "sentence2", "label")
-    path = tmp_path / "a.csv"
-    if labels is None:
-        write_table(path, names, [tuple(str(n) for n in range(len(names)))])
-    else:
-        pairs(tmp_path, labels, names)
-    with pytest.raises(CseError) as caught:
-        list(read_rows(path, "pairs"))
-    assert said in str(caught.value)
-    assert str(caught.value).startswith(str(path))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("names", [PREMISE, ("question1", "question2", "is_duplicate")])
-def test_zero_and_one_are_no_classes_of_nli(tmp_path, names):
-    """0 would be entailment: pairs that are no duplicates would be trained as positives."""
-    path = pairs(tmp_path, ["0", "1", "", "-1"], names)
-    with pytest.raises(CseError, match=r"a.csv: the labels 0, 1 in column .* may mean entailment and neutral, or no"):
-        list(read_rows(path, "labelled"))
-
-
-@pytest.mark.parametrize(("view", "third"), [("pairs", "0"), ("pairs", "no"), ("pairs", "3.8"), ("triplets", "0")])
-def test_a_label_without_a_name_is_refused(tmp_path, view, third):
-    (tmp_path / "a.txt").write_text(f"one\ttwo\tthree\na\tb\t{third}\n", encoding="utf-8")
-    with pytest.raises(CseError, match=r"a.txt:2: a label or score stands behind the texts; write a line with names"):
-        list(read_rows(tmp_path / "a.txt", view))
-
-
 def test_a_label_that_the_first_object_lacks_is_a_label(tmp_path):
     rows = [{"sentence1": "a", "sentence2": "b"}, {"sentence1": "c", "sentence2": "d", "label": 0}]
     assert faults(write_objects(tmp_path / "a.jsonl", rows)) == "?-"
@@ -137,9 +93,13 @@ def test_columns_that_are_named_say_what_they_are(tmp_path):
     assert notes == ["scores from 0 to 100: pairs of 80 or more are positives, the others are left out"]
 
 
-@pytest.mark.parametrize("values", [["x", "y"], ["1", "2"], ["dev", "dev"], ["1", "1"]])
-def test_a_column_beside_pairs_that_is_no_label(tmp_path, values):
-    assert faults(pairs(tmp_path, values, ("sentence1", "sentence2", "source"))) == "++"
+def test_columns_beside_pairs_are_not_read_and_told(tmp_path):
+    notes = []
+    path = pairs(tmp_path, ["0", "1"], ("sentence1", "sentence2", "agree"))
+    assert faults(path, tell=notes.append) == "++"
+    assert notes == ["every pair belongs together; not read: agree"]
+    write_table(tmp_path / "b.csv", ("sent0", "sent1", "hard_neg"), [("a", "b", "c")])
+    assert faults(tmp_path / "b.csv", tell=notes.append) == "+" and notes[1:] == [""]
 
 
 def test_negatives_stand_beside_the_positives_of_their_text(tmp_path):
@@ -174,10 +134,9 @@ def test_several_positives_and_negatives_in_a_row(tmp_path, ending, row, expecte
     assert {found.texts for found in read_rows(path, "pairs")} == {texts[:2] for texts in expected}
 
 
-def test_a_list_written_as_text_is_refused(tmp_path):
-    path = write_table(tmp_path / "a.csv", ("query", "pos", "neg"), [("q", "a", "x"), ("q", "['a', 'b']", "x")])
-    with pytest.raises(CseError, match=r"a.csv:3: a list of texts written as text; write the rows as jsonl"):
-        list(read_rows(path, "triplets"))
+def test_a_text_that_begins_as_a_list_does_is_a_text(tmp_path):
+    path = write_table(tmp_path / "a.csv", ("query", "passage"), [("burnout", '["Burnout" in nurses]')])
+    assert [row.texts for row in read_rows(path, "pairs")] == [("burnout", '["Burnout" in nurses]')]
 
 
 def test_what_is_left_out_is_counted_and_said(tmp_path):

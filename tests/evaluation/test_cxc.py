@@ -87,7 +87,7 @@ ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
         ([ROW, ["c2", "c1", "2", "c2c_isim", "two", "one"]], r"cxc\.csv:3: repeats the pair of line 2; keep one score"),
         ([[*ROW[:2], "5.1", *ROW[3:]]], r"cxc\.csv:2: score '5\.1' is not a number from 0 to 5"),
         ([ROW[:5]], r"cxc\.csv:2: 5 fields, but the header has 6"),
-        ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: a caption is empty; join the captions again"),
+        ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: no text in column 'sentence1'"),
         ([], r"cxc\.csv: 0 pairs"),
     ],
 )
@@ -96,7 +96,7 @@ def test_a_broken_file_is_one_line(tmp_path, rows, message):
 
 
 def test_other_columns_another_count_and_no_file(tmp_path):
-    with pytest.raises(CseError, match="lacks the column sampling_method"):
+    with pytest.raises(CseError, match=r"no column 'sampling_method' \(CxC-STS with its captions\)"):
         read_cxc(write(tmp_path / "cxc.csv", [], [name for name in COLUMNS if name != "sampling_method"]))
     write(tmp_path / "cxc_sts_test.csv", make_rows())
     with pytest.raises(CseError, match="48 pairs, expected 44,045 as published"):

@@ -37,7 +37,7 @@ main()
 COMMANDS = {
     "prepare": (
         *("-s", "data.source=files", "-s", "data.train_path=lines.txt", "-s", "data.view=sentences"),
-        *("-s", "data.near_duplicates=0.9", "--out", "out"),
+        *("-s", "data.max_words=9", "--out", "out"),
     ),
     "train": ("--data", "prepared", "--out", "out", "-s", "train.epochs=3"),
     "export": ("checkpoint", "--data", "prepared", "--out", "out"),

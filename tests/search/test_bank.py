@@ -232,7 +232,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
     ):
         assert wanted in run(given[0], tmp_path / "vectors", *given[1:]).refused(), given
     numbers = write_parquet(tmp_path / "a.parquet", {"text": ["a"], "queue": pa.array([1])})
-    assert "column 'queue' holds int64, not text" in run(numbers, tmp_path / "vectors", bank, *column).refused()
+    assert "expected text, found int" in run(numbers, tmp_path / "vectors", bank, *column).refused()
     for name in TYPICAL:
         remove_domain(bank, name)
     assert "domain auto needs domains that" in run(corpus, tmp_path / "vectors", f"{bank}:auto").refused()

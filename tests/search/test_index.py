@@ -147,7 +147,7 @@ def test_a_bad_file_is_named_before_anything_is_written(run, tmp_path, name, con
     ("columns", "options", "expected"),
     [
         ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
-        ({"text": [1]}, {}, "column 'text' holds int64, not text"),
+        ({"text": [1]}, {}, ":1: expected text, found int '1'"),
         ({"text": ["a", None, "b"]}, {}, "a.parquet:2: no text in column 'text'"),
         ({"text": ["a"], "key": [0.5]}, {"id": "key"}, "id column 'key' should hold whole numbers or text"),
         ({"text": ["a"]}, {"id": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),

@@ -98,11 +98,6 @@ def document_ids(folder: Path) -> tuple[list[str], int]:
     return list(found), empty
 
 
-def is_there(path: Path) -> bool:
-    """Return whether a file of the layout, or the folder of judgements, is there; a file may be gzipped."""
-    return path.is_dir() if path.name == JUDGEMENTS else as_stored(path).is_file()
-
-
 def _is(query: str, document: str | None) -> bool:
     """Return whether the document with a query's id has its text too, alone or behind a title: ids may count both."""
     return document is not None and (document == query or document.endswith(f" {query}"))

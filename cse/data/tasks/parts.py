@@ -1,4 +1,4 @@
-"""A part of a task that chooses, and one that no choice has seen."""
+"""A part of a task that chooses first, and the rest, which that choice has not seen."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ import numpy as np
 
 from cse.data.clean import text_key
 from cse.data.hold_out import LEAST, draw_parts
-from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task
+from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
-_DEV_LABELLED = 0.2  # share of a task's reference texts that are its dev part
 _SEED = "cse study"  # of hashes: another word would draw other parts
 
 
 def dev_part(task: Task) -> Task:
-    """Return the part of a task that chooses.
+    """Return the part of a task that chooses first, about half of its rows, drawn by a hash of their texts.
 
-    Labelled texts give a share of their reference texts, drawn by a hash, none of them a test text in another case or
-    punctuation; where the reference texts are the training rows, half of the test texts of each label, or all of one
-    with less than four. Of a search about half of the queries, of pairs and triplets about half: what shares a text
-    stays together. If that binds most of them to each other, as negatives drawn from a pool do, those that share the
-    first text stay together.
+    Of labelled texts half of the test texts of each label, or all of one with less than four. Of a search about half of
+    the queries, of pairs and triplets about half: what shares a text stays together. If that binds most of them to each
+    other, as negatives drawn from a pool do, those that share the first text stay together.
     """
-    if not isinstance(task, LabelledTexts):
-        return _part(task, [place for place, drawn in enumerate(_halved(task)) if drawn])
-    if task.split == HELD_OUT:
-        return _of_test(task, _drawn_of_labels(task), inside=True)
-    drawn = _drawn_texts(task.name, task.reference, _DEV_LABELLED) - {text_key(text) for text in task.test}
-    rows = list(zip(task.reference, task.reference_label, strict=True))
-    sides = ([row for row in rows if (text_key(row[0]) in drawn) is dev] for dev in (False, True))
-    reference, labels, test, test_labels = ([row[place] for row in side] for side in sides for place in (0, 1))
-    return LabelledTexts(task.name, reference, labels, test, test_labels, task.split)
+    return _part(task, drawn=True)
 
 
 def part_for_test(task: Task) -> Task:
-    """Return the part of a task that no choice has seen: all of labelled texts' test rows, else the other half."""
-    if isinstance(task, LabelledTexts):
-        held_out = task.split == HELD_OUT
-        return _of_test(task, _drawn_of_labels(task), inside=False) if held_out else task
-    return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
+    """Return the other half of a task."""
+    return _part(task, drawn=False)
+
+
+def _part(task: Any, *, drawn: bool) -> Any:
+    labelled = isinstance(task, LabelledTexts)
+    halves = _halved_by_label(task) if labelled else _halved(task)
+    places = [place for place, half in enumerate(halves) if half is drawn]
+    if isinstance(task, Retrieval):
+        return task.only(places)
+    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+    kept = {
+        name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
+        for name, values in columns.items()
+        if isinstance(values, (list, np.ndarray)) and (not labelled or name in ("test", "test_label"))
+    }
+    return dataclasses.replace(task, **kept)
 
 
 def _halved(task: Any) -> list[bool]:
@@ -57,9 +58,9 @@ def _halved(task: Any) -> list[bool]:
             drawn: dict[bytes, int] = {}
             draw_parts(sizes, f"{_SEED} {task.name}", 0.5, 1, drawn)
             halves = [group in drawn for group in groups]
-            if min(halves.count(True), halves.count(False)) >= LEAST:
+            if _enough(halves):
                 return halves
-    raise _too_few(task.name, len(rows))
+    raise _too_few(task)
 
 
 def _bound(rows: Sequence[Sequence[bytes]]) -> list[bytes]:
@@ -78,50 +79,28 @@ def _bound(rows: Sequence[Sequence[bytes]]) -> list[bytes]:
     return [root(row[0]) for row in rows]
 
 
-def _drawn_texts(name: str, texts: Sequence[str], share: float) -> set[bytes]:
-    """Return the keys of a share of the texts."""
-    drawn: dict[bytes, int] = {}
-    draw_parts(Counter(map(text_key, texts)), f"{_SEED} {name}", share, 1, drawn)
-    if not drawn:
-        raise _too_few(name, len(texts))
-    return set(drawn)
-
-
-def _drawn_of_labels(task: LabelledTexts) -> set[bytes]:
-    """Return the keys of about half of the test texts; a label is in both halves if each can have two of its texts."""
+def _halved_by_label(task: LabelledTexts) -> list[bool]:
+    """Return whether each test text is in the half that chooses; a label with four texts or more is in both."""
+    keys = [text_key(text) for text in task.test]
     by_label: dict[str, Counter[bytes]] = {}
-    for text, label in zip(task.test, task.test_label, strict=True):
-        by_label.setdefault(label, Counter())[text_key(text)] += 1
+    for key, label in zip(keys, task.test_label, strict=True):
+        by_label.setdefault(label, Counter())[key] += 1
     salt, drawn, whole = f"{_SEED} {task.name}", dict[bytes, int](), dict[bytes, int]()
     for inside in by_label.values():
         if inside.total() >= 2 * LEAST:
             draw_parts(inside, salt, 0.5, 1, drawn)
     few = {label.encode(): each.total() for label, each in by_label.items() if each.total() < 2 * LEAST}
     draw_parts(few, salt, 0.5, 1, whole)
-    keys = {*drawn, *(key for label in whole for key in by_label[label.decode()])}
-    count = sum(text_key(text) in keys for text in task.test)
-    if min(count, len(task.test) - count) < LEAST:
-        raise _too_few(task.name, len(task.test))
-    return keys
+    chosen = {*drawn, *(key for label in whole for key in by_label[label.decode()])}
+    halves = [key in chosen for key in keys]
+    if not _enough(halves):
+        raise _too_few(task)
+    return halves
 
 
-def _of_test(task: LabelledTexts, keys: set[bytes], *, inside: bool) -> LabelledTexts:
-    """Return a task with those of its test texts whose keys are in a set, or are not."""
-    rows = [row for row in zip(task.test, task.test_label, strict=True) if (text_key(row[0]) in keys) is inside]
-    return dataclasses.replace(task, test=[text for text, _ in rows], test_label=[label for _, label in rows])
+def _enough(halves: list[bool]) -> bool:
+    return min(halves.count(True), halves.count(False)) >= LEAST
 
 
-def _too_few(name: str, count: int) -> CseError:
-    return CseError(f"task {name}: {count} rows are too few for a dev and a test part")
-
-
-def _part(task: Any, places: list[int]) -> Any:
-    if isinstance(task, Retrieval):
-        return task.only(places)
-    columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-    kept = {
-        name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
-        for name, values in columns.items()
-        if isinstance(values, (list, np.ndarray))
-    }
-    return dataclasses.replace(task, **kept)
+def _too_few(task: Task) -> CseError:
+    return CseError(f"task {task.name}: {len(task)} rows are too few for a dev and a test part")

@@ -23,7 +23,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cse.data.checks import check_column, column_hint, listed, no_rows, read_text
-from cse.data.read import TABLES, TableFile, check_exists, contents, ending, find_data_file, open_table, plain
+from cse.data.read import (
+    TABLES,
+    TableFile,
+    as_stored,
+    check_exists,
+    contents,
+    ending,
+    find_data_file,
+    open_table,
+    plain,
+)
 from cse.data.shape import (
     CATEGORIES,
     SCORES,
@@ -36,7 +46,7 @@ from cse.data.shape import (
     rows_of,
     triplet_columns,
 )
-from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, is_there, read_beir
+from cse.data.tasks.beir import CORPUS, JUDGEMENTS, QUERIES, read_beir
 from cse.data.tasks.kinds import HALVES, BinaryPairs, LabelledTexts, ScoredPairs, Task, Triplets
 from cse.errors import CseError
 
@@ -62,7 +72,7 @@ class Reading(NamedTuple):
     """
 
     encoding: str | None = None
-    score_range: tuple[float, float] = (0.0, 5.0)
+    score_range: Sequence[float] = (0.0, 5.0)
     labelled: Sequence[str] | None = None
     setting: str = "the path"
 
@@ -72,7 +82,7 @@ class Reading(NamedTuple):
 
 def is_beir(folder: Path) -> bool:
     """Return whether a folder is in BEIR's layout."""
-    absent = [name for name in _BEIR if not is_there(folder / name)]
+    absent = [name for name in _BEIR if not as_stored(folder / name).exists()]
     if absent and len(absent) < len(_BEIR):
         there = next(name for name in _BEIR if name not in absent)
         raise CseError(f"{folder}: has {there} but no {absent[0]}; a retrieval task needs {', '.join(_BEIR)}")
@@ -113,14 +123,9 @@ def check_names(tasks: Sequence[Task]) -> None:
 
 
 def read_task(path: Path, how: Reading = Reading(), *, scores: bool = False) -> Task:  # noqa: B008 - a constant
-    """Read one task; its layout and its columns tell the kind.
+    """Read one task, called as its file or folder; its layout and its columns tell the kind.
 
-    Args:
-        path: a csv, tsv, jsonl or parquet file, a folder with one such file, or the folder of a task.
-        scores: whether a file of pairs with scores counts as such, whatever else it has.
-
-    Returns:
-        The task; its name is that of the file without its suffix, or of the folder.
+    With ``scores``, a file of pairs with scores counts as such, whatever else it has.
     """
     check_exists(path, how.setting)
     name = path.resolve().name if path.is_dir() else plain(path).stem
@@ -291,7 +296,7 @@ def _labelled(table: TableFile, names: Sequence[str] | None) -> Texts:
 def _rows(table: TableFile, columns: Columns) -> Iterator[tuple[int, list[Any]]]:
     """Yield the line and the values of each row that is not blank; the texts are checked and trimmed."""
     line, texts = 0, len(columns.texts)
-    for line, values in table.pick(columns.names, texts):
+    for line, values in table.pick(columns.names):
         if values:
             pairs = zip(values, columns.texts, strict=False)
             yield line, [*(read_text(value, name, f"{table.shown}:{line}") for value, name in pairs), *values[texts:]]

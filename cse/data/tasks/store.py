@@ -29,34 +29,29 @@ _SCHEMA = pa.schema(
     [*((name, pa.string()) for name in ("role", "task", "kind", "part", *_TEXTS)), ("score", pa.float64())]
 )
 _PAIR = {"sentence1": "text", "sentence2": "second"}
-# by class and part: the column of each field
+# by class and part: the column of each field, and the type of one that is an array
 _LAYOUT: dict[type, dict[str, dict[str, str]]] = {
-    kinds.ScoredPairs: {"pair": _PAIR | {"subset": "label", "score": "score"}},
-    kinds.BinaryPairs: {"pair": _PAIR | {"label": "score"}},
+    kinds.ScoredPairs: {"pair": _PAIR | {"subset": "label", "score": "score float64"}},
+    kinds.BinaryPairs: {"pair": _PAIR | {"label": "score bool"}},
     kinds.Triplets: {"triplet": {"anchor": "text", "positive": "second", "negative": "third"}},
     kinds.Retrieval: {
-        "query": {"queries": "text", "own": "score"},
+        "query": {"queries": "text", "own": "score int64"},
         "document": {"documents": "text"},
-        "judgement": {"query": "text", "document": "second", "relevance": "score"},
+        "judgement": {"query": "text int64", "document": "second int64", "relevance": "score int64"},
     },
     kinds.LabelledTexts: {
         "reference": {"reference": "text", "reference_label": "label"},
         "test": {"test": "text", "test_label": "label"},
     },
-    Labelled: {part: {"texts": "text", "second": "second", "label": "score"} for part in ("train", "dev", "test")},
-    kinds.CaptionPairs: {"pair": _PAIR | {"caption": "third", "image": "label", "score": "score"}},
+    Labelled: {
+        part: {"texts": "text", "second": "second", "label": "score int64"} for part in ("train", "dev", "test")
+    },
+    kinds.CaptionPairs: {"pair": _PAIR | {"caption": "third int64", "image": "label int64", "score": "score float64"}},
 }
 _FACTS: dict[type, dict[str, type]] = {
     kinds.Retrieval: {"judged_in": str, "left_out": int, "unknown": int, "empty": int},
     kinds.LabelledTexts: {"split": str},
     kinds.BinaryPairs: {"left_out": int},
-}
-_ARRAYS: dict[type, dict[str, type]] = {
-    kinds.ScoredPairs: {"score": np.float64},
-    kinds.BinaryPairs: {"label": np.bool_},
-    kinds.Retrieval: dict.fromkeys(("own", "query", "document", "relevance"), np.int64),
-    Labelled: {"label": np.int64},
-    kinds.CaptionPairs: {"caption": np.int64, "image": np.int64, "score": np.float64},
 }
 _Columns = dict[str, Any]  # lists by name, of equal length
 
@@ -114,7 +109,7 @@ def _parts(task: Task) -> Iterator[tuple[str, _Columns]]:
 
 
 def _columns(holder: Any, part: str) -> _Columns:
-    fields = {column: getattr(holder, field) for field, column in _LAYOUT[type(holder)][part].items()}
+    fields = {column.split()[0]: getattr(holder, field) for field, column in _LAYOUT[type(holder)][part].items()}
     return {column: values for column, values in fields.items() if values is not None}
 
 
@@ -127,22 +122,21 @@ def _rows(columns: _Columns) -> Iterator[tuple[Any, ...]]:
 def _task(name: str, kind: str, parts: dict[str, _Columns]) -> Task:
     made = next(made for made, known in kinds.KINDS.items() if known == kind)
     if made is Splits:
-        return Splits(
-            name, {split: _filled(kinds.ScoredPairs, {"pair": parts[split]}, f"{name} {split}") for split in parts}
-        )
+        splits = {part: _filled(kinds.ScoredPairs, {"pair": parts[part]}, name=f"{name} {part}") for part in parts}
+        return Splits(name, splits)
     if made is TransferTask:
         return TransferTask(name, **{part: _filled(Labelled, {part: parts[part]}) for part in parts})
     facts = parts.pop("fact", {"label": [], "text": []})
     given = {field: _FACTS[made][field](text) for field, text in zip(facts["label"], facts["text"], strict=True)}
-    return _filled(made, parts, name, **given)
+    return _filled(made, parts, name=name, **given)
 
 
-def _filled(made: type, parts: dict[str, _Columns], *name: str, **given: Any) -> Any:
+def _filled(made: type, parts: dict[str, _Columns], **given: Any) -> Any:
     """Return a task, or a part of one, with its fields from columns; a field whose cells are empty is None."""
-    fields: dict[str, Any] = dict(zip(("name",), name, strict=False)) | given
+    fields = given
     for part, columns in parts.items():
         for field, column in _LAYOUT[made][part].items():
-            values = columns[column]
-            array = _ARRAYS.get(made, {}).get(field)
-            fields[field] = None if values[0] is None else np.array(values).astype(array) if array else values
+            name, _, kind = column.partition(" ")
+            values = columns[name]
+            fields[field] = None if values[0] is None else np.array(values).astype(kind) if kind else values
     return made(**fields)

@@ -1,0 +1,413 @@
+"""Preparing end to end: sources, tasks, report, and the promise that a failure changes nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from cse.data.prepare import prepare
+from cse.data.sample import sample_pairs, sample_rows
+from cse.data.store import PreparedData
+from cse.data.suite import open_suite
+from cse.data.tasks.kinds import kind_of
+from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
+from cse.errors import CseError
+from cse.settings.data import DataSettings
+from cse.settings.load import Settings
+from cse.stages import prepare as stage
+from tests.data.conftest import dropped
+from tests.data.tasks.files import write_beir, write_labelled
+from tests.rows import write_lines, write_table
+
+SHARED = Path(__file__).parents[2].parent / "shared/data"
+FILES = ["manifest.json", "report.json", "tasks.arrow", "train.arrow"]
+NLI = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat sits,a pet sits,a cat runs\nx,y,z\n"
+
+
+def test_sample_needs_nothing_and_gives_everything(prepared, tmp_path):
+    data = prepared(max_rows=200)
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == FILES
+    assert data.view == "triplets"
+    assert data.train.num_rows == data.report["train"]["kept"] == 200
+    assert (open_dev(data).name, len(open_dev(data))) == ("sample-dev", 500)
+    assert [(task.name, len(task)) for task in open_tasks(data, TEST)] == [("sample", 1000)]
+    assert data.report["notes"] == []
+    prepared(out="deeper/b", max_rows=200)
+    for file in FILES:
+        content = (tmp_path / "out" / file).read_bytes()
+        assert content == (tmp_path / "deeper/b" / file).read_bytes(), "the same bytes wherever they are written"
+        assert str(tmp_path).encode() not in content
+
+
+def test_own_files_are_cleaned_and_accounted_for(prepared, tmp_path):
+    write_lines(tmp_path / "train/README.md", ["put data here"])
+    (tmp_path / "train/nli.csv").write_text(NLI, encoding="utf-8")
+    scored = write_lines(tmp_path / "own.csv", ["sentence1,sentence2,score", "X!,b,1", "c,d,2"])
+    data = prepared("train", evaluation_path=str(scored))
+    report = data.report
+    assert data.train.to_pylist() == [{"sent0": "a cat sits", "sent1": "a pet sits", "hard_neg": "a cat runs"}]
+    assert (report["train"]["read"], report["train"]["kept"]) == (4, 1)
+    assert dropped(report["train"]) == {
+        "missing_hard_negative": (1, "nli.csv:3"), "duplicate": (1, "nli.csv:4"),
+        "evaluation_overlap": (1, "nli.csv:5"),
+    }  # fmt: skip
+    assert report["evaluation"].items() >= {"from": "own.csv", "pairs": 2, "tasks": {"own": 2}, "missing": []}.items()
+    assert report["evaluation"]["suite_missing"][0] == "STS-B splits (no SentEval folder)"
+    assert report["dev"] == {"from": None, "pairs": 0}
+    assert "no dev pairs" in report["notes"][0]
+    assert "a single row: the negatives of a contrastive loss are other rows" in report["notes"][1]
+    assert open_dev(data) is None
+
+
+@pytest.mark.parametrize(("key", "pairs"), [("dev_path", "a,b,3"), ("evaluation_path", "a,b,3\nc,d,3.0\ne,f,3")])
+def test_pairs_that_have_no_rank_correlation_are_refused_before_training(prepared, tmp_path, key, pairs):
+    own = write_lines(tmp_path / "own.csv", ["sentence1,sentence2,score", pairs])
+    said = rf"own.csv: {pairs.count(chr(10)) + 1} pairs? with the score 3; Spearman needs at least 2"
+    with pytest.raises(CseError, match=said):
+        prepared(NLI, **{key: str(own)})
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_not_at_a_default_path_was_not_asked_for(prepared, tmp_path):
+    lines = write_lines(tmp_path / "mine.txt", ["a cat", "a dog"])
+    data = prepared(lines, view="sentences")  # no clone: none of data/raw/dev, data/raw/evaluation, data/raw/cxc
+    report = data.report
+    assert (report["train"]["kept"], report["dev"]["pairs"], report["evaluation"]["pairs"]) == (2, 0, 0)
+    assert any("no evaluation tasks" in note for note in report["notes"])
+    assert open_tasks(data, TEST) == []
+    for key in ("dev_path", "evaluation_path", "cxc_path", "task_path"):
+        with pytest.raises(CseError, match=rf"elsewhere: no such file or folder; .*data.{key}"):
+            prepared(lines, view="sentences", **{key: "elsewhere"})
+    Path("data/raw").mkdir(parents=True)
+    Path("data/raw/dev").symlink_to("nowhere")
+    with pytest.raises(CseError, match=r"data/raw/dev: a link to nowhere, which does not exist; .*data.dev_path"):
+        prepared(lines, view="sentences")
+    Path("data/raw/dev").unlink()
+    with pytest.raises(CseError, match=r"data/raw/train: no such file or folder; put data there"):
+        prepared(source="files")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sent0,sent1,hard_neg\na,b,c\nd,e\n", "train.csv:3: 2 fields, but the header has 3"),
+        ("sent0,sent1,hard_neg\na,b,\n", "all 1 rows were dropped"),
+    ],
+)
+def test_a_failure_leaves_the_old_prepared_data_untouched(prepared, tmp_path, text, message):
+    prepared(NLI)
+    before = {name: (tmp_path / "out" / name).read_bytes() for name in FILES}
+    with pytest.raises(CseError, match=message):
+        prepared(text)
+    assert {name: (tmp_path / "out" / name).read_bytes() for name in FILES} == before
+    assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+def test_the_stage_writes_flat_metrics_and_a_summary(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    stage.prepare_stage(Settings(data=DataSettings(max_rows=50)))
+    metrics = json.loads(Path("data/metrics/prepare.json").read_text(encoding="utf-8"))
+    assert PreparedData("data/prepared").train.num_rows == metrics["rows"] == 50
+    assert metrics["evaluation_pairs"] == 1000
+    assert metrics["dropped_duplicate"] == 0
+    assert all(isinstance(value, int) for value in metrics.values())
+    shown = capsys.readouterr()
+    said = r"50 of 3,000 rows kept from sample \(view triplets.*, drawn from [\d,]+ by data.seed\)"
+    assert re.search(said, shown.out)
+    assert shown.err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is not here")
+def test_published_data(tmp_path):
+    raw = {"source": "files", "dev_path": str(tmp_path / "dev"), "evaluation_path": str(SHARED / "senteval")}
+    (tmp_path / "dev").mkdir()
+    nli = DataSettings(**raw, train_path=str(SHARED / "nli/nli_for_simcse.csv"))
+    report = prepare(nli, tmp_path / "nli")
+    found = {reason: entry["count"] for reason, entry in report["train"]["dropped"].items() if entry["count"]}
+    assert (report["train"]["read"], report["train"]["kept"], found) == (41_626, 41_387, {"evaluation_overlap": 239})
+    assert report["evaluation"]["pairs"] == 18_850
+    assert report["dev"] == {"from": "STS-B dev", "pairs": 1500}
+    without = prepare(nli.model_copy(update={"dev": "own", "max_rows": 9}), tmp_path / "without")
+    assert without["dev"] == {"from": None, "pairs": 0}
+    report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
+    assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
+
+
+FIRST_ROW = (
+    "A weary secretary is taking on two salespeople at the headquarters early in the morning.",
+    "At daybreak, an assistant is hiring two salespeople at the head office.",
+    "A tired assistant is not taking on two salespeople at the headquarters early in the morning.",
+)
+ROWS_HASH = "19d1a820a3a0b117ea72b302b97a508d1d786f9f347b1c07566e36be610810a1"
+PAIRS_HASH = "325af39e75ada22fcc2770829469215fae7181f2af224fa888a82eeb0ca598ec"
+
+
+def test_recorded_rows_notice_any_change_and_no_pair_both_selects_and_measures():
+    rows, pairs = list(sample_rows("triplets")), sample_pairs("test")
+    text = "\n".join("\t".join(row) for row in rows)
+    scored = "\n".join(f"{a}\t{b}\t{s}" for a, b, s in zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
+    assert rows[0] == FIRST_ROW
+    assert (len(rows), sha256(text.encode()).hexdigest()) == (3000, ROWS_HASH)
+    assert (len(pairs), sha256(scored.encode()).hexdigest()) == (1000, PAIRS_HASH)
+    dev, test = ({*zip(part.sentence1, part.sentence2, strict=True)} for part in map(sample_pairs, ("dev", "test")))
+    assert (len(dev), len(test), dev & test) == (500, 1000, set())
+
+
+# ---- labels ---------------------------------------------------------------------------------------------------------
+
+SNLI = (
+    "gold_label,sentence1,sentence2\n"
+    "entailment,A man eats.,Someone eats.\n"
+    "-,A man eats.,A man is happy.\n"
+    "Contradiction,A man eats.,Nobody eats.\n"
+    "neutral,A man eats.,A man eats soup.\n"
+    "neutral,A man eats.,A man eats soup.\n"
+    "contradiction,A man eats.,A man eats soup.\n"
+)
+
+
+def test_rows_without_a_gold_label_and_repeated_rows_are_dropped_and_counted(prepared):
+    data = prepared(SNLI, view="labelled")
+    assert data.view == "labelled"
+    assert data.train["label"].to_pylist() == ["entailment", "contradiction", "neutral", "contradiction"]
+    assert data.train.to_pylist()[1] == {"sent0": "A man eats.", "sent1": "Nobody eats.", "label": "contradiction"}
+    assert dropped(data.report["train"]) == {"no_label": (1, "train.csv:3"), "duplicate": (1, "train.csv:6")}
+    assert data.report["train"]["distinct_sentences"] == 4, "labels are no sentences"
+
+
+def test_own_columns_and_a_label_among_the_evaluation_sentences(prepared, tmp_path):
+    scored = write_lines(tmp_path / "own.csv", ["sentence1,sentence2,score", "neutral,x,1", "z,y,2"])
+    text = "x,y,z\n2,a b,c d\n-1,e,f\nN,g,h\n"
+    data = prepared(text, view="labelled", columns=["y", "z", "x"], evaluation_path=str(scored))
+    rows = [tuple(row.values()) for row in data.train.to_pylist()]
+    assert rows == [("a b", "c d", "contradiction"), ("g", "h", "neutral")]
+
+
+CARDS = (
+    "text,category\n"
+    "Where is my card?,arrival\n"
+    "My card is lost.,lost\n"
+    "Has my card been sent?,arrival\n"
+    "When does my card come?,arrival\n"
+    "Close my account.,close\n"  # alone
+    "I cannot find my card.,lost\n"
+    "My card is lost.,lost\n"  # a duplicate
+    "My card is lost.,arrival\n"  # the same text with another label
+    "Hello.,\n"
+)
+
+
+def test_every_text_is_an_anchor_and_a_positive_of_its_label(prepared):
+    data = prepared(CARDS, view="categories")
+    report = data.report
+    assert (data.view, data.train.column_names) == ("pairs", ["sent0", "sent1", "group"])
+    assert data.train["sent0"].to_pylist() == [
+        *("Where is my card?", "My card is lost.", "Has my card been sent?", "When does my card come?"),
+        *("I cannot find my card.", "My card is lost."),
+    ]
+    assert data.train["group"].to_pylist() == ["arrival", "lost", "arrival", "arrival", "lost", "arrival"]
+    first, second, groups = (data.train[name] for name in ("sent0", "sent1", "group"))
+    assert all(a != b for a, b in zip(first, second, strict=True))
+    for column in (first, second):
+        assert Counter(zip(column, groups, strict=True)).most_common(1)[0][1] == 1
+    assert (report["view"], report["made_from"], report["train"]["kept"]) == ("pairs", "categories", 6)
+    assert dropped(report["train"]) == {
+        "alone_in_label": (1, "train.csv:6"), "duplicate": (1, "train.csv:8"), "no_label": (1, "train.csv:10"),
+    }  # fmt: skip
+
+
+def test_the_seed_decides_who_meets_whom(prepared):
+    text = "text,label\n" + "".join(f"text {i},{i % 3}\n" for i in range(31))
+
+    def partners(**more) -> list[tuple[str, str]]:
+        rows = prepared(text, view="categories", **more).train
+        return list(zip(rows["sent0"].to_pylist(), rows["sent1"].to_pylist(), strict=True))
+
+    assert partners() == partners() != partners(seed=7)
+    assert len(partners(max_rows=9)) == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("text,label\na b,x\nc d,x\n", r"^train.csv: one label only \(x\); pairs within labels need at least 2"),
+        ("text,label\na b,x\nc d,y\n", r"^train.csv: all 2 rows were dropped: 2 alone_in_label \(first train.csv:2\)"),
+    ],
+)
+def test_nothing_to_pair_is_one_line(prepared, tmp_path, text, message):
+    with pytest.raises(CseError, match=message) as error:
+        prepared(text, view="categories")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out").exists()
+
+
+# ---- the user's own tasks -------------------------------------------------------------------------------------------
+
+TEXTS = [
+    "birds that wait",  # a query
+    "A pump moves water.",  # a document
+    "card lost",  # a test row
+    "where is my card",  # a reference row
+    "a sentence of its own",
+    "and another",
+]
+
+
+@pytest.fixture
+def texts(tmp_path):
+    return write_lines(tmp_path / "train.csv", ["text", *TEXTS])
+
+
+def test_tasks_are_stored_counted_and_held_out(prepared, texts, tmp_path):
+    write_beir(tmp_path / "task/birds")
+    write_labelled(tmp_path / "task/bank")
+    given = {"view": "sentences", "task_path": "task"}
+    data = prepared(texts, **given)
+    report = data.report
+    assert [task.name for task in open_tasks(data, OWN)] == ["bank", "birds"]
+    assert [task.name for task in open_suite(data).own] == ["bank", "birds"]
+    assert data.train["sent0"].to_pylist() == [TEXTS[1], *TEXTS[3:]], "documents and reference rows are training text"
+    assert dropped(report["train"]) == {"evaluation_overlap": (2, "train.csv:2")}
+    assert report["tasks"]["birds"] == {
+        "kind": "retrieval",
+        "description": "retrieval: 2 queries, 3 documents, 3 judgements in qrels/test.tsv",
+        "items": 2,
+        "texts": 5,
+    }
+    assert stage.counts(report)["own_tasks"] == 2
+    assert "task        bank: labelled texts: 2 labels, 4 reference and 3 test rows" in stage.summary(report)
+    assert not any("no evaluation tasks" in note for note in report["notes"])
+    prepared(texts, "again", **given)
+    for name in (TASKS_FILE, "report.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+    assert prepared(texts, **given, drop=["duplicates"]).report["train"]["evaluation_overlap_kept"] == 2
+
+
+def test_any_task_selects_checkpoints(prepared, texts, tmp_path):
+    write_labelled(tmp_path / "dev")
+    data = prepared(texts, view="sentences", dev_path="dev")
+    report = data.report
+    assert open_dev(data).test == ["card lost", "rate today", "rate of exchange"]
+    assert open_dev(data).test_label == ["card", "rate", "rate"]
+    assert (report["dev"]["pairs"], report["dev"]["task"]["items"]) == (0, 3)
+    assert "dev         labelled texts: 2 labels, 4 reference and 3 test rows from dev" in stage.summary(report)
+    assert not any("no dev pairs" in note for note in report["notes"])
+    assert report["train"]["dropped"]["evaluation_overlap"]["count"] == 1, "the test row, not the reference row"
+
+
+@pytest.mark.parametrize(
+    ("lines", "kind"),
+    [
+        (["sentence1,sentence2,score,label", "a,b,1,1", "c,d,2,0"], None),
+        (["sentence1,sentence2,label", "a,b,1.5", "c,d,2"], None),
+        (["sentence1,sentence2,label", "a,b,1", "c,d,0"], "binary pairs"),
+        (["anchor,positive,negative", "a,b,c", "d,e,f"], "triplets"),
+    ],
+)
+def test_a_dev_file_with_a_score_is_read_as_ever(prepared, texts, tmp_path, lines, kind):
+    write_lines(tmp_path / "dev/own.csv", lines)
+    data = prepared(texts, view="sentences", dev_path="dev")
+    assert kind_of(open_dev(data)) == (kind or "scored pairs")
+    assert data.report["dev"].get("task", {}).get("kind") == kind
+    assert data.report["dev"]["pairs"] == (0 if kind else 2)
+
+
+# ---- further sources ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def made(prepared, tmp_path):
+    """Prepare sentences, with these further sources."""
+    write_table(tmp_path / "dev.csv", ("sentence1", "sentence2", "score"), [("A dev text.", "b", 1), ("c", "d", 2)])
+    main = write_table(tmp_path / "main.csv", ("text",), [("one",), ("two",), ("three",), ("a dev text",)])
+
+    def call(*more, train=main, **settings):
+        return prepared(train, more=list(more), **{"view": "sentences", "dev_path": "dev.csv"} | settings)
+
+    return call
+
+
+def test_each_source_is_cleaned_and_reported_on_its_own(made, tmp_path):
+    rows = [("one", "uno", "dos"), ("one", "uno", "dos"), ("x", "A DEV TEXT", "y"), ("x", "", "y")]
+    nli = write_table(tmp_path / "data/raw/more/nli.csv", ("sent0", "sent1", "hard_neg"), rows)
+    faq = write_table(tmp_path / "faq.csv", ("q", "a"), [("one", "two")])
+    data = made(
+        {"name": "nli", "path": str(nli), "view": "triplets"},
+        {"name": "faq", "path": str(faq), "view": "pairs", "columns": ["q", "a"]},
+    )
+    report = data.report
+    assert report["train"]["kept"] == 3, "its fourth row is a dev text"
+    assert {name: (part["view"], part["read"], part["kept"]) for name, part in report["more"].items()} == {
+        "nli": ("triplets", 4, 1),
+        "faq": ("pairs", 1, 1),
+    }
+    assert dropped(report["more"]["nli"]) == {
+        "duplicate": (1, "nli.csv:3"), "evaluation_overlap": (1, "nli.csv:4"), "missing_sentence": (1, "nli.csv:5"),
+    }  # fmt: skip
+    assert data.sources == ["faq", "nli"]
+    assert data.of("nli").train.to_pydict() == {"sent0": ["one"], "sent1": ["uno"], "hard_neg": ["dos"]}
+    assert data.of("faq").train.to_pydict() == {"sent0": ["one"], "sent1": ["two"]}, (
+        "it may repeat a text of the main source"
+    )
+    assert data.train["sent0"].to_pylist() == ["one", "two", "three"]
+    lines = stage.summary(report).splitlines()
+    assert "nli         1 of 4 rows kept from nli.csv (view triplets, 3 distinct sentences)" in lines
+    assert "faq         1 of 1 rows kept from faq.csv (view pairs, 2 distinct sentences)" in lines
+    assert [line for line in lines if "does not notice" in line] == [
+        f"note        data.more.faq: `dvc repro` does not notice changes of {faq}; it watches data/raw/more"
+    ]
+    assert stage.counts(report)["rows_nli"] == stage.counts(report)["rows_faq"] == 1
+
+
+def test_held_out_texts_are_in_no_source(made, tmp_path):
+    pairs = [(f"question {number}", f"answer {number}") for number in range(20)]
+    main = write_table(tmp_path / "pairs.csv", ("sent0", "sent1"), pairs)
+    copy = [(answer.upper(), question + "!") for question, answer in pairs]
+    other = write_table(tmp_path / "copy.csv", ("sent0", "sent1"), [*copy, ("new", "newer")])
+    more = {"name": "copy", "path": str(other), "view": "pairs"}
+    data = made(more, view="pairs", train=main, dev_path="data/raw/dev", hold_out=0.2)
+    (measured,) = open_tasks(data, OWN)
+    held = {*open_dev(data).queries, *measured.queries}
+    assert len(held) == 4 + 4
+    assert data.report["more"]["copy"]["dropped"]["held_out_overlap"]["count"] == 8
+    assert data.report["more"]["copy"]["kept"] == 13
+    assert held.isdisjoint(text.rstrip("!") for text in data.of("copy").train["sent1"].to_pylist())
+
+
+def test_labels_and_documents_beside_the_main_source(made, tmp_path):
+    labels = [(f"{label} {number}", label) for label in "ab" for number in range(3)]
+    write_table(tmp_path / "intents.csv", ("text", "category"), labels)
+    write_lines(tmp_path / "pages/one.md", ["# Title", "", "First sentence here. Second sentence there."])
+    data = made(
+        {"name": "intents", "path": "intents.csv", "view": "categories", "max_rows": 4},
+        {"name": "pages", "path": "pages", "view": "documents", "pairs": ["title_body"]},
+    )
+    assert {name: (part["view"], part["made_from"], part["kept"]) for name, part in data.report["more"].items()} == {
+        "intents": ("pairs", "categories", 4),
+        "pages": ("pairs", "documents", 1),
+    }
+    assert data.of("pages").train.to_pylist()[0] == {
+        "sent0": "Title", "sent1": "First sentence here. Second sentence there.", "group": "one.md",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({"path": "none.csv"}, r"^none.csv: no such file or folder.* \(or change data.more.nli.path\)$"),
+        ({"path": "main.csv"}, r"^main.csv: .*data\.more\.nli\.columns"),
+        ({"path": "blank.csv"}, r"^data.more.nli: blank.csv: all 1 rows were dropped: 1 blank"),
+    ],
+)
+def test_mistakes_name_the_source(made, tmp_path, more, problem):
+    write_table(tmp_path / "blank.csv", ("sent0", "sent1"), [(" ", "")])
+    with pytest.raises(CseError, match=problem):
+        made({"name": "nli", "view": "pairs"} | more)
+    assert not (tmp_path / "out").exists()

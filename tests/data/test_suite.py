@@ -1,0 +1,278 @@
+"""The sets of the papers: counts, text as SentEval reads it, what is missing or changed, and the way through Arrow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cse.data.prepare import prepare
+from cse.data.store import REPORT_FILE, PreparedData
+from cse.data.suite import (
+    NO_CAPTIONS,
+    SICK_TEST,
+    STSB,
+    YEARS,
+    SuiteData,
+    open_suite,
+    read_stsb,
+    read_suite,
+    read_transfer,
+)
+from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, Labelled, Splits, TransferTask
+from cse.data.tasks.store import open_dev, write_tasks
+from cse.errors import CseError
+from cse.settings.data import DataSettings
+from tests.evaluation.test_sts import make_task
+from tests.rows import write_lines
+
+SHARED = Path(__file__).parents[3] / "shared/data"
+TOTALS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS-B": 1379, "SICK-R": 4927}
+
+
+def make(root, skip=(), blank=True):
+    """Write a SentEval folder of made-up sentences with the published numbers of pairs."""
+    for year, subsets in YEARS.items():
+        folder = root / f"STS/{year}-en-test"
+        folder.mkdir(parents=True)
+        for subset, pairs in subsets.items():
+            gold, lines = [], []
+            for n in range(pairs):
+                lines.append(f'{subset} "one  {n}\tother\u00a0two {n} .')
+                gold.append(f"{n % 6}")
+                if blank and year in ("STS15", "STS16"):
+                    lines.append("not\tscored")
+                    gold.append("")
+            (folder / f"STS.input.{subset}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+            (folder / f"STS.gs.{subset}.txt").write_text("\n".join(gold) + "\n", encoding="utf-8")
+    folder = root / "STS/STSBenchmark"
+    folder.mkdir()
+    for split, pairs in STSB.items():
+        rows = [f'genre\tfile\tyear\t{n}\t2.5\ta "{n}\tb\u2028c\textra' for n in range(pairs)]
+        (folder / f"sts-{split}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    (root / "SICK").mkdir()
+    rows = ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
+    rows += [f"{n}\tA cat\tA dog\t3.3\tNEUTRAL" for n in range(SICK_TEST)]
+    (root / "SICK/SICK_test_annotated.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    for gone in skip:
+        path = root / gone
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return root
+
+
+def test_a_whole_folder_gives_seven_tasks_and_dev(tmp_path):
+    found = read_suite(make(tmp_path / "downstream"))
+    assert {task.name: len(task) for task in found.sts} == TOTALS
+    assert len(found.dev) == 1500
+    assert found.dev.name == "STS-B dev"
+    assert found.missing[0].startswith("MR (") and found.missing[-1] == NO_CAPTIONS
+    sts12 = found.sts[0]
+    assert sts12.sentence1[1] == 'MSRpar "one 1'
+    assert sts12.sentence2[1] == "other two 1 ."
+    assert list(dict.fromkeys(sts12.subset)) == list(YEARS["STS12"])
+    assert found.sts[5].sentence2[0] == "b c"
+    for outer in (tmp_path, tmp_path / "downstream"):
+        assert len(read_suite(outer).sts) == 7
+
+
+def test_a_partial_folder_says_what_is_missing(prepared, tmp_path):
+    make(tmp_path, skip=["SICK", "STS/STS13-en-test/STS.gs.FNWN.txt", "STS/STSBenchmark/sts-dev.csv"])
+    found = read_suite(tmp_path)
+    assert [task.name for task in found.sts] == ["STS12", "STS14", "STS15", "STS16", "STS-B"]
+    assert found.dev is None
+    assert found.missing[:3] == [
+        "STS13 (STS/STS13-en-test/STS.gs.FNWN.txt)",
+        "SICK-R (SICK/SICK_test_annotated.txt)",
+        "STS-B dev (STS/STSBenchmark/sts-dev.csv)",
+    ]
+    report = prepared("sent0,sent1\na,b\nc,d\n", view="pairs", evaluation_path=str(tmp_path)).report
+    assert report["evaluation"]["missing"] == found.missing[:3]
+    assert f"SentEval folder without {', '.join(found.missing[:3])}" in report["notes"]
+
+
+def test_nothing_there_lists_the_layout(tmp_path):
+    with pytest.raises(CseError, match=r"expected STS/STS12-en-test .* STS/STSBenchmark, SICK, MR"):
+        read_suite(tmp_path)
+
+
+def test_changed_files_are_refused(tmp_path):
+    make(tmp_path)
+    gold = tmp_path / "STS/STS12-en-test/STS.gs.MSRpar.txt"
+    lines = gold.read_text(encoding="utf-8").split("\n")
+    gold.write_text("\n".join(["", *lines[1:]]), encoding="utf-8")
+    with pytest.raises(CseError, match=r"STS.gs.MSRpar.txt: 749 scored pairs, expected 750 as published"):
+        read_suite(tmp_path)
+    gold.write_text("\n".join(["nan", *lines[1:]]), encoding="utf-8")
+    with pytest.raises(CseError, match=r"MSRpar.txt:1: score 'nan' is not a number from 0 to 5"):
+        read_suite(tmp_path)
+    gold.write_text("\n".join(lines[1:]), encoding="utf-8")
+    with pytest.raises(CseError, match=r"749 lines, but STS.input.MSRpar.txt has 750"):
+        read_suite(tmp_path)
+
+    (tmp_path / "STS/STSBenchmark/sts-dev.csv").write_text("a\tb\tc\n", encoding="utf-8")
+    with pytest.raises(CseError, match=r"sts-dev.csv:1: 3 fields separated by tabs, expected 7"):
+        read_stsb(tmp_path, "dev")
+
+
+# ---- classes -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """CR and TREC; CR has blank lines, TREC a byte that is not UTF-8."""
+    write_lines(tmp_path / "CR/custrev.pos", ["a  good  phone"] * 2404 + [""] * 3)
+    write_lines(tmp_path / "CR/custrev.neg", ["bad"] * 1367 + [""])
+    kinds = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
+    train = write_lines(tmp_path / "TREC/train_5500.label", [f"{kinds[i % 6]}:some café {i} ?" for i in range(5452)])
+    train.write_bytes(train.read_text(encoding="utf-8").encode("latin-1"))
+    write_lines(tmp_path / "TREC/TREC_10.label", [f"{kinds[i % 6]}:other who {i} ?" for i in range(500)])
+    return tmp_path
+
+
+def test_a_partial_folder_gives_what_is_there_and_names_the_rest(folder):
+    tasks, missing = read_transfer(folder)
+    assert [task.name for task in tasks] == ["CR", "TREC"]
+    assert missing == [
+        "MR (MR/rt-polarity.pos)", "SUBJ (SUBJ/subj.objective)", "MPQA (MPQA/mpqa.pos)",
+        "SST-2 (SST/binary/sentiment-train)", "MRPC (MRPC/msr_paraphrase_train.txt)",
+    ]  # fmt: skip
+    cr, trec = tasks
+    assert len(cr.train) == 3775
+    assert cr.train.texts[:5] == ["", "", "", "", "bad"], "blank lines count; sorted by words, then class"
+    assert cr.train.label[:4].tolist() == [0, 1, 1, 1]
+    assert cr.train.texts[-1] == "a good phone"
+    assert "café 1 ?" in trec.train.texts
+    assert (len(trec.train), len(trec.test), trec.dev) == (5452, 500, None)
+    assert set(trec.train.label) == set(range(6))
+
+
+def test_pairs_and_given_splits(tmp_path):
+    head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+    for file, count in (("train", 4076), ("test", 1725)):
+        lines = [f"{i % 2}\t1\t2\tfirst {i}\tsecond {i}" for i in range(count)]
+        write_lines(tmp_path / f"MRPC/msr_paraphrase_{file}.txt", [head, *lines])
+    for file, count in (("train", 67349), ("dev", 872), ("test", 1821)):
+        write_lines(tmp_path / f"SST/binary/sentiment-{file}", [f"words {i}\t{i % 2}" for i in range(count)])
+    sst, mrpc = read_transfer(tmp_path)[0]
+    assert [len(part) for part in sst.parts] == [67349, 872, 1821]
+    assert [len(part) for part in mrpc.parts] == [4076, 1725]
+    assert all(a.replace("first", "second") == b for a, b in zip(mrpc.train.texts, mrpc.train.second, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("file", "lines", "message"),
+    [
+        (
+            "CR/custrev.pos",
+            ["good"] * 2406,
+            r"custrev\.pos: 2,406 lines, expected 2,407 as published; copy the file again",
+        ),
+        ("TREC/TREC_10.label", ["what is this"] * 500, r"TREC_10\.label:1: expected CLASS:detail and a question"),
+    ],
+)
+def test_a_file_that_is_not_as_published(folder, file, lines, message):
+    write_lines(folder / file, lines)
+    with pytest.raises(CseError, match=message):
+        read_transfer(folder)
+
+
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is not here")
+def test_the_published_folder_is_whole():
+    suite = read_suite(SHARED / "senteval")
+    assert (tuple(task.name for task in suite.transfer), suite.missing) == (TRANSFER_TASKS, [NO_CAPTIONS])
+    assert {task.name: [len(part) for part in task.parts] for task in suite.transfer} == {
+        "MR": [10662], "CR": [3775], "SUBJ": [10000], "MPQA": [10606], "SST-2": [67349, 872, 1821],
+        "TREC": [5452, 500], "MRPC": [4076, 1725],
+    }  # fmt: skip
+    blank = {task.name: task.train.texts.count("") for task in suite.transfer}
+    assert (blank["CR"], blank["MPQA"]) == (4, 3)
+    tasks = {task.name: task for task in suite.sts}
+    stsb = tasks["STS-B"]
+    first = (stsb.sentence1[0], stsb.sentence2[0], stsb.score[0])
+    assert first == ("a girl is styling her hair .", "a girl is brushing her hair .", 2.5)
+    assert tasks["SICK-R"].score[0] == 3.3
+    assert all(np.isfinite(task.score).all() for task in tasks.values())
+    assert all(text == " ".join(text.split()) != "" for task in tasks.values() for text in task.sentence1)
+
+
+# ---- Arrow -------------------------------------------------------------------------------------------------------
+
+
+def same(one, other):
+    """Compare nested data classes with arrays in them."""
+    if dataclasses.is_dataclass(one):
+        return type(one) is type(other) and all(
+            same(getattr(one, field.name), getattr(other, field.name)) for field in dataclasses.fields(one)
+        )
+    if isinstance(one, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return np.array_equal(one, other)
+
+
+def stored(suite, folder):
+    write_tasks(folder, test=suite.test, own=suite.own)
+    (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"suite_missing": suite.missing}}), encoding="utf-8")
+    return open_suite(PreparedData(folder))
+
+
+@pytest.fixture
+def suite():
+    rng = np.random.default_rng(0)
+
+    def part(rows, second=False):
+        texts = [f"text {i}" if i else "" for i in range(rows)]  # an empty text stays one
+        return Labelled(texts, rng.integers(0, 3, rows), [f"other {i}" for i in range(rows)] if second else None)
+
+    captions = [f"caption {i}" for i in range(5)]
+    return SuiteData(
+        [
+            make_task("STS12", {"one": 4, "two": 3}),
+            Splits("STS-B", {split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")}),
+            TransferTask("CR", part(6)),
+            TransferTask("SST-2", part(5), part(3), part(4)),
+            TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
+            CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
+        ],
+        missing=["TREC (TREC/train_5500.label)"],
+    )
+
+
+def test_what_was_written_comes_back(suite, tmp_path):
+    assert same(stored(suite, tmp_path), suite)
+
+
+def test_reading_tasks_imports_no_pandas(suite, tmp_path):
+    stored(suite, tmp_path)
+    code = (
+        "import sys; from cse.data.store import PreparedData; from cse.data.suite import open_suite\n"
+        f"open_suite(PreparedData({str(tmp_path)!r}))\n"
+        "print(*{'pandas', 'datasets', 'torch'}.intersection(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
+
+
+@pytest.mark.slow
+@pytest.mark.shared_data
+@pytest.mark.skipif(not SHARED.is_dir(), reason="no evaluation data here")
+def test_real_data_are_the_same_through_prepare(tmp_path):
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "rows.csv").write_text("sent0,sent1,hard_neg\na,b,c\n", encoding="utf-8")
+    settings = DataSettings(
+        source="files", train_path=str(tmp_path / "rows.csv"), dev_path=str(tmp_path / "dev"),
+        evaluation_path=str(SHARED / "senteval"), cxc_path=str(SHARED / "cxc"),
+    )  # fmt: skip
+    report = prepare(settings, tmp_path / "out")
+    assert report["evaluation"]["captions"] == 44_045
+    assert report["evaluation"]["transfer"]["SST-2"] == 67_349 + 872 + 1_821
+    data, suite = PreparedData(tmp_path / "out"), read_suite(SHARED / "senteval", SHARED / "cxc")
+    assert same(dataclasses.replace(open_suite(data), dev=open_dev(data)), suite)
