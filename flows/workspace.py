@@ -146,12 +146,11 @@ def bring_over(workspace: Workspace, name: str) -> str:
     return revision
 
 
-def push_experiment(root: Path, name: str) -> bool:
-    """Push an experiment to git's origin, if there is one; return whether."""
-    if there := has_origin(root):
+def push_experiment(root: Path, name: str) -> None:
+    """Push an experiment to git's origin, if there is one."""
+    if has_origin(root):
         reference = experiment_ref(name, root)
         git(root, "push", "--quiet", "origin", f"+{reference}:{reference}")
-    return there
 
 
 def _dvc(arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:

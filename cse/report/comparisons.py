@@ -9,7 +9,7 @@ from cse.errors import CseError, nearest
 from cse.evaluation.comparison import Compared, Measured, compare_measured, compared_rows
 from cse.evaluation.record import ITEMS_FILE, STS_FILE, read_items
 from cse.report.systems import System
-from cse.report.tables import Line, Table, texts
+from cse.report.tables import Table
 
 
 def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[tuple[System, System, list[Compared]]]:
@@ -45,10 +45,11 @@ def measured(system: System) -> Measured:
 
 def comparison_table(systems: Sequence[System]) -> Table | None:
     """Return all comparisons of a report as one table, or None if there are none."""
-    lines = []
-    for before, after, results in comparisons(systems):
-        for row in compared_rows(results)[1:]:
-            lines.append(Line(texts(after.name, before.name, *row), own=True))
+    lines = [
+        (after.name, before.name, *row)
+        for before, after, results in comparisons(systems)
+        for row in compared_rows(results)[1:]
+    ]
     if not lines:
         return None
     head = ("system", "against", *compared_rows([])[0])
@@ -64,8 +65,7 @@ def in_words(table: Table) -> str:
     """Return a line for each system: on how many measures of ``comparison_table`` it is better or worse."""
     found: dict[str, Counter[str]] = {}
     alone = {}
-    for line in table.lines:
-        system, against, _, _, verdict, *_ = (cell.text for cell in line.cells)
+    for system, against, _, _, verdict, *_ in table.lines:
         verdict, _, once = verdict.partition(", ")
         found.setdefault(f"{system} against {against}", Counter())[verdict] += 1
         alone[f"{system} against {against}"] = once

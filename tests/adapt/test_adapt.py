@@ -16,7 +16,7 @@ import pytest
 from cse.adapt.clock import EVALUATIONS
 from cse.adapt.ladder import RUNGS
 from cse.data.store import PreparedData
-from cse.evaluation.dev_facts import read_dev_curve
+from cse.files import read_csv
 from cse.ledger import Ledger
 from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -166,7 +166,7 @@ def test_general_text_and_dev_pairs_beside_the_labels(cse, place):  # noqa: F811
     assert "dev_spearman" in record, "the pairs select"
     length = Ledger(place / "out/ledger", "").read("plan").result["training"]
     assert record["steps"] == length["steps"], "both sources and the batches without false negatives are counted"
-    evaluated = [step for step, _ in read_dev_curve(place / "out/runs/prompts-42/plots/dev.csv")]
+    evaluated = [int(row["step"]) for row in read_csv(place / "out/runs/prompts-42/plots/dev.csv")]
     assert evaluated == [0, *range(length["eval_every"], length["steps"], length["eval_every"]), length["steps"]]
     assert len(evaluated) in (EVALUATIONS, EVALUATIONS + 1)
     assert "labels held out kNN:" in done.out, "labelled texts are held out to be measured"

@@ -55,9 +55,9 @@ def test_seeds_of_a_system_are_compared_together_with_its_bare_backbone(own):
 
 def test_the_report_has_a_row_per_comparison_and_begins_with_the_verdict_in_words(own):
     report = make_report(group(find_records([own])), papers=False)
-    rows = [[cell.text for cell in line.cells] for line in report.further[-1].lines]
+    rows = report.further[-1].lines
     assert [row[:4] for row in rows] == [
-        ["prompts", "backbone", "mine", "accuracy"], ["prompts", "backbone", "STS", "Spearman, mean of 2 tasks"],
+        ("prompts", "backbone", "mine", "accuracy"), ("prompts", "backbone", "STS", "Spearman, mean of 2 tasks"),
     ]  # fmt: skip
     verdicts = [row[4] for row in rows]
     assert set(verdicts) <= {"better", "worse", "no difference at this size"}
