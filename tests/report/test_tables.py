@@ -45,7 +45,7 @@ def test_every_published_figure_is_there_as_printed(tables):
 
 def number(cell: str) -> float:
     """The number in a cell, without its footnote."""
-    return {"yes": 1.0, "no": 0.0}.get(cell) if cell in ("yes", "no") else float(cell.rstrip("⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return {"yes": 1.0, "no": 0.0}[cell] if cell in ("yes", "no") else float(cell.rstrip("⁰¹²³⁴⁵⁶⁷⁸⁹"))
 
 
 def test_own_rows_say_backbone_data_and_seeds_and_are_means_with_deviations(tables, systems):
