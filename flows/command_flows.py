@@ -53,8 +53,9 @@ def flow_of(
     context = click.Context(command)
     offered = [one for one in command.params if one.name not in (_PARAMS, *but)]
     helps = {
-        str(one.name): "settings for this run, by dotted key" if one.name == _OVERRIDES else getattr(one, "help", "")
+        str(one.name): "settings for this run, by dotted key" if one.name == _OVERRIDES else one.help or ""
         for one in offered
+        if isinstance(one, click.Option)
     }
     lines = [f"    {name}: {text}" for name, text in {**helps, **about}.items()]
     run.__doc__ = "\n".join([f"Like `cse {command.name}`: {inspect.cleandoc(command.help or '')}\n", "Args:", *lines])

@@ -84,7 +84,8 @@ def train_cse(
             more = ", ..." if len(edited) > 5 else ""
             log.warning("this run includes uncommitted changes: %s%s", ", ".join(edited[:5]), more)
         with throwaway_clone(root, name) if in_clone else in_place(root, log.warning) as place:
-            before, params, revision = read_scores(place.folder), place.folder / PARAMS_FILE, None
+            before, params = read_scores(place.folder), place.folder / PARAMS_FILE
+            revision: str | None = None
             if in_clone:
                 write_settings(params, preset, overrides | paths_left_behind(settings, root), keep_data=keep_data)
             if pull:

@@ -105,7 +105,6 @@ def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders
         ("bank create bank data/checkpoint", "bank: holds files that cse did not put there"),
         ("bank remove bank hiden", "no domain 'hiden'; did you mean 'hidden'"),
         ("encode bank lines.txt --out x.npy", "bank: a bank; name one of its domains, for instance bank:bare"),
-        ("encode bank:hiden lines.txt --out x.npy", "did you mean 'hidden'"),
         ("encode bank:auto lines.txt --out x.npy", "added with their text"),
         ("encode data/bundle rows.csv --domain-column queue --out x.npy", "data/bundle: a bundle of one model"),
         ("encode bank rows.csv --domain-column queu --out x.npy", "no column 'queu'"),
