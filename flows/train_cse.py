@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 from prefect.runtime import flow_run
@@ -25,13 +26,15 @@ from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
 from cse.errors import CseError
+from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_of
+from cse.evaluation.table import format_rows
+from cse.files import read_csv
 from cse.settings import PARAMS_FILE, Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import parse_yaml, read_text
 from cse.settings.presets import apply_preset, preset_names
-from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED, SCRATCH, run_safely
+from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PLOTS, PREPARED, SCRATCH, run_safely, shortfall
 from cse.tune.outcome import read_sweep
-from flows.artifacts import publish, read_scores, read_shortfall
 from flows.registry import PRODUCTION, assign, judge_model, name_of_model, register
 from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
 from flows.stages import as_options, pull_data, push_data, raise_for, repro_stage, run_command
@@ -40,6 +43,8 @@ from flows.workspace import Workspace, in_place, keep_as_experiment, push_experi
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
+SUMMARY = "run-summary"  # key of the artifact
+UNIT = "times 100: Spearman, or the measure in brackets"
 # Prefect refuses an unknown one before the run; here the run itself names the nearest, as `cse train` does
 Preset = Annotated[str, WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})]
 
@@ -72,7 +77,7 @@ def train_cse(
             (`promote`).
     """
     name, log = flow_run.get_name() or "run", get_run_logger()
-    said, facts, shortfall, refused = list[str](), dict[str, str](), "", False
+    said, facts, below, refused = list[str](), dict[str, str](), "", False
     try:
         _check_attempts()
         root = find_root()
@@ -94,9 +99,9 @@ def train_cse(
                 facts |= _search(place, name, sweep, pull)
             for stage in stages_in_order(place.folder):
                 _run(place, stage, pull)
-            scores, shortfall = read_scores(place.folder), read_shortfall(place.folder)
+            scores, below = read_scores(place.folder), read_shortfall(place.folder)
             said += [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
-            said += [shortfall] if shortfall else []
+            said += [below] if below else []
             facts |= _results(place, edited)
             if in_clone:
                 revision = keep_as_experiment(place, name)
@@ -118,7 +123,7 @@ def train_cse(
     except CseError as error:
         return Failed(message=str(error))
     # not plain `Completed` if nobody wants the result
-    ended = REFUSED if refused else BELOW if shortfall else None
+    ended = REFUSED if refused else BELOW if below else None
     return Completed(name=ended, message="; ".join(said) or "up to date")
 
 
@@ -231,6 +236,69 @@ def give_version(
         return Failed(message=f"register: {error}")
     against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"
     return Completed(message=f"promoted {model.tag} to {PRODUCTION}{against}")
+
+
+# ---- the summary of a run: Prefect itself shows parameters, stages with their times, lines and why it failed ------
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, with its measure in brackets.
+
+    Without brackets it is Spearman.
+    """
+    dev = _dev(folder)
+    scores = {} if dev is None else {"dev": dev.value}
+    for model, tasks in _json(folder / METRICS / "evaluation.json").items():
+        scores |= {f"{model} {task}": float(score) for task, score in tasks.items() if isinstance(score, int | float)}
+    return scores
+
+
+def read_shortfall(folder: Path) -> str:
+    """Return in words how far the trained model scores below its bare backbone; empty if it does not."""
+    scores: dict[str, dict[str, float]] = {}
+    for row in read_csv(folder / PLOTS / "sts.csv"):
+        scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
+    return shortfall(scores)
+
+
+def as_markdown(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> str:
+    """Return the summary of a finished run: the scores in its folder beside those ``before``, and further facts."""
+    now, dev = read_scores(folder), _dev(folder)
+    short, rows = read_shortfall(folder), _json(folder / METRICS / "train.json").get("trained_on")
+    head = "Finished."
+    if dev is not None:
+        change = f", {_against(dev.value, before['dev'])} compared with the previous run" if "dev" in before else ""
+        head = f"Dev {dev.measure} * 100: **{dev.value:.2f}**{change}."
+    head += (f" Trained on {rows}." if rows else "") + (f" **The model is {short}.**" if short else "")
+    unit = UNIT if dev is None or dev.measure == SPEARMAN else f"{UNIT}; dev: {dev.measure}"
+    table = [[one, f"{score:.2f}", _against(score, before.get(one))] for one, score in now.items()]
+    parts = [f"# {name}", head, format_rows([[unit, "this run", "change"], *table], "markdown") if now else ""]
+    parts.append("\n".join(f"- {fact}: {text}" for fact, text in facts.items()))
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def publish(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> None:
+    """Write the summary as an artifact of the flow run; if the server is down, log a warning and continue."""
+    try:
+        create_markdown_artifact(as_markdown(name, folder, before, facts), key=SUMMARY, description=name)
+    except Exception as error:  # whatever the client raises, the run continues
+        get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
+
+
+def _against(score: float, before: float | None) -> str:
+    return "new" if before is None else f"{score - before:+.2f}"
+
+
+def _dev(folder: Path) -> DevScore | None:
+    return dev_of(_json(folder / METRICS / "train.json"))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 if __name__ == "__main__":

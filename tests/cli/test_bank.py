@@ -46,7 +46,7 @@ def test_from_a_checkpoint_to_vectors(cse, project):
     np.testing.assert_allclose(np.load("bank.npy"), np.load("bundle.npy"), atol=1e-5)
     assert cse("encode", "own:auto", "lines.txt", "--out", "auto.npy").code == 0
     np.testing.assert_array_equal(np.load("auto.npy"), np.load("bank.npy"))
-    shown = json.loads(cse("bank", "show", "own", "tickets").out)
+    shown = json.loads(cse("bank", "list", "own", "--json").out)["tickets"]
     assert shown["checkpoint"] == OnnxEncoder("data/bundle", provider="cpu").manifest.checkpoint
     assert shown["bytes"] == (project / "own/domains/tickets.safetensors").stat().st_size
 

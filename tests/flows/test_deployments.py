@@ -14,7 +14,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.search.table import open_table
-from flows.artifacts import read_shortfall
+from flows.train_cse import read_shortfall
 from tests.flows.prefect_server import PrefectServer, prefect_server, processes_with
 from tests.pipeline.workspace import ROOT, STAGES, Workspace, tiny_clone
 from tests.waiting import wait_for

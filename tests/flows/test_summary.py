@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from flows.artifacts import as_markdown, read_scores, read_shortfall
+from flows.train_cse import as_markdown, read_scores, read_shortfall
 from tests.flows.repositories import write, write_json
 
 EVALUATION = {
