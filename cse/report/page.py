@@ -18,7 +18,7 @@ from ruamel.yaml import YAML
 from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
-from cse.report.comparisons import comparison_table, in_words
+from cse.report.comparisons import comparison_table, comparisons, in_words
 from cse.report.papers import paper_tables
 from cse.report.pictures import INK, Picture, draw_all
 from cse.report.systems import System
@@ -60,9 +60,8 @@ def make_report(
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
     tables = paper_tables(systems) if papers else []
-    compared = comparison_table(systems)
-    if compared is not None:
-        verdict, further = verdict or in_words(compared), [*further, compared]
+    if compared := comparisons(systems):
+        verdict, further = verdict or in_words(compared), [*further, comparison_table(compared)]
     return Report(systems, draw_all(systems), tables, verdict, proof, further)
 
 

@@ -13,7 +13,7 @@ from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
 from cse.evaluation.comparison import compared_rows
 from cse.evaluation.suite import evaluate_suite
-from cse.report.comparisons import comparison_table, comparisons
+from cse.report.comparisons import comparisons
 from cse.report.page import as_html, make_report
 from cse.report.systems import find_records, group
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
@@ -68,7 +68,8 @@ def test_the_report_has_a_row_per_comparison_and_begins_with_the_verdict_in_word
     assert page.index(report.verdict) < page.index('id="comparisons"') < page.index('id="systems-section"')
     once = make_report(group(find_records([own / "backbone", own / "prompts-1"])), papers=False)
     assert once.verdict.endswith(" measures; this one training only")
-    assert comparison_table(group(find_records([own / "backbone"]))) is None
+    alone = make_report(group(find_records([own / "backbone"])), papers=False)
+    assert (alone.verdict, alone.further) == ("", ())
 
 
 def test_the_command_says_it_in_words_and_numbers(own, cse, tmp_path):  # noqa: F811
