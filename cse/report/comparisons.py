@@ -11,10 +11,10 @@ from cse.evaluation.record import ITEMS_FILE, STS_FILE, read_items
 from cse.report.systems import System
 from cse.report.tables import Table
 
-Compare = tuple[System, System, list[Compared]]  # baseline, system and comparisons
+Against = tuple[System, System, list[Compared]]  # baseline, system and comparisons
 
 
-def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[Compare]:
+def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[Against]:
     """Compare every system that is more than a bare backbone with a baseline, where both have tasks in common.
 
     ``baseline`` is the name of a system; None: each system's bare backbone, where that was evaluated too, else the
@@ -45,9 +45,9 @@ def measured(system: System) -> Measured:
     )
 
 
-def comparison_table(found: Sequence[Compare]) -> Table:
+def comparison_table(found: Sequence[Against]) -> Table:
     """Return comparisons as one table."""
-    lines = [(after.name, before.name, *row) for before, after, all_of in found for row in compared_rows(all_of)[1:]]
+    lines = [(after.name, before.name, *row) for before, after, results in found for row in compared_rows(results)[1:]]
     head = ("system", "against", *compared_rows([])[0])
     caption = (
         "95 % intervals from a paired bootstrap over queries, pairs or texts and Student's t over training seeds. "
@@ -57,7 +57,7 @@ def comparison_table(found: Sequence[Compare]) -> Table:
     return Table("comparisons", "Is it better?", caption, head, lines, 5)
 
 
-def in_words(found: Sequence[Compare]) -> str:
+def in_words(found: Sequence[Against]) -> str:
     """Return a line for each system: on how many measures it is better or worse."""
     lines = []
     for before, after, results in found:
