@@ -88,15 +88,18 @@ def short(name: str) -> str:
 
 
 @contextmanager
-def panels(count: int, height: float = 2.4) -> Iterator[tuple[Figure, list[Axes], Save]]:
-    """Yield a figure with ``count`` panels, at most three per row, with shared axes."""
+def panels(count: int, height: float, x: str = "", y: str = "") -> Iterator[tuple[Figure, list[Axes], Save]]:
+    """Yield a figure with ``count`` panels, at most three per row, with shared axes, whose outer ones are labelled."""
     columns = 2 if count in (2, 4) else min(3, count)
     lines = -(-count // columns)
     with canvas(8.2 if columns > 1 else NARROW, height * lines + 0.8) as (figure, save):
         grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
         for axes in grid[count:]:
             axes.set_axis_off()
+        for axes in grid[:count:columns]:
+            axes.set_ylabel(y)
         for axes in grid[max(0, count - columns) : count]:  # with none below
+            axes.set_xlabel(x)
             axes.tick_params(labelbottom=True)
         yield figure, list(grid), save
 
@@ -159,7 +162,7 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
     drawn = _with_table(systems, DENSITY_FILE)
     if not drawn:
         return None
-    with panels(len(drawn)) as (figure, grid, save):
+    with panels(len(drawn), 2.4, "cosine of a pair", "density") as (figure, grid, save):
         labels: dict[str, Any] = {}
         for (system, points), axes in zip(drawn, grid, strict=False):
             curves = [(group, list(curve)) for group, curve in groupby(points, itemgetter("group")) if group != ALL]
@@ -169,8 +172,6 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
                 axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
                 labels.setdefault(f"gold {group}", line)
             axes.set_title(short(system.name))
-        figure.supxlabel("cosine of a pair", fontsize="medium")
-        figure.supylabel("density", fontsize="medium")
         figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), fontsize=9)
         return save(
             "density-by-gold",
