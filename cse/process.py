@@ -23,7 +23,7 @@ def only_one(lock: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
     Args:
         lock: file to lock, used for nothing else; its folder is created.
         refusal: error message if another process holds the lock.
-        wait: seconds to wait for it.
+        wait: seconds to wait for it; below 0: as long as it takes.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
     held = FileLock(lock)

@@ -6,15 +6,13 @@ Its error becomes the run's last message.
 from __future__ import annotations
 
 import inspect
-import json
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 from prefect import Flow, flow
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas import State
 from prefect.states import Completed, Failed
 from pydantic import Field
@@ -24,9 +22,8 @@ from cse.cli.evaluate import evaluate
 from cse.cli.exchange import export
 from cse.cli.search import index_command
 from cse.stages.common import CHECKPOINT
-from flows.parameters import Overrides, as_options
 from flows.repository import find_root
-from flows.stages import run_command
+from flows.stages import as_options, run_command
 
 _PARAMS, _OVERRIDES = "params", "overrides"  # a flow reads the project's params.yaml; its overrides are a dictionary
 _REQUIRED = inspect.Parameter.empty
@@ -56,8 +53,9 @@ def flow_of(
     context = click.Context(command)
     offered = [one for one in command.params if one.name not in (_PARAMS, *but)]
     helps = {
-        str(one.name): "settings for this run, by dotted key" if one.name == _OVERRIDES else getattr(one, "help", "")
+        str(one.name): "settings for this run, by dotted key" if one.name == _OVERRIDES else one.help or ""
         for one in offered
+        if isinstance(one, click.Option)
     }
     lines = [f"    {name}: {text}" for name, text in {**helps, **about}.items()]
     run.__doc__ = "\n".join([f"Like `cse {command.name}`: {inspect.cleandoc(command.help or '')}\n", "Args:", *lines])
@@ -72,7 +70,7 @@ def _parameter(one: click.Parameter, default: Any) -> inspect.Parameter:
     known = isinstance(default, str | int | float | bool | list)
     kind: Any = str
     if one.name == _OVERRIDES:
-        kind, default, known = Overrides, {}, True
+        kind, default, known = dict[str, Any], {}, True
     elif one.nargs == -1 or one.multiple:
         kind, default, known = list[str], default if known else [], True
     elif isinstance(one, click.Option) and one.is_flag:
@@ -120,28 +118,6 @@ def _adapt(given: dict[str, Any]) -> State[Any]:
     return Completed(message=summary.splitlines()[0])
 
 
-def _evaluate(given: dict[str, Any]) -> State[Any]:
-    with tempfile.TemporaryDirectory() as folder:
-        scores = Path(folder, "scores.json")
-        state = run_with(evaluate, given | {"json_path": str(scores)})
-        if state.is_completed():
-            rows = [{"model": model, **_row(tree)} for model, tree in json.loads(scores.read_text()).items()]
-            create_table_artifact(table=rows, key="scores")
-    return state
-
-
-def _row(tree: dict[str, Any]) -> dict[str, float]:
-    """Return a model's scores from the JSON of ``cse evaluate``: STS tasks, averages, tasks of one's own."""
-    named = tree.get("sts", {}) | {key: value for key, value in tree.items() if key != "sts"}
-    row = {
-        name: round(value["all"], 2)
-        for name, value in named.items()
-        if isinstance(value, dict) and isinstance(value.get("all"), int | float)
-    }
-    own = tree.get("tasks", {}).items()
-    return row | {f"{name} ({one['main']})": round(one["values"][one["main"]], 2) for name, one in own}
-
-
 adapt_cse = flow_of(
     adapt,
     {"sources": "documents, plain sentences, pairs or triplets, files or folders; the first is the main one"},
@@ -150,8 +126,7 @@ adapt_cse = flow_of(
 evaluate_cse = flow_of(
     evaluate,
     {"models": "checkpoints, bundles, or bare backbones given by folder or hub id; `NAME=MODEL` names a row"},
-    _evaluate,
-    but=("json_path", "style"),
+    but=("style",),
     models=[str(CHECKPOINT)],
 )
 export_cse = flow_of(

@@ -32,14 +32,13 @@ def flow_command() -> None:
     "--sweep", multiple=True, metavar="SPACE|KEY=VALUES",
     help="Search first, continue with the best on dev: a space (`cse tune --help`), KEY=[V,...] or KEY=LOW..HIGH.",
 )  # fmt: skip
-@click.option("--clone", is_flag=True, help="Use a throwaway clone even if no setting changes.")
 @click.option("--pull", is_flag=True, help="Pull data and results from the DVC remote first.")
 @click.option("--push", is_flag=True, help="Push the results to the DVC remote.")
 @click.option(
     "--promote", type=click.Choice(["no", "register", "promote"]), default="no", show_default=True,
     help="Register the result as a version; promote: also put it in production if it passes the gate.",
 )  # fmt: skip
-def train(overrides: Sequence[str], sweep: Sequence[str], clone: bool, **same: str | bool | None) -> None:
+def train(overrides: Sequence[str], sweep: Sequence[str], **same: str | bool | None) -> None:
     """Run the flow train-cse here.
 
     It is recorded on the configured Prefect server, or on a temporary one.
@@ -50,8 +49,7 @@ def train(overrides: Sequence[str], sweep: Sequence[str], clone: bool, **same: s
     from flows.server import run_here
     from flows.train_cse import train_cse
 
-    place = "clone" if clone else "auto"
-    run_here(train_cse, overrides=parse_overrides(overrides), sweep=_space(sweep), workspace=place, **same)
+    run_here(train_cse, overrides=parse_overrides(overrides), sweep=_space(sweep), **same)
 
 
 @flow_command.command(

@@ -42,32 +42,34 @@ def list_models(as_json: bool) -> None:
 
     root = find_root()
     settings = load_settings(root / PARAMS_FILE, any_view=True)
-    found = models(root, name_of_model(root))
-    domains = [(domain, one) for domain in settings.bank.domains for one in models(root, name_of_domain(root, domain))]
+    found = [_facts(root, model) for model in models(root, name_of_model(root))]
+    domains = [
+        (name, _facts(root, model, name))
+        for name in settings.bank.domains
+        for model in models(root, name_of_domain(root, name))
+    ]
     if as_json:
-        trees = [_facts(root, model) for model in found] + [_facts(root, one, domain) for domain, one in domains]
-        click.echo(json.dumps(trees, indent=2))
+        click.echo(json.dumps([*found, *(facts for _, facts in domains)], indent=2))
         return
     head = ["version", "stage", "dev", "STS", "registered", "commit"]
     if found:
-        rows = [[*_cells(root, model), trained_on_at(root, model.revision) or "-"] for model in found]
+        rows = [[*_cells(facts), facts["trained_on"] or "-"] for facts in found]
         click.echo(format_rows([[*head, "trained on"], *rows], "text").rstrip())
     else:
         click.echo(f"{name_of_model(root)}: no version registered yet; create one with `cse models promote`")
     if domains:
-        rows = [[domain, *_cells(root, one, domain)] for domain, one in domains]
+        rows = [[name, *_cells(facts)] for name, facts in domains]
         click.echo(f"\n{format_rows([['domain', *head], *rows], 'text').rstrip()}")
 
 
-def _cells(root: Path, model: ModelVersion, domain: str | None = None) -> list[str]:
+def _cells(facts: dict[str, Any]) -> list[str]:
     """Return the cells of the table: version, stage, dev score, STS average, time, commit."""
     from cse.evaluation.measures import headline_name
 
-    scores = scores_at(root, model.revision, domain)
-    sts = scores.get(headline_name(scores) or "")
-    when = f"{model.created:%Y-%m-%d %H:%M}"
-    stages = ", ".join(model.stages) or "-"
-    return [model.version, stages, _two(scores.get("dev")), _two(sts), when, model.revision[:12]]
+    scores = facts["scores"]
+    sts, when = scores.get(headline_name(scores) or ""), facts["registered"][:16].replace("T", " ")
+    stages = ", ".join(facts["stages"]) or "-"
+    return [facts["version"], stages, _two(scores.get("dev")), _two(sts), when, facts["commit"][:12]]
 
 
 @models_command.command(

@@ -133,31 +133,26 @@ def assign(root: Path, model: ModelVersion, stage: str, *, push: bool = False) -
 
 def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
     """Compare a version with the one in its stage; files of both come from DVC's cache or remote."""
+    from dvc.repo import Repo
+
     from cse.stages.bank import judge
 
     held = next((one for one in models(root, model.name) if PRODUCTION in one.stages), None)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        get_files(root, model.revision, (BUNDLE, CHECKPOINT, PREPARED), place / "new")
-        before = None
+
+    def fetch(revision: str, outputs: Iterable[Path], folder: Path) -> Path:
+        for output in outputs:
+            (folder / output).parent.mkdir(parents=True, exist_ok=True)
+            with dvc_errors(f"{output} of {revision[:12]}", "; `dvc pull` or a push from elsewhere"):
+                Repo.get(str(root), str(output), out=str(folder / output), rev=revision)
+        return folder
+
+    with tempfile.TemporaryDirectory() as place:
+        new, before = fetch(model.revision, (BUNDLE, CHECKPOINT, PREPARED), Path(place, "new")), None
         if held is not None and held.revision != model.revision:
-            before = place / "old" / BUNDLE
-            get_files(root, held.revision, (BUNDLE,), place / "old")
-        new = place / "new"
+            before = fetch(held.revision, (BUNDLE,), Path(place, "old")) / BUNDLE
         return judge(
             settings, bundle=new / BUNDLE, checkpoint=new / CHECKPOINT, prepared=new / PREPARED, promoted=before
         )
-
-
-def get_files(root: Path, revision: str, outputs: Iterable[Path], folder: Path) -> None:
-    """Copy the outputs listed in a commit's ``dvc.lock``."""
-    from dvc.repo import Repo
-
-    for output in outputs:
-        target = folder / output
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with dvc_errors(f"{output} of {revision[:12]}", "; `dvc pull` or a push from elsewhere"):
-            Repo.get(str(root), str(output), out=str(target), rev=revision)
 
 
 def scores_at(root: Path, revision: str, domain: str | None = None) -> dict[str, Any]:

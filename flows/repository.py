@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -79,14 +78,6 @@ def author(root: Path) -> tuple[str, str]:
 def has_origin(root: Path) -> bool:
     """Return whether git has a remote called origin."""
     return "origin" in git(root, "remote").splitlines()
-
-
-def commit_link(root: Path) -> str:
-    """Return the commit, linked if git's origin has web pages."""
-    revision = git(root, "rev-parse", "HEAD")
-    origin = git(root, "remote", "get-url", "origin") if has_origin(root) else ""
-    page = re.match(r"(?:https://(?:[^@/]*@)?|(?:ssh://)?git@)([^/:]+)[/:](.+?)(?:\.git)?/?$", origin)
-    return f"[`{revision[:12]}`](https://{page[1]}/{page[2]}/commit/{revision})" if page else f"`{revision[:12]}`"
 
 
 def check_no_conflict(root: Path) -> None:

@@ -7,6 +7,7 @@ DVC is the cache, so Prefect's own is off. The end state of a stage shows what t
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from prefect import Task, get_run_logger, task
@@ -15,7 +16,7 @@ from prefect.client.schemas import State, StateDetails, TaskRun
 from prefect.states import Completed, Failed
 
 from cse.errors import CseError
-from flows.artifacts import Progress
+from cse.settings.document import yaml_value
 from flows.processes import HINTS, CommandError, explain, run_dvc, run_module
 from flows.repository import find_root
 from flows.workspace import Workspace
@@ -32,7 +33,6 @@ _REFUSED = re.compile(
     r"Unable to locate credentials|Permission denied|Not a directory|File exists|Read-only file system"
 )
 _BEFALLEN = re.compile(r"failed to transfer '.*' - |unexpected error - ")
-_STEP = re.compile(r"^step \d+/\d+ \((\d+) %\)")
 
 
 def worth_another_try(task: Task[Any, Any], run: TaskRun, state: State[Any]) -> bool:
@@ -57,14 +57,11 @@ OPTIONS: dict[str, Any] = {
 @task(task_run_name="{stage}", **OPTIONS)
 def repro_stage(stage: str, workspace: Workspace, pull: bool) -> State[Any]:
     """Bring one stage up to date and copy its output to the run's log; tried again, a training resumes."""
-    log, progress = get_run_logger(), Progress(stage)
-    outcome = SKIPPED
+    log, outcome = get_run_logger(), SKIPPED
 
     def read(line: str) -> None:
         nonlocal outcome
         outcome = outcome_in(line, stage) or outcome
-        if share := _STEP.match(line):
-            progress.show(float(share[1]), line)
         if not HINTS.match(line):
             log.info("%s", line)
 
@@ -100,6 +97,11 @@ def run_command(name: str, arguments: list[str], module: str = "cse.cli", place:
     except CommandError as error:
         return failed(*explain(name, error.code, error.last_lines))
     return Completed(message=last)
+
+
+def as_options(overrides: Mapping[str, Any]) -> list[str]:
+    """Return overrides as options of ``cse``."""
+    return [part for key, value in overrides.items() for part in ("--set", f"{key}={yaml_value(value)}")]
 
 
 @task(task_run_name="pull", **OPTIONS)

@@ -10,62 +10,51 @@ settings works in a throwaway clone and leaves a DVC experiment; the folder stay
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 from prefect.runtime import flow_run
 from prefect.states import Completed, Failed
+from pydantic import WithJsonSchema
 
 from cse.errors import CseError
-from cse.settings import PARAMS_FILE, Settings
-from cse.settings.data import DataSettings
+from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_of
+from cse.evaluation.table import format_rows
+from cse.files import read_csv
+from cse.settings import PARAMS_FILE, Settings, load_settings
+from cse.settings.document import write_values, yaml_value
 from cse.settings.load import parse_yaml, read_text
-from cse.stages.common import BUNDLE, CHECKPOINT, PREPARED, SCRATCH, run_safely
+from cse.settings.presets import apply_preset, preset_names
+from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PLOTS, PREPARED, SCRATCH, run_safely, shortfall
 from cse.tune.outcome import read_sweep
-from flows.artifacts import Summary, publish, read_scores, read_shortfall
-from flows.parameters import (
-    Overrides,
-    Preset,
-    Sweep,
-    as_options,
-    changes_of,
-    check_train_path,
-    settings_of_run,
-    sweep_options,
-    write_settings,
-)
 from flows.registry import PRODUCTION, assign, judge_model, name_of_model, register
-from flows.repository import (
-    check_no_conflict,
-    commit_link,
-    find_root,
-    paths_left_behind,
-    stages_in_order,
-    uncommitted,
-)
-from flows.stages import pull_data, push_data, raise_for, repro_stage, run_command
+from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
+from flows.stages import as_options, pull_data, push_data, raise_for, repro_stage, run_command
 from flows.tune import keep_trials, stages_before, sweep_settings
 from flows.workspace import Workspace, in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
+SUMMARY = "run-summary"  # key of the artifact
+UNIT = "times 100: Spearman, or the measure in brackets"
+# Prefect refuses an unknown one before the run; here the run itself names the nearest, as `cse train` does
+Preset = Annotated[str, WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})]
 
 
 @flow(name="train-cse")
 def train_cse(
     preset: Preset | None = None,
-    overrides: Overrides = {},  # noqa: B006 - Prefect shows the default in its form; it is never changed
-    data: DataSettings | None = None,
+    overrides: dict[str, Any] = {},  # noqa: B006 - Prefect shows the default in its form; it is never changed
     keep_data: bool = False,
-    sweep: Sweep | None = None,
+    sweep: str | dict[str, Any] | None = None,
     workspace: Literal["auto", "clone"] = "auto",
     pull: bool = False,
     push: bool = False,
@@ -76,7 +65,6 @@ def train_cse(
     Args:
         preset: a published system (`cse preset list`), replacing the one in params.yaml.
         overrides: settings for this run only, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
-        data: another data source; keys left out keep their value from params.yaml or the preset.
         keep_data: train the preset on the data in params.yaml instead of the paper's.
         sweep: search with Ray Tune first: a named space (`cse tune --help`), or
             lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
@@ -89,119 +77,123 @@ def train_cse(
             (`promote`).
     """
     name, log = flow_run.get_name() or "run", get_run_logger()
-    summary = Summary(name, Path.cwd(), preset=preset)
-    said: list[str] = []
+    said, facts, below, refused = list[str](), dict[str, str](), "", False
     try:
         _check_attempts()
         root = find_root()
         check_no_conflict(root)
-        changes = changes_of(data, overrides)
-        settings, changed = settings_of_run(root / PARAMS_FILE, preset, changes, keep_data=keep_data)
-        check_train_path(preset, changes, settings)
+        settings, changed = settings_of_run(root / PARAMS_FILE, preset, overrides, keep_data=keep_data)
         in_clone = changed or workspace == "clone" or sweep is not None
-        if in_clone:
-            changes |= {key: path for key, path in paths_left_behind(settings, root).items() if key not in changes}
-        if files := _edited(root):
-            more = ", ..." if len(files) > 5 else ""
-            log.warning("this run includes uncommitted changes: %s%s", ", ".join(files[:5]), more)
-        with (
-            throwaway_clone(root, name) if in_clone else in_place(root, log.warning) as place,
-            _published(summary, place),
-        ):
-            settings = _settle(place, summary, changes, keep_data)
+        edited = [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
+        if edited:
+            more = ", ..." if len(edited) > 5 else ""
+            log.warning("this run includes uncommitted changes: %s%s", ", ".join(edited[:5]), more)
+        with throwaway_clone(root, name) if in_clone else in_place(root, log.warning) as place:
+            before, params = read_scores(place.folder), place.folder / PARAMS_FILE
+            revision: str | None = None
+            if in_clone:
+                write_settings(params, preset, overrides | paths_left_behind(settings, root), keep_data=keep_data)
             if pull:
                 raise_for(pull_data(place, return_state=True))
-            if sweep:
-                best = _search(place, summary, sweep, pull)
-                settings = _settle(place, summary, changes | best, keep_data)
+            if sweep is not None:
+                facts |= _search(place, name, sweep, pull)
             for stage in stages_in_order(place.folder):
-                _run(place, stage, summary, pull)
-            scores = read_scores(place.folder)
-            summary.shortfall = read_shortfall(place.folder)
+                _run(place, stage, pull)
+            scores, below = read_scores(place.folder), read_shortfall(place.folder)
             said += [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
-            said += [summary.shortfall] if summary.shortfall else []
-            summary.facts |= _facts(place)
-            revision = None
+            said += [below] if below else []
+            facts |= _results(place, edited)
             if in_clone:
                 revision = keep_as_experiment(place, name)
-                summary.facts["DVC experiment"] = f"`{name}`; apply it with `dvc exp apply {name}`"
+                facts["DVC experiment"] = f"`{name}`; apply it with `dvc exp apply {name}`"
                 said.append(f"experiment {name}")
+            publish(name, place.folder, before, facts)
             if push:
                 raise_for(push_data(place, return_state=True))
-                summary.facts["Pushed"] = "data, checkpoint and bundle, to the DVC remote"
-                if in_clone and push_experiment(root, name):
-                    summary.facts["Elsewhere"] = f"`dvc exp pull origin {name}`, then `dvc exp apply {name}`"
+            if push and in_clone:
+                push_experiment(root, name)
             if promote != "no":
                 state = give_version(
-                    root, revision, settings, promote == "promote", push, f"train-cse run {name}", return_state=True
-                )
+                    root, revision, load_settings(params), promote == "promote", push, f"train-cse run {name}",
+                    return_state=True,
+                )  # fmt: skip
                 raise_for(state)
-                summary.facts["Registry"] = state.message or ""
-                summary.reason = state.message or "" if state.name == REFUSED else ""
+                refused = state.name == REFUSED
                 said.append(state.message or "")
     except CseError as error:
         return Failed(message=str(error))
-    return ended(summary, "; ".join(said) or "up to date")
+    # not plain `Completed` if nobody wants the result
+    ended = REFUSED if refused else BELOW if below else None
+    return Completed(name=ended, message="; ".join(said) or "up to date")
 
 
-def ended(summary: Summary, message: str) -> State[Any]:
-    """Return the state of a finished run: not plain ``Completed`` if nobody wants the result."""
-    if summary.reason:
-        return Completed(name=REFUSED, message=message)
-    return Completed(name=BELOW, message=message) if summary.shortfall else Completed(message=message)
+def settings_of_run(
+    params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
+) -> tuple[Settings, bool]:
+    """Return the settings that a run would have, and whether they differ from those of the file."""
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder, PARAMS_FILE.name)
+        if params.exists():
+            shutil.copyfile(params, draft)
+        changed = write_settings(draft, preset, changes, keep_data=keep_data)
+        settings = load_settings(draft)
+    source = settings.data.source
+    if preset is not None and "data.train_path" in changes and source != "files":
+        raise CseError(
+            f"data.train_path: not read, because preset {preset} uses data.source {source}; set data.source: files "
+            "too, or keep_data: true"
+        )
+    return settings, bool(changed)
 
 
-@contextmanager
-def _published(summary: Summary, place: Workspace) -> Iterator[None]:
-    """Publish the summary of the work in a workspace, however it ends."""
-    summary.folder = place.folder
-    summary.before = read_scores(place.folder)
-    try:
-        yield
-    except CseError as error:
-        summary.reason = str(error)
-        raise
-    finally:
-        publish(summary)
+def write_settings(
+    params: Path, preset: str | None, changes: Mapping[str, Any], *, keep_data: bool = False
+) -> dict[str, tuple[Any, Any]]:
+    """Write a preset, then single values, to a settings file and return what changed: before and after, by dotted key.
+
+    Args:
+        changes: values by dotted key, which win over the preset's.
+        keep_data: ignore the preset's data, see ``apply_preset``.
+    """
+    changed = {} if preset is None else dict(apply_preset(preset, params, keep_data=keep_data))
+    for key, (before, after) in write_values(params, changes).items():
+        changed[key] = (changed.get(key, (before,))[0], after)
+    return {key: (before, after) for key, (before, after) in changed.items() if before != after}
 
 
-def _search(place: Workspace, summary: Summary, sweep: str | Mapping[str, Any], pull: bool) -> dict[str, Any]:
-    """Run a sweep, keep its trials, and return the values of the best; the clone holds its training."""
+def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of group ``tune`` for a space given by name or by values."""
+    if not wanted:
+        raise CseError("the search space is empty; give values by key, or the name of a space")
+    if isinstance(wanted, str):
+        return {"tune.space": wanted, "tune.over": []}
+    over = [f"{key}={value if isinstance(value, str) else yaml_value(value)}" for key, value in wanted.items()]
+    return {"tune.over": over}
+
+
+def _search(place: Workspace, name: str, sweep: str | Mapping[str, Any], pull: bool) -> dict[str, str]:
+    """Run a sweep, keep its trials, leave the best one's settings and training in the clone, and return what to say."""
     wanted = sweep_options(sweep)
     sweep_settings(place.folder / PARAMS_FILE, wanted)
     for stage in stages_before(place):
-        _run(place, stage, summary, pull)
-    started = time.monotonic()
+        _run(place, stage, pull)
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "sweep.json")
         arguments = [*as_options(wanted), "--scratch", str((place.source / SCRATCH).resolve()), "--json", str(told)]
-        state = run_command.with_options(name="sweep")("sweep", arguments, "cse.cli.sweep", place, return_state=True)
-        summary.stages.append(("sweep", state.name or "?", time.monotonic() - started))
-        raise_for(state)
+        run = run_command.with_options(name="sweep")
+        raise_for(run("sweep", arguments, "cse.cli.sweep", place, return_state=True))
         found = read_sweep(Path(json.loads(told.read_text(encoding="utf-8"))["folder"]))
     assert found is not None  # noqa: S101 - the command wrote it
-    names = keep_trials(place, found, found.best, summary.flow_run, get_run_logger().info)
-    best = found.best
-    summary.facts["Sweep"] = f"{len(found.trials)} trials in space {found.space}; best dev {best.score:.2f}"
-    summary.facts["Best setting of the sweep"] = ", ".join(f"`{key}` {value}" for key, value in best.values.items())
-    summary.facts["Trials as DVC experiments"] = ", ".join(f"`{name}`" for name in names)
-    return best.values
+    names, best = keep_trials(place, found, found.best, name, get_run_logger().info), found.best
+    return {
+        "Sweep": f"{len(found.trials)} trials in space {found.space}; best dev {best.score:.2f}",
+        "Best setting of the sweep": ", ".join(f"`{key}` {value}" for key, value in best.values.items()),
+        "Trials as DVC experiments": ", ".join(f"`{one}`" for one in names),
+    }
 
 
-def _settle(place: Workspace, summary: Summary, changes: dict[str, Any], keep_data: bool) -> Settings:
-    """Write this run's settings into the clone, record what they change, and return them."""
-    params, preset = place.folder / PARAMS_FILE, summary.preset
-    settings, _ = settings_of_run(params, preset, changes, keep_data=keep_data)
-    if not place.in_place:
-        summary.changes = {**summary.changes, **write_settings(params, preset, changes, keep_data=keep_data)}
-    return settings
-
-
-def _run(place: Workspace, stage: str, summary: Summary, pull: bool) -> None:
-    started = time.monotonic()
-    state = repro_stage.with_options(name=stage)(stage, place, pull, return_state=True)
-    summary.stages.append((stage, state.name or "?", time.monotonic() - started))
-    raise_for(state)
+def _run(place: Workspace, stage: str, pull: bool) -> None:
+    raise_for(repro_stage.with_options(name=stage)(stage, place, pull, return_state=True))
 
 
 def _check_attempts() -> None:
@@ -212,20 +204,14 @@ def _check_attempts() -> None:
         )
 
 
-def _edited(root: Path) -> list[str]:
-    return [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
-
-
-def _facts(place: Workspace) -> dict[str, str]:
+def _results(place: Workspace, edited: list[str]) -> dict[str, str]:
     """Return the commit and the hashes of the results."""
-    facts = {"Commit": commit_link(place.source)}
-    if dirty := uncommitted(place.source):
-        facts["Commit"] += f" with uncommitted changes of {', '.join(f'`{file}`' for file in dirty[:5])}"
+    with_more = f" with uncommitted changes of {', '.join(f'`{file}`' for file in edited[:5])}" if edited else ""
+    facts = {"Commit": f"`{git(place.source, 'rev-parse', 'HEAD')[:12]}`{with_more}"}
     lock = place.folder / "dvc.lock"
     stages = parse_yaml(read_text(lock), str(lock)).get("stages", {}) if lock.is_file() else {}
     outs = {out["path"]: out.get("md5") for stage in stages.values() for out in stage.get("outs", ())}
-    results = [str(path) for path in (PREPARED, CHECKPOINT, BUNDLE) if str(path) in outs]
-    return facts | {f"`{path}`": f"md5 `{outs[path]}`" for path in results}
+    return facts | {f"`{p}`": f"md5 `{outs[str(p)]}`" for p in (PREPARED, CHECKPOINT, BUNDLE) if str(p) in outs}
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
@@ -250,6 +236,69 @@ def give_version(
         return Failed(message=f"register: {error}")
     against = "" if verdict.promoted_dev is None else f" (dev {verdict.dev:.2f} against {verdict.promoted_dev:.2f})"
     return Completed(message=f"promoted {model.tag} to {PRODUCTION}{against}")
+
+
+# ---- the summary of a run: Prefect itself shows parameters, stages with their times, lines and why it failed ------
+
+
+def read_scores(folder: Path) -> dict[str, float]:
+    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, with its measure in brackets.
+
+    Without brackets it is Spearman.
+    """
+    dev = _dev(folder)
+    scores = {} if dev is None else {"dev": dev.value}
+    for model, tasks in _json(folder / METRICS / "evaluation.json").items():
+        scores |= {f"{model} {task}": float(score) for task, score in tasks.items() if isinstance(score, int | float)}
+    return scores
+
+
+def read_shortfall(folder: Path) -> str:
+    """Return in words how far the trained model scores below its bare backbone; empty if it does not."""
+    scores: dict[str, dict[str, float]] = {}
+    for row in read_csv(folder / PLOTS / "sts.csv"):
+        scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
+    return shortfall(scores)
+
+
+def as_markdown(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> str:
+    """Return the summary of a finished run: the scores in its folder beside those ``before``, and further facts."""
+    now, dev = read_scores(folder), _dev(folder)
+    short, rows = read_shortfall(folder), _json(folder / METRICS / "train.json").get("trained_on")
+    head = "Finished."
+    if dev is not None:
+        change = f", {_against(dev.value, before['dev'])} compared with the previous run" if "dev" in before else ""
+        head = f"Dev {dev.measure} * 100: **{dev.value:.2f}**{change}."
+    head += (f" Trained on {rows}." if rows else "") + (f" **The model is {short}.**" if short else "")
+    unit = UNIT if dev is None or dev.measure == SPEARMAN else f"{UNIT}; dev: {dev.measure}"
+    table = [[one, f"{score:.2f}", _against(score, before.get(one))] for one, score in now.items()]
+    parts = [f"# {name}", head, format_rows([[unit, "this run", "change"], *table], "markdown") if now else ""]
+    parts.append("\n".join(f"- {fact}: {text}" for fact, text in facts.items()))
+    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
+
+
+def publish(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> None:
+    """Write the summary as an artifact of the flow run; if the server is down, log a warning and continue."""
+    try:
+        create_markdown_artifact(as_markdown(name, folder, before, facts), key=SUMMARY, description=name)
+    except Exception as error:  # whatever the client raises, the run continues
+        get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
+
+
+def _against(score: float, before: float | None) -> str:
+    return "new" if before is None else f"{score - before:+.2f}"
+
+
+def _dev(folder: Path) -> DevScore | None:
+    return dev_of(_json(folder / METRICS / "train.json"))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 if __name__ == "__main__":

@@ -9,14 +9,12 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from cse.errors import CseError
-from cse.process import throwaway_folder
+from cse.process import only_one, throwaway_folder
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, last_after, run_dvc
 from flows.repository import author, experiment, experiment_ref, git, has_origin
@@ -44,20 +42,17 @@ class Workspace:
 def in_place(root: Path, say: Callable[[str], object]) -> Iterator[Workspace]:
     """Work in the tree itself; a second run in the same tree waits for the first.
 
-    Prefect's limit is one deployment's; this lock is also for other deployments and for runs without a server. The
-    kernel releases it when the process that holds it ends, however it dies.
+    Prefect's limit is one deployment's; this lock is also for other deployments and for runs without a server.
     """
-    lock = FileLock(root / ".dvc/tmp/cse-flow.lock")
-    Path(lock.lock_file).parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        say(f"another run is working in {root}: waiting for it to finish; cancel this run to stop waiting")
-        lock.acquire(poll_interval=0.5)
-    try:
+    lock = root / ".dvc/tmp/cse-flow.lock"
+    busy = f"another run is working in {root}: waiting for it to finish; cancel this run to stop waiting"
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(only_one(lock, busy))
+        except CseError as error:
+            say(str(error))
+            stack.enter_context(only_one(lock, busy, wait=-1))
         yield Workspace(root, root)
-    finally:
-        lock.release()
 
 
 @contextmanager
@@ -146,12 +141,11 @@ def bring_over(workspace: Workspace, name: str) -> str:
     return revision
 
 
-def push_experiment(root: Path, name: str) -> bool:
-    """Push an experiment to git's origin, if there is one; return whether."""
-    if there := has_origin(root):
+def push_experiment(root: Path, name: str) -> None:
+    """Push an experiment to git's origin, if there is one."""
+    if has_origin(root):
         reference = experiment_ref(name, root)
         git(root, "push", "--quiet", "origin", f"+{reference}:{reference}")
-    return there
 
 
 def _dvc(arguments: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> None:

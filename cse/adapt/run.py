@@ -127,7 +127,7 @@ def adapt(
 
     systems = ledger.run("choice", choose).result if ended == WHOLE else choose()
     chosen, *rest = (models.ladder.tried[system] for system in systems)
-    final = models if ended == STOPPED else _train_again(models, queries, systems, notes)
+    final, said = (models, "") if ended == STOPPED else _train_again(models, queries, systems)
 
     # the measures; those of the other kind of model only while there is time
     measured, won, others = list[System](), list[Compared](), list[Compared]()
@@ -147,6 +147,9 @@ def adapt(
     # the bundle: what was chosen, or the bare backbone if that did better
     fell = any((one.task, one.measure) == main and did_worse(one, models.kind) for one in won)
     model = BARE if fell else chosen.best
+    if said:
+        where = "" if fell else " and in the bundle"
+        notes.append(f"{said}; what is measured{where} was {_word(systems)} again, on them too")
     final = final if model in final.made else models  # the bare backbone has no rows
     final.export(model, out, models)
     indexed = index_documents(settings.data, out, models.kept) if models.kind == DOCUMENTS else ""
@@ -282,17 +285,20 @@ def _climb(
     return [*plan.notes, *(f"the budget allowed no {RUNGS[name].words}" for name in trained if name not in plan.rates)]
 
 
-def _train_again(models: Models, queries: Judged | None, systems: Sequence[str], notes: list[str]) -> Models:
-    """Train what was chosen on what chose too: judged queries, or held-out rows where rows are few."""
+def _train_again(models: Models, queries: Judged | None, systems: Sequence[str]) -> tuple[Models, str]:
+    """Train what was chosen on what chose too: judged queries, or held-out rows where rows are few; say which."""
     if queries is not None and systems[0] != BARE:
         said, values = "judged queries chose", queries.training
     elif models.kind == FEW_ROWS and models.held_out:
         said, values = f"{models.held_out:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS
     else:
-        return models
-    say(f"{said}: what they chose is trained again, on them too")
-    notes.append(f"{said}; what is measured and in the bundle was trained again, on them too")
-    return models.again(systems, values)
+        return models, ""
+    say(f"{said}: what they chose is {_word(systems)} again, on them too")
+    return models.again(systems, values), said
+
+
+def _word(systems: Sequence[str]) -> str:
+    return "fitted" if systems[0] == BARE else "trained"  # behind the bare backbone, its classifier
 
 
 def _plan(models: Models, systems: Sequence[str], asked: Mapping[str, Any], measuring: float) -> TrainingPlan:

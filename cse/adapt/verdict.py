@@ -18,9 +18,9 @@ from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.evaluation.retrieval import NDCG, OF_WORDS, WITH_WORDS
 from cse.evaluation.score import TOLD
 from cse.outputs import Kind, publish_folder
-from cse.report.canvas import COLOURS, NARROW, Picture, canvas
 from cse.report.page import make_report, write_report
-from cse.report.tables import Cell, Line, Table, texts
+from cse.report.pictures import COLOURS, NARROW, Picture, canvas
+from cse.report.tables import Table
 from cse.training import Folders
 
 MOST = 20  # rows of a table
@@ -206,7 +206,7 @@ def change_tables(adapted: Adapted) -> list[Table]:
     tables, gain = [], values[1] - values[0]
     for kind, gained in (("helped", gain), ("harmed", -gain)):
         changed = [n for n in np.argsort(-gained, kind="stable") if gained[n] > 0]
-        lines = [Line((Cell(own[n]), *(Cell(f"{of[n]:.0f}", float(of[n])) for of in values))) for n in changed[:MOST]]
+        lines = [(own[n], *(f"{of[n]:.0f}" for of in values)) for n in changed[:MOST]]
         caption = (
             f"{name}: {measure} times 100 of each text with the bare backbone and with the model in the bundle; the "
             f"{len(lines)} that changed most."
@@ -227,7 +227,7 @@ def _relabelled(
     caption = f"{what}; with the other it is right. Of the most frequent confusions, {len(shown)} texts."
     if shown:
         title = f"Texts that it {kind}: {len(changed):,} of {len(label):,}"
-        lines = [Line(texts(task.test[n], label[n], wrong[n])) for n in shown]
+        lines = [(task.test[n], label[n], wrong[n]) for n in shown]
         yield Table(kind, title, caption, ("text", "label", "taken for"), lines, 3)
 
 
@@ -238,7 +238,7 @@ def _confusions(what: str, task: LabelledTexts, before: Sequence[str], after: Se
         Counter(pair for pair in zip(label, told, strict=True) if pair[0] != pair[1]) for told in (before, after)
     )
     common = sorted(old.keys() | new.keys(), key=lambda pair: (-new[pair], -old[pair], pair))
-    lines = [Line((*texts(*pair), *(Cell(f"{of[pair]:,}", of[pair]) for of in (old, new)))) for pair in common[:MOST]]
+    lines = [(*pair, *(f"{of[pair]:,}" for of in (old, new))) for pair in common[:MOST]]
     if lines:
         caption = (
             f"{what}, with the bare backbone ({old.total():,} of {len(label):,}) and with the model in the bundle "

@@ -131,9 +131,9 @@ def remove_command(bank: Path, name: str) -> None:
     click.echo(f"{bank}: removed domain {name}")
 
 
-@bank.command("list", epilog="\b\nExample:\n  cse bank list data/bank --json | jq keys")
+@bank.command("list", epilog="\b\nExample:\n  cse bank list data/bank --json | jq .tickets")
 @_bank_argument
-@click.option("--json", "as_json", is_flag=True, help="Print the facts of every domain as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print what is known of every domain, as JSON.")
 def list_command(bank: Path, as_json: bool) -> None:
     """List the domains of a bank."""
     from cse.evaluation.dev_facts import dev_of
@@ -145,7 +145,7 @@ def list_command(bank: Path, as_json: bool) -> None:
         if isinstance(one, str):
             refused.append(one)
             continue
-        facts[name] = vars(one.facts)
+        facts[name] = vars(one.facts) | {"identity": one.identity(), "bytes": _bytes(bank, one)}
         dev = dev_of(one.facts.metrics)
         score = "-" if dev is None else f"{dev.value:.2f}"
         rows.append([name, _prompt(one), f"{_bytes(bank, one) / 1e3:.0f}", score, one.facts.checkpoint[:12] or "-"])
@@ -155,18 +155,6 @@ def list_command(bank: Path, as_json: bool) -> None:
     click.echo(format_rows(rows, "text") if len(rows) > 1 else f"{bank}: no domains yet\n", nl=False)
     for reason in refused:
         click.echo(f"refused     {reason}", err=True)
-
-
-@bank.command("show", epilog="\b\nExample:\n  cse bank show data/bank tickets")
-@_bank_argument
-@click.argument("name")
-def show_command(bank: Path, name: str) -> None:
-    """Print what is known of domain NAME, as JSON."""
-    from cse.runtime.bank import Bank
-
-    found = Bank(bank).of_many().domain(name)
-    more = {"identity": found.identity(), "bytes": _bytes(bank, found)}
-    click.echo(json.dumps(vars(found.facts) | more, indent=2))
 
 
 @bank.command("check", epilog="\b\nExample:\n  cse bank check data/bank")

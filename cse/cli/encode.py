@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -89,7 +88,7 @@ def encode(
     asked: dict[str, Any] = {"batch_size": batch_size, "role": role, "dimensions": dimensions}
     asked["domain"] = domains[0] if domains else None
     given = {name: value for name, value in asked.items() if value is not None}  # not every encoder takes every one
-    vectors = encoder.encode(lines, normalize=normalize, show_progress_bar=sys.stderr.isatty(), **given)
+    vectors = encoder.encode(lines, normalize=normalize, show_progress_bar=True, **given)
     with publish_file(out) as target:
         _write(target, out.suffix, lines, vectors)
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)

@@ -226,14 +226,11 @@ def main() -> None:
                 raise stop.__cause__ from None
             raise KeyboardInterrupt from None
         except click.ClickException as error:
-            raise CseError(f"{error.format_message()}{_help_hint(error)}") from None
+            ctx = error.ctx if isinstance(error, click.UsageError) else None
+            hint = "" if ctx is None else f" (see {ctx.command_path} --help)"
+            raise CseError(f"{error.format_message()}{hint}") from None
 
     sys.exit(run_safely(work))
-
-
-def _help_hint(error: click.ClickException) -> str:
-    ctx = getattr(error, "ctx", None)
-    return "" if ctx is None else f" (see {ctx.command_path} --help)"
 
 
 def _mined(prepared: Path) -> Path:

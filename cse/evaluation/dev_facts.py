@@ -9,10 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
-
-from cse.files import read_csv
 
 SPEARMAN = "Spearman"
 DEV, START, SELECTION = "dev", "start_dev", "selection"
@@ -86,11 +83,6 @@ def dev_keys(*which: str) -> list[str]:
 def dev_column(measure: str) -> str:
     """Return the column of ``dev.csv`` for a measure."""
     return "spearman" if measure == SPEARMAN else "score"
-
-
-def read_dev_curve(path: Path) -> list[tuple[int, float]]:
-    """Return step and score of each evaluation in ``dev.csv``; none where there is no such file."""
-    return [(int(step), float(score)) for step, score in (row.values() for row in read_csv(path))]
 
 
 def dev_key(measure: str, which: str = DEV) -> str:

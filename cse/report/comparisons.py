@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Sequence
 
 from cse.errors import CseError, nearest
-from cse.evaluation.comparison import Compared, Measured, compare_measured, compared_rows
+from cse.evaluation.comparison import ONE_TRAINING, Compared, Measured, compare_measured, compared_rows
 from cse.evaluation.record import ITEMS_FILE, STS_FILE, read_items
 from cse.report.systems import System
-from cse.report.tables import Line, Table, texts
+from cse.report.tables import Table
+
+Against = tuple[System, System, list[Compared]]  # baseline, system and comparisons
 
 
-def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[tuple[System, System, list[Compared]]]:
+def comparisons(systems: Sequence[System], baseline: str | None = None) -> list[Against]:
     """Compare every system that is more than a bare backbone with a baseline, where both have tasks in common.
 
     ``baseline`` is the name of a system; None: each system's bare backbone, where that was evaluated too, else the
-    first system. Returns baseline, system and comparisons.
+    first system.
     """
     names = [system.name for system in systems]
     if baseline is not None and baseline not in names:
@@ -43,14 +45,9 @@ def measured(system: System) -> Measured:
     )
 
 
-def comparison_table(systems: Sequence[System]) -> Table | None:
-    """Return all comparisons of a report as one table, or None if there are none."""
-    lines = []
-    for before, after, results in comparisons(systems):
-        for row in compared_rows(results)[1:]:
-            lines.append(Line(texts(after.name, before.name, *row), own=True))
-    if not lines:
-        return None
+def comparison_table(found: Sequence[Against]) -> Table:
+    """Return comparisons as one table."""
+    lines = [(after.name, before.name, *row) for before, after, results in found for row in compared_rows(results)[1:]]
     head = ("system", "against", *compared_rows([])[0])
     caption = (
         "95 % intervals from a paired bootstrap over queries, pairs or texts and Student's t over training seeds. "
@@ -60,19 +57,14 @@ def comparison_table(systems: Sequence[System]) -> Table | None:
     return Table("comparisons", "Is it better?", caption, head, lines, 5)
 
 
-def in_words(table: Table) -> str:
-    """Return a line for each system: on how many measures of ``comparison_table`` it is better or worse."""
-    found: dict[str, Counter[str]] = {}
-    alone = {}
-    for line in table.lines:
-        system, against, _, _, verdict, *_ = (cell.text for cell in line.cells)
-        verdict, _, once = verdict.partition(", ")
-        found.setdefault(f"{system} against {against}", Counter())[verdict] += 1
-        alone[f"{system} against {against}"] = once
+def in_words(found: Sequence[Against]) -> str:
+    """Return a line for each system: on how many measures it is better or worse."""
     lines = []
-    for pair, counts in found.items():
+    for before, after, results in found:
+        counts = Counter(one.comparison.verdict for one in results)
         told = [f"{verdict} on {counts[verdict]}" for verdict in sorted(counts, key=lambda one: (len(one), one))]
-        lines.append(f"{pair}: {', '.join(told)} measures" + (f"; {alone[pair]}" if alone[pair] else ""))
+        once = f"; {ONE_TRAINING}" if any(one.comparison.one_training for one in results) else ""
+        lines.append(f"{after.name} against {before.name}: {', '.join(told)} measures{once}")
     return "\n".join(lines)
 
 

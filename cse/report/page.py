@@ -18,12 +18,11 @@ from ruamel.yaml import YAML
 from cse.errors import one_line, printable, shown_on_page
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.evaluation.table import format_rows
-from cse.report.canvas import INK, Picture
-from cse.report.comparisons import comparison_table, in_words
+from cse.report.comparisons import comparison_table, comparisons, in_words
 from cse.report.papers import paper_tables
-from cse.report.pictures import draw_all
+from cse.report.pictures import INK, Picture, draw_all
 from cse.report.systems import System
-from cse.report.tables import Cell, Table, own_tables, settings_table, systems_table
+from cse.report.tables import Table, own_tables, settings_table, systems_table
 
 PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
@@ -61,9 +60,8 @@ def make_report(
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
     tables = paper_tables(systems) if papers else []
-    compared = comparison_table(systems)
-    if compared is not None:
-        verdict, further = verdict or in_words(compared), [*further, compared]
+    if compared := comparisons(systems):
+        verdict, further = verdict or in_words(compared), [*further, comparison_table(compared)]
     return Report(systems, draw_all(systems), tables, verdict, proof, further)
 
 
@@ -110,18 +108,14 @@ def _content(report: Report) -> dict[str, Any]:
     systems = report.systems
     headline, _, more = report.verdict.partition("\n")
     records = [record for system in systems for record in system.records]
-    return {
+    return vars(report) | {
         "title": TITLE,
         "headline": headline,
         "more": more,
-        "proof": report.proof,
-        "further": report.further,
         "introduction": f"{len(systems)} systems from {len(records)} evaluated models. Scores are measured by this "
         "project unless marked as published.",
         "systems": systems_table(systems),
         "own": own_tables(systems),
-        "pictures": report.pictures,
-        "tables": report.tables,
         "examples": _examples(systems),
         "differences": settings_table(systems),
         "settings": [(system.name, _yaml(system.settings)) for system in systems if system.settings],
@@ -131,13 +125,11 @@ def _content(report: Report) -> dict[str, Any]:
 
 
 def _markdown_rows(table: Table) -> Markup:
-    def shown(cell: Cell, own: bool) -> str:
-        text = _words(f"{cell.text} {cell.deviation}")
-        text = f"**{text}**" if own and text != "-" else text
-        return f"{text}<sup>{cell.note}</sup>" if cell.note else text
-
-    body = [[shown(cell, line.own) for cell in line.cells] for line in table.lines]
-    return Markup(format_rows([list(map(_words, table.head)), *body], "markdown"))
+    """Return a table in which what this project measured is bold where a paper printed the rest."""
+    rows = [list(map(_words, line)) for line in (table.head, *table.lines)]
+    for row in rows[1 + table.printed :] if table.printed else ():
+        row[:] = [text if text == "-" else f"**{text}**" for text in row]
+    return Markup(format_rows(rows, "markdown"))
 
 
 def _words(text: str) -> str:

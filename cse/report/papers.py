@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cse.evaluation.record import RETRIEVAL_FILE, Record
 from cse.report.systems import Spread, System, number_at, number_in
-from cse.report.tables import Cell, Line, Table, plain, spread_cell, texts
+from cse.report.tables import Table, in_cell, plain
 from cse.settings.presets import AVERAGES, HYPERPARAMETER, PaperRow, PublishedScore, rows, why_misprinted
 
 Column = tuple[str, str]  # metric and dataset, as published
@@ -39,6 +39,7 @@ _HYPERPARAMETERS = {
     "multi_task_mlm": "objective.masked_lm.weight",
 }
 _WORDS = ("setting", "model", "backbone", "source")
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 class _Metric(NamedTuple):
@@ -76,17 +77,17 @@ def _paper_table(paper: str, number: int, published: list[PaperRow], systems: Se
     lines = [_published_line(row, columns, notes) for row in published]
     lines += [line for system in systems if (line := _system_line(system, columns)) is not None]
     title = f"{paper} table {number}: {_TITLES[paper][number - 1]}"
-    head = (*_WORDS, *(_head(*column) for column in columns))
-    return Table(f"{paper.lower()}-{number}", title, _caption(columns, systems), head, lines, len(_WORDS), notes)
+    head, caption = (*_WORDS, *(_head(*column) for column in columns)), _caption(columns, systems)
+    return Table(f"{paper.lower()}-{number}", title, caption, head, lines, len(_WORDS), notes, printed=len(published))
 
 
-def _published_line(row: PaperRow, columns: Sequence[Column], notes: list[str]) -> Line:
+def _published_line(row: PaperRow, columns: Sequence[Column], notes: list[str]) -> tuple[str, ...]:
     scores = {(score.metric, score.dataset): score for score in row.scores}
     cells = []
     for column in columns:
         score = scores.get(column)
         if score is None:
-            cells.append(Cell("-"))
+            cells.append("-")
             continue
         note = score.note
         if score.is_average and row.misprinted:
@@ -94,29 +95,28 @@ def _published_line(row: PaperRow, columns: Sequence[Column], notes: list[str]) 
             note = f"printed {score.value:.2f}; the mean of the printed scores is {row.mean:.2f}" + (why and f"; {why}")
         if note and note not in notes:
             notes.append(note)
-        cells.append(Cell(_printed(score), float(score.value), str(notes.index(note) + 1) if note else ""))
+        cells.append(_printed(score) + (str(notes.index(note) + 1).translate(_RAISED) if note else ""))
     selector = row.selector
     source = "published" if row.scores[0].source.startswith("unmarked") else f"published, {row.scores[0].source}"
-    return Line((*texts(selector.setting, selector.model, selector.backbone, source), *cells))
+    return (selector.setting, selector.model, selector.backbone, source, *cells)
 
 
-def _system_line(system: System, columns: Sequence[Column]) -> Line | None:
+def _system_line(system: System, columns: Sequence[Column]) -> tuple[str, ...] | None:
     if all(metric == HYPERPARAMETER for metric, _ in columns) and not system.first.model.get("prompt"):
         return None
     spreads = [system.spread(figure(*column)) for column in columns]
     if not any(spreads):
         return None
-    words = texts(system.setting, system.name, system.backbone, f"this project: {system.data}, {system.runs}")
-    runs = len(system.records)
-    return Line((*words, *(_own_cell(s, c[0], runs) for s, c in zip(spreads, columns, strict=True))), own=True)
+    cells = [_own_cell(s, c[0], len(system.records)) for s, c in zip(spreads, columns, strict=True)]
+    return (system.setting, system.name, system.backbone, f"this project: {system.data}, {system.runs}", *cells)
 
 
-def _own_cell(spread: Spread | None, metric: str, runs: int) -> Cell:
+def _own_cell(spread: Spread | None, metric: str, runs: int) -> str:
     if spread is not None and metric == HYPERPARAMETER:
-        return Cell(plain(spread.values[0]), float(spread.values[0]))
+        return plain(spread.values[0])
     if spread is not None and metric == "rank_of_correct_answer" and spread.std is None:
-        return Cell(f"{spread.mean:g}", spread.mean)
-    return spread_cell(spread, _of(metric).digits, runs)
+        return f"{spread.mean:g}"
+    return in_cell(spread, _of(metric).digits, runs)
 
 
 def _of(metric: str) -> _Metric:

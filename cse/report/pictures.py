@@ -1,27 +1,107 @@
-"""Figures of the report and of one run (scores by task, training), each with its data."""
+"""Figures of the report in one style, saved as SVG, PNG and CSV data.
+
+An SVG has no background and draws text and axes in one colour, which the page replaces with the reader's.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 
-from cse.evaluation.dev_facts import SPEARMAN, dev_column, dev_label, read_dev_curve
+from cse.errors import one_line
 from cse.evaluation.record import DENSITY_FILE, TSNE_FILE
 from cse.evaluation.space import ALL
-from cse.files import read_csv
-from cse.report.canvas import COLOURS, DASHES, INK, NARROW, Picture, canvas, panels, short
 from cse.report.systems import System, number_at
 
+INK = "#22262b"  # text and axes
+# colour-blind safe (Okabe and Ito 2008); curves also differ in their dashes
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#8C8C8C", "#7B5CC4")
+DASHES: tuple[Any, ...] = ("-", (0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)))
+NARROW = 5.0  # inches: fits a phone at a legible size
+_LONGEST = 40  # characters of a name in a figure
+_STYLE: Any = {
+    "svg.fonttype": "none",  # keep text as text: searchable, in the page's font
+    "font.family": "sans-serif",
+    "text.parse_math": False,  # show dollar signs in names
+    "font.size": 10,
+    "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "axes.titlelocation": "left",
+    "legend.frameon": False, "figure.facecolor": "none", "axes.facecolor": "none", "savefig.facecolor": "none",
+}  # fmt: skip
 LEVELS = ("#7B5CC4", "#0072B2", "#009E73", "#E69F00", "#D55E00")  # dissimilar to similar; visible on white and on black
 MOST_PANELS = 9
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure, and its data as csv; ``name`` is the name of its files without suffix."""
+
+    name: str
+    title: str
+    caption: str
+    svg: str
+    png: bytes
+    data: str
+
+
+# name, title, caption, column names, rows
+Save = Callable[[str, str, str, Sequence[str], Iterable[Sequence[Any]]], Picture]
+
+
+@contextmanager
+def canvas(width: float, height: float) -> Iterator[tuple[Figure, Save]]:
+    """Yield a figure in the report's style and a function that saves it; sizes in inches."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page uses the reader's fonts
+        figure = Figure(figsize=(width, height), layout="constrained")
+
+        def save(name: str, title: str, caption: str, head: Sequence[str], table: Iterable[Sequence[Any]]) -> Picture:
+            vector, pixels, text = io.StringIO(), io.BytesIO(), io.StringIO()
+            with mpl.rc_context({"svg.hashsalt": name}):  # deterministic file, ids unique to the figure
+                figure.savefig(vector, format="svg", dpi=200, metadata={"Date": None})
+            figure.savefig(pixels, format="png", dpi=150, facecolor="white")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(head)
+            writer.writerows(table)
+            return Picture(name, title, caption, vector.getvalue(), pixels.getvalue(), text.getvalue())
+
+        yield figure, save
+
+
+def short(name: str) -> str:
+    """Return a name for a figure: shortened, and never starting with ``_``, which matplotlib reads as no label."""
+    shown = one_line(name)
+    shown = shown if len(shown) <= _LONGEST else f"{shown[: _LONGEST - 1]}…"
+    return f" {shown}" if shown.startswith("_") else shown
+
+
+@contextmanager
+def panels(count: int, height: float, x: str = "", y: str = "") -> Iterator[tuple[Figure, list[Axes], Save]]:
+    """Yield a figure with ``count`` panels, at most three per row, with shared axes, whose outer ones are labelled."""
+    columns = 2 if count in (2, 4) else min(3, count)
+    lines = -(-count // columns)
+    with canvas(8.2 if columns > 1 else NARROW, height * lines + 0.8) as (figure, save):
+        grid = figure.subplots(lines, columns, sharex=True, sharey=True, squeeze=False).ravel()
+        for axes in grid[count:]:
+            axes.set_axis_off()
+        for axes in grid[:count:columns]:
+            axes.set_ylabel(y)
+        for axes in grid[max(0, count - columns) : count]:  # with none below
+            axes.set_xlabel(x)
+            axes.tick_params(labelbottom=True)
+        yield figure, list(grid), save
 
 
 def draw_all(systems: Sequence[System]) -> list[Picture]:
@@ -82,7 +162,7 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
     drawn = _with_table(systems, DENSITY_FILE)
     if not drawn:
         return None
-    with panels(len(drawn)) as (figure, grid, save):
+    with panels(len(drawn), 2.4, "cosine of a pair", "density") as (figure, grid, save):
         labels: dict[str, Any] = {}
         for (system, points), axes in zip(drawn, grid, strict=False):
             curves = [(group, list(curve)) for group, curve in groupby(points, itemgetter("group")) if group != ALL]
@@ -92,7 +172,6 @@ def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:
                 axes.fill_between(x, y, color=LEVELS[level], alpha=0.12, linewidth=0)
                 labels.setdefault(f"gold {group}", line)
             axes.set_title(short(system.name))
-        _outer_labels(grid[: len(drawn)], "cosine of a pair", "density")
         figure.legend(labels.values(), labels.keys(), loc="outside lower center", ncols=len(labels), fontsize=9)
         return save(
             "density-by-gold",
@@ -187,74 +266,3 @@ def _legend_below(figure: Figure, axes: Axes) -> None:
     longest = max(map(len, labels))
     columns = 3 if longest < 18 else 2 if longest < 30 else 1
     figure.legend(handles, labels, loc="outside lower center", ncols=min(columns, len(labels)), fontsize=9)
-
-
-def _outer_labels(panels: Sequence[Axes], x: str, y: str) -> None:
-    """Label the outer axes: left panels, and panels with none below."""
-    layout = panels[0].get_gridspec()
-    columns = 1 if layout is None else layout.ncols
-    for number, axes in enumerate(panels):
-        if number % columns == 0:
-            axes.set_ylabel(y)
-        if number + columns >= len(panels):
-            axes.set_xlabel(x)
-            axes.tick_params(labelbottom=True)
-
-
-def draw_scores(path: Path) -> Picture | None:
-    """Bars by task, one per model, from a CSV of ``task, model, spearman``; None without scores."""
-    rows = read_csv(path)
-    tasks, models = (list(dict.fromkeys(row[name] for row in rows)) for name in ("task", "model"))
-    if not rows:
-        return None
-    with canvas(6.4, 0.9 + 0.22 * len(models) * len(tasks) + 0.14 * len(tasks)) as (figure, save):
-        axes = figure.add_subplot()
-        height = 0.8 / len(models)
-        for number, model in enumerate(models):
-            scores = {row["task"]: float(row["spearman"]) for row in rows if row["model"] == model}
-            places = [tasks.index(task) + number * height for task in scores]
-            bars = axes.barh(
-                places, list(scores.values()), height, label=short(model), color=COLOURS[number % len(COLOURS)]
-            )
-            axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=9)
-        axes.set_yticks([place + 0.4 - height / 2 for place in range(len(tasks))], list(map(short, tasks)))
-        axes.invert_yaxis()
-        axes.margins(x=0.12)
-        axes.set_xlabel("Spearman · 100")
-        if len(models) > 1:
-            figure.legend(loc="outside lower center", ncols=len(models))
-        return save(
-            "scores", "Scores by task", "Spearman * 100", ["task", "model", "spearman"],
-            ([row["task"], row["model"], row["spearman"]] for row in rows),
-        )  # fmt: skip
-
-
-def draw_training(folder: Path) -> Picture | None:
-    """Loss and dev score over the updates, from ``train.csv`` and ``dev.csv``; None if nothing was trained."""
-    losses = [(int(row["step"]), float(row["loss"])) for row in read_csv(folder / "train.csv")]
-    scores = read_dev_curve(folder / "dev.csv")
-    column = next((name for row in read_csv(folder / "dev.csv") for name in row if name != "step"), "spearman")
-    own = column != dev_column(SPEARMAN)
-    name, caption = (
-        (dev_label(column), "dev score") if own else (dev_label(SPEARMAN), "Spearman * 100 on the dev pairs")
-    )
-    if not losses:
-        return None
-    with canvas(6.4, 2.6) as (figure, save):
-        left = figure.add_subplot()
-        left.plot(*zip(*losses, strict=True), color=COLOURS[0], label="loss")
-        left.xaxis.set_major_locator(MaxNLocator(integer=True))
-        left.set_xlabel("update")
-        left.set_ylabel("loss")
-        if scores:
-            right = left.twinx()
-            right.spines.right.set_visible(True)
-            right.plot(*zip(*scores, strict=True), color=COLOURS[1], marker="o", label=f"{name} · 100")
-            right.set_ylabel(f"{name} · 100")
-        figure.legend(loc="outside upper center", ncols=2)
-        table = sorted({step for step, _ in losses} | {step for step, _ in scores})
-        loss_at, score_at = dict(losses), dict(scores)
-        return save(
-            "training", "Training", f"loss, and {caption}", ["step", "loss", column],
-            ([step, loss_at.get(step, ""), score_at.get(step, "")] for step in table),
-        )  # fmt: skip

@@ -15,9 +15,8 @@ for (const button of document.querySelectorAll("th button")) {
     const compare = (a, b) => {
       const [x, y] = [a.cells[column], b.cells[column]];
       if (!number) return sign * x.textContent.localeCompare(y.textContent, "en", { numeric: true });
-      const [m, n] = [x.dataset.value, y.dataset.value];
-      if (m === undefined || n === undefined) return (m === undefined) - (n === undefined); // missing numbers last
-      return sign * (Number(m) - Number(n));
+      const [m, n] = [x, y].map((cell) => parseFloat(cell.textContent.replaceAll(",", "")));
+      return isNaN(m) || isNaN(n) ? isNaN(m) - isNaN(n) : sign * (m - n); // missing numbers last
     };
     table.tBodies[0].append(...rows.sort(compare));
   });

@@ -51,11 +51,6 @@ class System:
         return self.records[0]
 
     @property
-    def seeds(self) -> list[int]:
-        """The training seeds, if known."""
-        return [seed for seed in map(_seed, self.records) if seed is not None]
-
-    @property
     def settings(self) -> dict[str, Any]:
         """Settings of the training by group; empty if not known."""
         return dict(self.first.model.get("facts", {}).get("settings", {}))

@@ -18,54 +18,29 @@ _WITHOUT_PROMPT = {"full": "every weight trained", "biases": "biases trained", "
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A table cell.
-
-    Attributes:
-        number: sort key; None: last.
-        note: footnote mark, or empty.
-        deviation: standard deviation of a mean, and the number of runs if not all; or empty.
-    """
-
-    text: str
-    number: float | None = None
-    note: str = ""
-    deviation: str = ""
-
-
-@dataclass(frozen=True)
-class Line:
-    """A row of a table; ``own`` if this project measured it."""
-
-    cells: tuple[Cell, ...]
-    own: bool = False
-
-
-@dataclass(frozen=True)
 class Table:
-    """A table with ``words`` columns of text before those of numbers, and footnotes in order."""
+    """A table with ``words`` columns of text before those of numbers, and footnotes in order.
+
+    ``printed``: how many lines a paper printed; where it printed some, those below are this project's.
+    """
 
     key: str
     title: str
     caption: str
     head: Sequence[str]
-    lines: Sequence[Line]
+    lines: Sequence[Sequence[str]]
     words: int
     notes: Sequence[str] = ()
+    printed: int = 0
 
 
-def texts(*words: str) -> tuple[Cell, ...]:
-    """Return cells of text."""
-    return tuple(map(Cell, words))
-
-
-def spread_cell(spread: Spread | None, digits: int, runs: int = 0) -> Cell:
+def in_cell(spread: Spread | None, digits: int, runs: int = 0) -> str:
     """Return mean ± standard deviation, and the number of runs if that is not all of ``runs``."""
     if spread is None:
-        return Cell("-")
-    deviation = "" if spread.std is None else f"± {spread.std:.{digits}f}"
-    count = f"n = {len(spread.values)}" if runs and len(spread.values) != runs else ""
-    return Cell(f"{spread.mean:.{digits}f}", spread.mean, deviation=" ".join(filter(None, (deviation, count))))
+        return "-"
+    deviation = "" if spread.std is None else f" ± {spread.std:.{digits}f}"
+    count = f" n = {len(spread.values)}" if runs and len(spread.values) != runs else ""
+    return f"{spread.mean:.{digits}f}{deviation}{count}"
 
 
 def plain(value: Any) -> str:
@@ -84,13 +59,14 @@ def systems_table(systems: Sequence[System]) -> Table:
     for system in systems:
         model = system.first.model
         facts = model.get("facts", {})
-        words = texts(system.name, system.backbone, _prompt(model), system.data, system.runs)
-        counts = (facts.get("parameters", {}).get("trained"), facts.get("steps"))
+        words = (system.name, system.backbone, _prompt(model), system.data, system.runs)
+        trained, steps = facts.get("parameters", {}).get("trained"), facts.get("steps")
+        if system.fitted and not trained:  # a map behind the model is fitted, not trained
+            trained = "fitted"
         dev = system.spread(lambda record: value_of(_dev_of(record)))
-        numbers = [Cell("-" if count is None else f"{count:,}", count) for count in counts]
-        if system.fitted and not counts[0]:  # a map behind the model is fitted, not trained
-            numbers[0] = Cell("fitted")
-        lines.append(Line((*words, *numbers, spread_cell(dev, 2)), own=True))
+        lines.append(
+            (*words, *(f"{n:,}" if isinstance(n, int) else n or "-" for n in (trained, steps)), in_cell(dev, 2))
+        )
     caption = "Systems of this report. Mean ± sample standard deviation over seeds."
     return Table("systems", "Systems", caption, head, lines, 5)
 
@@ -102,10 +78,8 @@ def own_tables(systems: Sequence[System]) -> list[Table]:
     for task in dict.fromkeys(task for _, found in scores for task in found if task not in SEVEN_TASKS):
         for system, found in scores:
             if task in found:
-                pairs = found[task]["pairs"]
-                spread = spread_cell(system.spread(number_at("sts", task, "all")), 2, len(system.records))
-                words = texts(task, system.name, system.data, system.runs)
-                lines.append(Line((*words, Cell(f"{pairs:,}", pairs), spread), own=True))
+                score = in_cell(system.spread(number_at("sts", task, "all")), 2, len(system.records))
+                lines.append((task, system.name, system.data, system.runs, f"{found[task]['pairs']:,}", score))
     head = ("task", "system", "data", "runs", "pairs", "Spearman")
     caption = "Spearman * 100 on scored pairs that no paper prints; mean ± sample standard deviation over seeds."
     tasks = dict.fromkeys(task for system in systems for task in system.first.scores.get("tasks", {}))
@@ -120,8 +94,8 @@ def _task_table(number: int, task: str, systems: Sequence[System]) -> Table:
     lines = []
     for system in scored:
         spreads = [system.spread(number_at("tasks", task, "values", name)) for name in columns]
-        words = texts(system.name, system.backbone, system.data, system.runs)
-        lines.append(Line((*words, *(spread_cell(spread, 2, len(system.records)) for spread in spreads)), own=True))
+        scores = (in_cell(spread, 2, len(system.records)) for spread in spreads)
+        lines.append((system.name, system.backbone, system.data, system.runs, *scores))
     setting = settings_in_words({system.name: found[system.name]["setting"] for system in scored})
     caption = f"Times 100; mean ± sample standard deviation over seeds. {setting}."
     head = ("system", "backbone", "data", "runs", *columns)
@@ -135,7 +109,7 @@ def settings_table(systems: Sequence[System]) -> Table | None:
     differing = [key for key in keys if len({str(values.get(key)) for values in flat.values()}) > 1]
     if len(flat) < 2 or not differing:
         return None
-    lines = [Line(texts(key, *(plain(values.get(key)) for values in flat.values()))) for key in differing]
+    lines = [(key, *(plain(values.get(key)) for values in flat.values())) for key in differing]
     caption = "Settings that differ between systems. All others are equal; full settings by system are below."
     return Table("differences", "Settings that differ", caption, ("setting", *flat), lines, 1 + len(flat))
 

@@ -7,6 +7,8 @@ width.
 from __future__ import annotations
 
 import logging
+import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 Float = TypeVar("Float", np.float32, np.float64)
 GPU_BATCH_TOKENS = 16_384  # padding included
+_LINE_SECONDS = 15.0  # between two lines of progress
 Embed = Callable[[NDArray[np.int64], NDArray[np.int64], "list[Domain]"], NDArray[np.float32]]
 
 _log = logging.getLogger("cse")
@@ -275,6 +278,25 @@ def _run_all(
 
 
 def _progress(total: int) -> Any:
+    """Return a bar on a terminal and in a notebook, elsewhere what writes a line every 15 seconds."""
+    if not sys.stderr.isatty() and "ipykernel" not in sys.modules:
+        return _Lines(total)
     from tqdm import tqdm
 
     return tqdm(total=total, unit="sentence", desc="encode", leave=None)  # None: below another bar it goes away
+
+
+class _Lines:
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+        self.began = self.said = time.monotonic()
+
+    def update(self, count: int) -> None:
+        now, self.done = time.monotonic(), self.done + count
+        if now - self.said >= _LINE_SECONDS:
+            self.said, rate = now, self.done / (now - self.began)
+            left = f"{rate:,.0f}/s, {(self.total - self.done) / rate:,.0f} s left"
+            sys.stderr.write(f"encode: {self.done:,} of {self.total:,} sentences, {left}\n")
+
+    def close(self) -> None:
+        """Nothing to put away."""

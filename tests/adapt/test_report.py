@@ -46,7 +46,7 @@ def adapted(tmp_path):
 
 
 def cells(table):
-    return [[cell.text for cell in line.cells] for line in table.lines]
+    return [list(line) for line in table.lines]
 
 
 CARD, FEE, RATE = 0, 1, 2  # in alphabetical order

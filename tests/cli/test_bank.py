@@ -46,7 +46,7 @@ def test_from_a_checkpoint_to_vectors(cse, project):
     np.testing.assert_allclose(np.load("bank.npy"), np.load("bundle.npy"), atol=1e-5)
     assert cse("encode", "own:auto", "lines.txt", "--out", "auto.npy").code == 0
     np.testing.assert_array_equal(np.load("auto.npy"), np.load("bank.npy"))
-    shown = json.loads(cse("bank", "show", "own", "tickets").out)
+    shown = json.loads(cse("bank", "list", "own", "--json").out)["tickets"]
     assert shown["checkpoint"] == OnnxEncoder("data/bundle", provider="cpu").bank.only.facts.checkpoint
     assert shown["bytes"] == (project / "own/domains/tickets.safetensors").stat().st_size
 
@@ -105,7 +105,6 @@ def test_lora_and_biases_from_a_checkpoint_to_vectors(cse, project, tiny_folders
         ("bank create bank data/checkpoint", "bank: holds files that cse did not put there"),
         ("bank remove bank hiden", "no domain 'hiden'; did you mean 'hidden'"),
         ("encode bank lines.txt --out x.npy", "bank: a bank; name one of its domains, for instance bank:bare"),
-        ("encode bank:hiden lines.txt --out x.npy", "did you mean 'hidden'"),
         ("encode bank:auto lines.txt --out x.npy", "added with their text"),
         ("encode data/bundle rows.csv --domain-column queue --out x.npy", "data/bundle: a bundle of one model"),
         ("encode bank rows.csv --domain-column queu --out x.npy", "no column 'queu'"),

@@ -231,10 +231,8 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     ("args", "message"),
     [
         (("data/checkpoint",), "post.kind: none adds nothing; give --kind"),
-        (("data/none", "--kind", "flow"), "data/none"),
         (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
         (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
-        (("data/checkpoint", "--kind", "whitening", "--data", "elsewhere"), "elsewhere"),
         (("data/checkpoint", "--kind", "discriminant", "-s", "post.dimension=0"), "post.dimension"),
     ],
 )

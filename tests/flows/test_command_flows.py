@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -14,13 +13,6 @@ from flows import command_flows
 from flows.command_flows import adapt_cse, evaluate_cse, export_cse, index_cse
 
 SUMMARY = "It helped: intents MAP rose by 4.20.\n  more\n"
-SCORES = {
-    "data/checkpoint": {
-        "sts": {"STS12": {"all": 71.234}, "STS13": {"all": 80.0}},
-        "average": {"all": 75.617},
-        "tasks": {"intents": {"main": "kNN", "values": {"kNN": 91.506, "MAP": 54.0}}},
-    }
-}
 
 
 @pytest.fixture
@@ -33,14 +25,11 @@ def ran(monkeypatch, tmp_path) -> dict:
         found["given"] = cli.get_command(None, name).make_context(name, arguments[1:]).params
         (tmp_path / "out").mkdir()
         (tmp_path / "out/summary.txt").write_text(SUMMARY)
-        if scores := found["given"].get("json_path"):
-            Path(scores).write_text(json.dumps(SCORES), encoding="utf-8")
         return Completed(message="done")
 
     monkeypatch.setattr(command_flows, "run_command", run_command)
     monkeypatch.setattr(command_flows, "find_root", lambda: tmp_path)
     monkeypatch.setattr(command_flows, "create_markdown_artifact", lambda text, key: found.update({key: text}))
-    monkeypatch.setattr(command_flows, "create_table_artifact", lambda table, key: found.update({key: table}))
     return found
 
 
@@ -54,17 +43,13 @@ def test_a_table_is_made_by_index(ran):
     }  # fmt: skip
 
 
-def test_models_and_tasks_of_ones_own_become_a_table(ran):
+def test_models_and_tasks_of_ones_own_are_measured(ran):
     models = ["data/checkpoint", "bare=model"]
-    state = evaluate_cse.fn(models=models, tasks=["my-questions", "my-search"], out="runs/mine")
-    assert state.message == "done"
+    evaluate_cse.fn(models=models, tasks=["my-questions", "my-search"], out="runs/mine", json_path="scores.json")
     given = ran["given"]
     assert given["models"] == tuple(models)
     assert given["tasks"] == (Path("my-questions"), Path("my-search"))
-    assert (given["out"], given["data"], given["suite"]) == (Path("runs/mine"), None, None)
-    assert ran["scores"] == [
-        {"model": "data/checkpoint", "STS12": 71.23, "STS13": 80.0, "average": 75.62, "intents (kNN)": 91.51}
-    ]
+    assert (given["out"], given["json_path"], given["data"]) == (Path("runs/mine"), Path("scores.json"), None)
 
 
 def test_an_adaptation_ends_with_its_verdict(ran):
@@ -88,7 +73,7 @@ def test_a_failed_command_fails_the_flow(monkeypatch):
 
 @pytest.mark.parametrize(
     ("flow", "but"),
-    [(adapt_cse, {"params"}), (index_cse, {"verify"}), (evaluate_cse, {"params", "style", "json_path"}),
+    [(adapt_cse, {"params"}), (index_cse, {"verify"}), (evaluate_cse, {"params", "style"}),
      (export_cse, {"params"})],
 )  # fmt: skip
 def test_a_flow_takes_what_its_command_takes(flow, but):

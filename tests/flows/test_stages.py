@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from flows.processes import CommandError, explain, run_dvc, run_module
+from flows.processes import CommandError, explain, run_dvc
 from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in, reason_of_remote
 
 
@@ -93,15 +93,6 @@ def test_full_disk():
     message, again = explain("export", 255, lines)
     assert "no space left on the disk; free some" in message
     assert not again
-
-
-def test_lines_and_exit_code_of_cse(tmp_path):
-    lines = []
-    with pytest.raises(CommandError) as caught:
-        run_module("cse.cli", ["encode", "nowhere", "--out", "x.npy", "text.txt"], tmp_path, lines.append)
-    assert caught.value.code == 2
-    assert lines == caught.value.last_lines
-    assert lines[-1].startswith("error: ")
 
 
 def test_the_reason_of_a_remote_is_said_once():

@@ -13,7 +13,7 @@ from cse.data.tasks.kinds import Triplets
 from cse.errors import CseError
 from cse.evaluation.comparison import compared_rows
 from cse.evaluation.suite import evaluate_suite
-from cse.report.comparisons import comparison_table, comparisons
+from cse.report.comparisons import comparisons
 from cse.report.page import as_html, make_report
 from cse.report.systems import find_records, group
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
@@ -55,9 +55,9 @@ def test_seeds_of_a_system_are_compared_together_with_its_bare_backbone(own):
 
 def test_the_report_has_a_row_per_comparison_and_begins_with_the_verdict_in_words(own):
     report = make_report(group(find_records([own])), papers=False)
-    rows = [[cell.text for cell in line.cells] for line in report.further[-1].lines]
+    rows = report.further[-1].lines
     assert [row[:4] for row in rows] == [
-        ["prompts", "backbone", "mine", "accuracy"], ["prompts", "backbone", "STS", "Spearman, mean of 2 tasks"],
+        ("prompts", "backbone", "mine", "accuracy"), ("prompts", "backbone", "STS", "Spearman, mean of 2 tasks"),
     ]  # fmt: skip
     verdicts = [row[4] for row in rows]
     assert set(verdicts) <= {"better", "worse", "no difference at this size"}
@@ -68,7 +68,8 @@ def test_the_report_has_a_row_per_comparison_and_begins_with_the_verdict_in_word
     assert page.index(report.verdict) < page.index('id="comparisons"') < page.index('id="systems-section"')
     once = make_report(group(find_records([own / "backbone", own / "prompts-1"])), papers=False)
     assert once.verdict.endswith(" measures; this one training only")
-    assert comparison_table(group(find_records([own / "backbone"]))) is None
+    alone = make_report(group(find_records([own / "backbone"])), papers=False)
+    assert (alone.verdict, alone.further) == ("", ())
 
 
 def test_the_command_says_it_in_words_and_numbers(own, cse, tmp_path):  # noqa: F811

@@ -1,5 +1,7 @@
 import logging
 import random
+import re
+import sys
 import threading
 
 import numpy as np
@@ -172,11 +174,16 @@ def test_embedding_that_is_not_finite_names_the_first_such_sentence(workers):
     assert "\n" not in str(caught.value)
 
 
-def test_progress_bar_counts_distinct_sentences(capsys):
+def test_progress_counts_distinct_sentences_by_a_bar_and_in_a_file_by_lines(capsys, monkeypatch):
+    encode(SENTENCES)
+    encode(SENTENCES, show_progress_bar=True)
+    assert capsys.readouterr() == ("", ""), "no line before 15 s"
+    monkeypatch.setattr("cse.runtime.encode._LINE_SECONDS", 0.0)
+    encode(SENTENCES, show_progress_bar=True)
+    assert re.fullmatch(r"(encode: \d of 6 sentences, \S+/s, \S+ s left\n)+", lines := capsys.readouterr().err), lines
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     encode(SENTENCES, show_progress_bar=True)
     assert "6/6" in capsys.readouterr().err
-    encode(SENTENCES)
-    assert capsys.readouterr() == ("", "")
 
 
 def test_similarity_equals_a_float64_reference_and_shapes_must_match():
