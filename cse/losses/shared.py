@@ -216,8 +216,3 @@ class Loss(nn.Module, ABC, Generic[S]):
 
     def after_update(self, batch: Batch) -> None:
         """Update state that follows the encoder, after the encoder's update with this batch."""
-
-
-def over_blocks(batch: Batch, rows: int, part: Callable[[slice], torch.Tensor]) -> torch.Tensor:
-    """Return a worker's contribution to a mean over rows: ``part`` of it for the block of rows that are its anchors."""
-    return batch.group.over_blocks(part(batch.group.block(rows)), rows)

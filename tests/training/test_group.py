@@ -26,9 +26,9 @@ PLAN = new_plan(learning_rate=0.02, batch_size=8, epochs=1, cut=SHARED, eval_eve
 class Watched(RunFolder):
     """Notes each time that a worker saves, and whether it has the state."""
 
-    def _write_all(self, state):
+    def _write(self, state):
         self.saves = [*getattr(self, "saves", []), state is not None]
-        super()._write_all(state)
+        super()._write(state)
 
 
 def train_all(folder, scratch, group, plan):

@@ -96,13 +96,6 @@ def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeyp
     assert len(steps) == saves and steps[-1] == 10
 
 
-def test_best_weights_of_updates_that_are_lost_are_not_taken_for_those_made_again(bert, tmp_path):
-    run(bert, tmp_path, dev=lambda: 1.0)
-    (tmp_path / "best-7.pt").write_bytes(b"of a later attempt")
-    assert RunFolder(tmp_path).load() is not None
-    assert [path.name for path in tmp_path.glob("best-*")] == ["best-0.pt"]
-
-
 # ---- numbers that are none ----------------------------------------------------------------------------------------
 
 
