@@ -111,16 +111,15 @@ class ReplacedTokens(Loss[ReplacedTokensSettings]):
         self, piece: Slice, corrupted_BL: torch.Tensor, mask_BL: torch.Tensor, sentence_BD: torch.Tensor | None
     ) -> torch.Tensor:
         """Return the discriminator's outputs ``(B, L, D)``."""
-        encoder, chosen = self.encoder, self.settings
+        encoder = self.encoder
 
         def with_sentence(embedded_BLD: torch.Tensor) -> torch.Tensor:
             if sentence_BD is None:
                 return embedded_BLD
             return torch.cat([sentence_BD.unsqueeze(1).to(embedded_BLD.dtype), embedded_BLD[:, 1:]], dim=1)
 
-        if chosen.discriminator == "shared":
-            prefix = encoder.prefix(len(corrupted_BL)) if chosen.prompt_draw == "separate" else piece.prefix()
-            return encoder.states(corrupted_BL, mask_BL, prefix, Alteration(with_sentence))[-1]
+        if self.settings.discriminator == "shared":
+            return encoder.states(corrupted_BL, mask_BL, piece.prefix(), Alteration(with_sentence))[-1]
         body = encoder.backbone if self.copy is None else self.copy
         positions_BL = body.positions(mask_BL, 0)
         embedded_BLD = with_sentence(body.embed(body.words(corrupted_BL), positions_BL))

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cse.losses.group import Group, GroupLayout
 from cse.model.passes import Constants, Prefix, TokenBatch, on_device
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import LossSettings
-
-if TYPE_CHECKING:
-    from cse.model.sentence_encoder import SentenceEncoder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -202,9 +200,9 @@ class Loss(nn.Module, ABC, Generic[S]):
         """The encoder being trained."""
         return self._encoder[0]
 
-    def weight(self, step: int, own: float | None = None) -> float:
-        """Return the weight after ``step`` updates; a source's own replaces the one of the settings."""
-        return self.settings.weight if own is None else own
+    def decay(self, step: int) -> float:
+        """Return what is left of its weight after ``step`` updates."""
+        return 1.0
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each of its weights that does not use the run's, by name."""

@@ -27,8 +27,7 @@ from cse.runtime.tokens import Tokens
 from cse.settings.objective import ReplacedTokensSettings
 from cse.settings.train import TrainSettings
 from cse.training import CORRUPTION_FILE
-from cse.training.batch import pad_in_groups
-from cse.training.tokens import TokenTable
+from cse.training.batch import TokenTable, pad_in_groups
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
 _DIGESTS = "rows.json"

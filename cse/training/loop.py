@@ -20,13 +20,12 @@ from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import Batcher, Staged
+from cse.training.batch import Batcher, Staged, TokenTable
 from cse.training.batches import Mixture
 from cse.training.capture import Captured, Terms, Update, why_not
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import InitialShare, RunFolder, RunState, copy_into
-from cse.training.tokens import TokenTable
 
 _log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device

@@ -239,7 +239,6 @@ KNOWN = ("mlflow",)
 RUN_FILE = "mlflow.txt"
 # the client's own defaults hold a training up for minutes where the server is away
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-_AT_ONCE = 100  # parameters in one request, MLflow's limit
 
 
 class MlflowRun(Observer):
@@ -303,8 +302,7 @@ class MlflowRun(Observer):
         experiment = self.client.create_experiment(name) if found is None else found.experiment_id
         run = str(self.client.create_run(experiment, run_name=os.environ.get("MLFLOW_RUN_NAME")).info.run_id)
         params = [Param(key, str(value)) for key, value in flatten(self.settings).items()]
-        for first in range(0, len(params), _AT_ONCE):
-            self.client.log_batch(run, params=params[first : first + _AT_ONCE])
+        self.client.log_batch(run, params=params)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(run, encoding="utf-8")
         return run

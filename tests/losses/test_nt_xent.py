@@ -35,7 +35,7 @@ def views(vectors) -> tuple[torch.Tensor, ...]:
 def values(views: tuple[torch.Tensor, ...], **terms: dict) -> dict[str, torch.Tensor]:
     """What the losses of these settings make of the views of a batch."""
     return losses_of(None, **terms)(
-        SimpleNamespace(views=views, projected_XD=views[0], rows=range(len(views[0])), group=ALONE, step=0)
+        SimpleNamespace(views=views, projected_XD=views[0], rows=range(len(views[0])), group=ALONE, step=0, source=0)
     )
 
 
