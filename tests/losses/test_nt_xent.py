@@ -139,12 +139,6 @@ def test_matryoshka_is_nt_xent_of_the_first_numbers(views, width):
     assert found["matryoshka"].item() == pytest.approx(sum(expected) / 2, abs=1e-10)
 
 
-def test_cosines_are_float32_even_from_bfloat16(views):
-    found = cosines(views[0].bfloat16(), views[1].bfloat16())
-    assert found.dtype == torch.float32
-    assert torch.allclose(found, cosines(*views[:2]).float(), atol=0.02)
-
-
 @pytest.mark.parametrize("name", ObjectiveSettings.model_fields)
 def test_a_loss_is_one_file_that_takes_its_class_of_settings(name):
     module = import_module(f"cse.losses.{name}")
