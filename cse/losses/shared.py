@@ -149,10 +149,6 @@ class Batch:
         """``projected_XD`` as one ``(B, D)`` per view."""
         return self.projected_XD.split(len(self.rows))
 
-    def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
-        return self.layout.join(parts)
-
     def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
         """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
         noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None

@@ -53,7 +53,7 @@ def ids_of(column, row: int) -> torch.Tensor:
 
 def in_float64(encoder, batch):
     """The batch as it is before the loop rounds what the loss compares to float32."""
-    pooled = batch.in_order([piece.tokens.pooled_BD for piece in batch.slices])
+    pooled = batch.layout.join([piece.tokens.pooled_BD for piece in batch.slices])
     return replace(batch, projected_XD=encoder.project(pooled))
 
 
