@@ -58,19 +58,32 @@ class StepRecord:
 
 
 class Observer:
-    """Watches a run without changing it; one that looks at something says what it does then."""
+    """Watches a run without changing it: as it is, several observers as one; one of a kind says what it does then."""
+
+    several: Sequence[Observer] = ()
+
+    def __init__(self, *several: Observer) -> None:
+        self.several = several
 
     def start(self, done: int, steps: int) -> None:
         """The run starts, or resumes after ``done`` of ``steps`` updates."""
+        for observer in self.several:
+            observer.start(done, steps)
 
     def step(self, record: StepRecord) -> None:
         """Some updates ran; the record holds the values of the last."""
+        for observer in self.several:
+            observer.step(record)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """The dev pairs or dev task were scored (times 100) after ``step`` updates; 0 is before the first."""
+        for observer in self.several:
+            observer.evaluated(step, score, best)
 
     def close(self) -> None:
         """The run finished or was stopped."""
+        for observer in self.several:
+            observer.close()
 
 
 class ProgressBar(Observer):
@@ -105,9 +118,9 @@ class ProgressBar(Observer):
         if now - self.last_line >= self.seconds or record.step == record.steps:
             self.last_line = now
             rate = (now - self.started) / max(record.step - self.done_before, 1)
-            left = rate * (record.steps - record.step)
+            left = tqdm.format_interval(rate * (record.steps - record.step)).removeprefix("0")
             share = 100 * record.step / record.steps
-            self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {_clock(left)} left")
+            self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {left} left")
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         when = f"step {step}" if step else "before training"
@@ -198,35 +211,6 @@ class TensorBoard(Observer):
         """Suppress the writer thread's traceback; the next scalar raises its error, for instance a full disk."""
         if getattr(failed.thread, "exception", None) is not failed.exc_value:
             self.usual_hook(failed)
-
-
-class Observers(Observer):
-    """Several observers as one."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = observers
-
-    def start(self, done: int, steps: int) -> None:
-        for observer in self.observers:
-            observer.start(done, steps)
-
-    def step(self, record: StepRecord) -> None:
-        for observer in self.observers:
-            observer.step(record)
-
-    def evaluated(self, step: int, score: float, best: bool) -> None:
-        for observer in self.observers:
-            observer.evaluated(step, score, best)
-
-    def close(self) -> None:
-        for observer in self.observers:
-            observer.close()
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
 
 
 def _memory() -> str:
@@ -331,7 +315,7 @@ def _first_line(error: Exception) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0][:200]
 
 
-def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observers:
+def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observer:
     """Return the observers of a run in this folder; curves for TensorBoard go beside the folders of saved states."""
     added: list[Observer] = []
     for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
@@ -345,4 +329,4 @@ def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observe
         usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
     else:
         click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
-    return Observers([*added, *usual])
+    return Observer(*added, *usual)
