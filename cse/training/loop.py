@@ -151,9 +151,8 @@ def train(
                 if last or stop or (due and (reports or group.size == 1)):
                     if group.rank == 0:
                         state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
-                        # an ended run goes on no more: it keeps what is to be saved
-                        state.mixed = _on_host(mixed.result()) if last else {}
                         state.optimizer = _on_host(optimizer.state_dict())
+                        state.best_weights = state.best_weights or (_on_host(mixed.result()) if last else {})
                     folder.save(state if group.rank == 0 else None, behind=not (last or stop))
                     saved = time.monotonic()
                 if stop and not last:
@@ -189,9 +188,9 @@ def rate_factor(settings: TrainSettings, step: int, steps: int) -> float:
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
-    """Load a state's best weights into the encoder, or, without a best score, the last ones."""
-    last = state.mixed or state.weights
-    copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
+    """Load a state's best weights into the encoder, or, without any, the last ones."""
+    if kept := state.best_weights or state.weights:  # of several workers the first alone has the last
+        copy_into(encoder.trainable(), kept)
     encoder.eval()
 
 

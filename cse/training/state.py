@@ -21,15 +21,15 @@ class RunState:
     """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
-        mixed: in an ended run with a share of the initial weights, the encoder's weights to save by name; else empty.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
+        best_weights: of the encoder, with that score; without one, with their share of the initial weights once the run
+            has ended; empty: the last.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
     """
 
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
-    mixed: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best_score: float | None = None
     best_step: int = 0
