@@ -19,7 +19,7 @@ import click
 import torch
 from tqdm.auto import tqdm
 
-from cse.errors import CseError, Interrupted, nearest
+from cse.errors import CseError, Interrupted, error_line, nearest
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_column
 from cse.settings.load import flatten
 
@@ -219,7 +219,7 @@ def _memory() -> str:
 
 
 OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
-KNOWN = ("mlflow",)
+MLFLOW = "mlflow"
 RUN_FILE = "mlflow.txt"
 # the client's own defaults hold a training up for minutes where the server is away
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
@@ -262,7 +262,7 @@ class MlflowRun(Observer):
                     self.run = begun
             self.run = self.run or self._new(place)
         except MlflowException as error:
-            raise CseError(f"CSE_OBSERVERS: mlflow: {_first_line(error)}; check MLFLOW_TRACKING_URI") from None
+            raise CseError(f"CSE_OBSERVERS: mlflow: {error_line(error)[:200]}; check MLFLOW_TRACKING_URI") from None
 
     def step(self, record: StepRecord) -> None:
         self._log(record.scalars, record.step)
@@ -308,25 +308,19 @@ class MlflowRun(Observer):
             call()
         except MlflowException as error:
             self.lost = True
-            tqdm.write(f"mlflow: {_first_line(error)}; the training goes on without it", file=sys.stderr)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
+            tqdm.write(f"mlflow: {error_line(error)[:200]}; the training goes on without it", file=sys.stderr)
 
 
 def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observer:
     """Return the observers of a run in this folder; curves for TensorBoard go beside the folders of saved states."""
-    added: list[Observer] = []
-    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
-        if name not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
-        added.append(MlflowRun(folder, settings, measure))
-    # the added ones first: they may be refused before the others have begun
-    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
+    wanted = os.environ.get(OBSERVERS_VARIABLE, "")
+    if wanted not in ("", MLFLOW):
+        raise CseError(f"{OBSERVERS_VARIABLE}: {wanted!r} is unknown; it may be {MLFLOW}{nearest(wanted, [MLFLOW])}")
+    # MLflow first: it may be refused before the others have begun
+    found: list[Observer] = [MlflowRun(folder, settings, measure)] if wanted else []
+    found += [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
     if find_spec("tensorboard"):
-        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
+        found.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
     else:
         click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
-    return Observer(*added, *usual)
+    return Observer(*found)
