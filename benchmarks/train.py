@@ -38,12 +38,12 @@ from cse.model.backbone_files import find_backbone
 from cse.model.device import choose_bf16, choose_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import Settings, check_settings
+from cse.training.batch import tokenise
 from cse.training.encoder import encoder_from
 from cse.training.loop import train as train_loop
 from cse.training.losses import losses_from
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import RunFolder
-from cse.training.tokens import tokenise
 
 OURS = "prompts"
 FIRST = 5  # steps that warm up and do not count

@@ -21,9 +21,9 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.template import Template, make_template
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training import loop
+from cse.training.batch import TokenTable
 from cse.training.losses import Losses
 from cse.training.state import RunState
-from cse.training.tokens import TokenTable
 
 PLAIN = AugmentSettings()
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from cse.evaluation.retrieval import cosine_blocks
-from cse.runtime.encode import unit_rows
+from cse.runtime.encode import best_places, unit_rows
 
 NEIGHBOURS = 5
 _CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
@@ -25,20 +25,10 @@ def neighbour_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_la
     found = np.empty(len(test_TD), reference_label.dtype)
     for start, cosine_BN in cosine_blocks(test_TD, reference_ND):
         for row, cosine_N in enumerate(cosine_BN, start):
-            nearest = reference_label[nearest_columns(cosine_N, NEIGHBOURS)]
+            nearest = reference_label[best_places(cosine_N, NEIGHBOURS)]
             voted, first, votes = np.unique(nearest, return_index=True, return_counts=True)
             found[row] = voted[np.lexsort((first, -votes))[0]]
     return found
-
-
-def nearest_columns(cosine_N: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` highest cosines, highest first; of equal ones, the earlier first."""
-    if count < len(cosine_N):
-        lowest = np.partition(cosine_N, -count)[-count]
-        places = np.flatnonzero(cosine_N >= lowest)
-    else:
-        places = np.arange(len(cosine_N))
-    return places[np.argsort(-cosine_N[places], kind="stable")][:count]
 
 
 def same_label_precisions(test_TD: np.ndarray, label: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import NamedTuple
@@ -96,7 +96,7 @@ def score_task(
     words = not is_proxy(task) and (
         measures is None or not {retrieval.WITH_WORDS, retrieval.OF_WORDS}.isdisjoint(measures)
     )
-    known, items, said = _measures(task, _Encoded(encoder, batch_size, progress), words)
+    known, items, said = _measures(task, UnitVectors(encoder, batch_size, progress), words)
     wanted = MEASURES[kind] if measures is None else measures
     found = {name: compute() for name, compute in known.items() if name in wanted}
     undefined = [name for name, each in found.items() if np.isnan(each.value)]
@@ -150,19 +150,20 @@ def dev_measure(task: Task, wanted: str | None, setting: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Encoded:
+class UnitVectors:
     """Unit vectors of texts, float32, each distinct one encoded once per call."""
 
     encoder: TextEncoder
     batch_size: int | None
     progress: bool
 
-    def of(self, *columns: list[str], role: str | None = None) -> list[np.ndarray]:
+    def of(self, *columns: Sequence[str], role: str | None = None) -> list[np.ndarray]:
+        """Return the vectors of columns of texts, ``(n, D)`` each."""
         texts = [text for column in columns for text in column]
         vectors = Vectors(self.encoder, texts, self.batch_size, self.progress, role)
         return [unit_rows(vectors.of(column).astype(np.float32, copy=False)) for column in columns]
 
-    def documents(self, texts: list[str], role: str | None) -> np.ndarray:
+    def documents(self, texts: Sequence[str], role: str | None) -> np.ndarray:
         """Return the vectors of a collection; of a large one they lie in a file, and texts are encoded as they come."""
         if len(texts) <= DOCUMENTS:
             return self.of(texts, role=role)[0]
@@ -173,10 +174,11 @@ class _Encoded:
         return mapped_unit_vectors(encode, texts, desc="documents", progress=self.progress)
 
     def cosines(self, first: list[str], second: list[str]) -> np.ndarray:
+        """Return the cosine of each pair, float64 ``(n,)``."""
         return Vectors(self.encoder, [*first, *second], self.batch_size, self.progress).cosines(first, second)
 
 
-def _measures(task: Task, vectors: _Encoded, words: bool) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
+def _measures(task: Task, vectors: UnitVectors, words: bool) -> tuple[_Measures, dict[str, np.ndarray], list[str]]:
     """Return the measures of a task, items that no value is a mean of, and what to say of the encoder's roles."""
     if isinstance(task, Retrieval):
         roles = [role_for(side, getattr(vectors.encoder, "texts", {})) for side in ("query", "document")]
@@ -203,7 +205,7 @@ def _measures(task: Task, vectors: _Encoded, words: bool) -> tuple[_Measures, di
     return known, {COSINE: cosine, GOLD: task.label.astype(np.float64)}, []
 
 
-def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], words: bool) -> _Measures:
+def _of_queries(task: Retrieval, vectors: UnitVectors, roles: list[str | None], words: bool) -> _Measures:
     (query_QD,) = vectors.of(task.queries, role=roles[0])
     document_ND = vectors.documents(task.documents, roles[1])
     found = retrieval.score_queries(query_QD, document_ND, task, words=words)
@@ -213,7 +215,7 @@ def _of_queries(task: Retrieval, vectors: _Encoded, roles: list[str | None], wor
     return measures
 
 
-def _of_labels(task: LabelledTexts, vectors: _Encoded) -> _Measures:
+def _of_labels(task: LabelledTexts, vectors: UnitVectors) -> _Measures:
     test, reference = labels.numbered(task.test_label, task.reference_label)
 
     @cache

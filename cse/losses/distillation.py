@@ -70,4 +70,4 @@ class Distillation(Loss[DistillationSettings]):
 def _embed(teacher: nn.Module, batch: Batch) -> torch.Tensor:
     assert isinstance(teacher, SentenceEncoder)  # noqa: S101
     constants = teacher.constants()
-    return batch.in_order([teacher.embed(piece.ids_BL, piece.mask_BL, constants) for piece in batch.slices]).float()
+    return batch.layout.join([teacher.embed(piece.ids_BL, piece.mask_BL, constants) for piece in batch.slices]).float()

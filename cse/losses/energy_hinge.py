@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import torch
 
-from cse.losses.shared import EVERY, Batch, Loss, cosines, over_blocks, rows_of
+from cse.losses.shared import EVERY, Batch, Loss, cosines, rows_of
 from cse.settings.objective import EnergyHingeSettings
 
 
@@ -41,8 +41,7 @@ class EnergyHinge(Loss[EnergyHingeSettings]):
     def forward(self, batch: Batch) -> torch.Tensor:
         anchor_BD, positive_BD, negative_BD = batch.views
         margin = self.settings.margin
-        return over_blocks(
-            batch,
+        return batch.group.over_blocks(
             len(batch.rows),
             lambda own: energy_hinge(anchor_BD, positive_BD, negative_BD, margin=margin, anchors=own),
         )

@@ -74,15 +74,14 @@ class Group:
         joined: torch.Tensor = _Gather.apply(rows, tuple(counts), self.rank)
         return joined
 
-    def block(self, rows: int) -> slice:
-        """Return the rows that are this worker's anchors: its block of them, or all if there are fewer than workers."""
-        if rows < self.size:
-            return slice(0, rows)
-        return slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size)
+    def over_blocks(self, rows: int, part: Callable[[slice], torch.Tensor]) -> torch.Tensor:
+        """Return this worker's contribution to a mean over all rows, given the ``part`` of a block of anchors.
 
-    def over_blocks(self, part: torch.Tensor, rows: int) -> torch.Tensor:
-        """Return this worker's contribution to a mean over all rows, given the part of the anchors of ``block``."""
-        return part if self.size == 1 or rows < self.size else self.size * part
+        Its block is a share of the rows, or all of them if there are fewer than workers.
+        """
+        if self.size == 1 or rows < self.size:
+            return part(slice(0, rows))
+        return self.size * part(slice(rows * self.rank // self.size, rows * (self.rank + 1) // self.size))
 
     def over_all(self, total: torch.Tensor, count: torch.Tensor) -> torch.Tensor:
         """Return this worker's contribution to a mean over all workers' tokens; the average of theirs is the mean."""

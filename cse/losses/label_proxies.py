@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cse.losses.shared import UNLABELLED, Batch, Loss, in_float32
+from cse.losses.shared import UNLABELLED, Batch, Loss, cosines, in_float32
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import LabelProxiesSettings
 
@@ -23,7 +23,7 @@ def label_proxies(
     z_BD: torch.Tensor, proxy_CD: torch.Tensor, label_B: torch.Tensor, *, temperature: float
 ) -> torch.Tensor:
     """Return the mean cross-entropy over the rows with a label, a scalar in nats; 0 where none has one."""
-    logits_BC = F.normalize(z_BD, dim=1) @ F.normalize(proxy_CD, dim=1).T / temperature
+    logits_BC = cosines(z_BD, proxy_CD) / temperature
     total = F.cross_entropy(logits_BC, label_B, ignore_index=UNLABELLED, reduction="sum")
     return total / (label_B != UNLABELLED).sum().clamp(min=1)
 

@@ -12,20 +12,17 @@ the token in its column), so it does not depend on the batch in which a sentence
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
 from cse.losses.shared import Batch, Loss, Slice, in_float32
+from cse.model.backbone import Backbone
+from cse.model.mlm_head import MlmHead
 from cse.model.passes import on_device
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import MaskedLmSettings
-
-if TYPE_CHECKING:
-    from cse.model.backbone import Backbone
-    from cse.model.mlm_head import MlmHead
-    from cse.model.sentence_encoder import SentenceEncoder
 
 _SELECT, _TREAT, _RANDOM = range(3)  # streams of random numbers
 
@@ -103,8 +100,8 @@ class MaskedLm(Loss[MaskedLmSettings]):
         self.vocabulary = Vocabulary.of(encoder.transformer)
         self.seed = seed
 
-    def weight(self, step: int, own: float | None = None) -> float:
-        return super().weight(step, own) * self.settings.decay_rate ** (step / 100)
+    def decay(self, step: int) -> float:
+        return self.settings.decay_rate ** (step / 100)
 
     def forward(self, batch: Batch) -> torch.Tensor:
         """Return the mean over all chosen tokens; 0 with zero gradient if nothing was chosen."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from cse.losses.nt_xent import nt_xent
-from cse.losses.shared import EVERY, Batch, Loss, cosines, over_blocks, rows_of
+from cse.losses.shared import EVERY, Batch, Loss, cosines, rows_of
 from cse.settings.objective import MatryoshkaSettings
 
 
@@ -49,4 +49,4 @@ class Matryoshka(Loss[MatryoshkaSettings]):
         def part(own: slice) -> torch.Tensor:
             return matryoshka(*batch.views, widths=self.settings.widths, temperature=self.temperature, anchors=own)
 
-        return over_blocks(batch, len(batch.rows), part)
+        return batch.group.over_blocks(len(batch.rows), part)

@@ -53,4 +53,4 @@ class MutualInformation(Loss[MutualInformationSettings]):
             assert piece.tokens.local_BLD is not None  # noqa: S101 - kept if there are convolutions
             local.append(F.pad(piece.tokens.local_BLD, (0, 0, 0, missing)).float())
             real.append(F.pad(piece.mask_BL, (0, missing)))
-        return local_global_information(batch.in_order(local), batch.projected_XD, batch.in_order(real))
+        return local_global_information(batch.layout.join(local), batch.projected_XD, batch.layout.join(real))

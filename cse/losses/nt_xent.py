@@ -23,7 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from cse.losses.shared import EVERY, Batch, Loss, cosines, in_float32, over_blocks, rows_of
+from cse.losses.shared import EVERY, Batch, Loss, cosines, in_float32, rows_of
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import NtXentSettings
 
@@ -110,7 +110,8 @@ class NtXent(Loss[NtXentSettings]):
             )
 
         rows = len(anchor_BD)
-        return over_blocks(batch, 2 * rows, of_both) if chosen.two_views else over_blocks(batch, rows, of_anchors)
+        of, part = (2 * rows, of_both) if chosen.two_views else (rows, of_anchors)
+        return batch.group.over_blocks(of, part)
 
     def after_update(self, batch: Batch) -> None:
         if self.queue is not None:

@@ -22,6 +22,7 @@ from torch import nn
 
 from cse.losses.shared import Batch, Loss, Slice, Source, in_float32
 from cse.model.backbone import Backbone
+from cse.model.passes import Alteration
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import ReplacedTokensSettings
 
@@ -110,28 +111,16 @@ class ReplacedTokens(Loss[ReplacedTokensSettings]):
         self, piece: Slice, corrupted_BL: torch.Tensor, mask_BL: torch.Tensor, sentence_BD: torch.Tensor | None
     ) -> torch.Tensor:
         """Return the discriminator's outputs ``(B, L, D)``."""
-        encoder, chosen = self.encoder, self.settings
-        alter = None if sentence_BD is None else _First(sentence_BD)
-        if chosen.discriminator == "shared":
-            prefix = encoder.prefix(len(corrupted_BL)) if chosen.prompt_draw == "separate" else piece.prefix()
-            return encoder.states(corrupted_BL, mask_BL, prefix, alter)[-1]
+        encoder = self.encoder
+
+        def with_sentence(embedded_BLD: torch.Tensor) -> torch.Tensor:
+            if sentence_BD is None:
+                return embedded_BLD
+            return torch.cat([sentence_BD.unsqueeze(1).to(embedded_BLD.dtype), embedded_BLD[:, 1:]], dim=1)
+
+        if self.settings.discriminator == "shared":
+            return encoder.states(corrupted_BL, mask_BL, piece.prefix(), Alteration(with_sentence))[-1]
         body = encoder.backbone if self.copy is None else self.copy
         positions_BL = body.positions(mask_BL, 0)
-        embedded_BLD = body.embed(body.words(corrupted_BL), positions_BL)
-        if alter is not None:
-            embedded_BLD = alter.embedded(embedded_BLD)
+        embedded_BLD = with_sentence(body.embed(body.words(corrupted_BL), positions_BL))
         return body.run(embedded_BLD, positions_BL, mask_BL, None, every=False)[-1]
-
-
-class _First:
-    """Replaces the first token with the sentence's embedding; an ``Alteration``."""
-
-    def __init__(self, sentence_BD: torch.Tensor) -> None:
-        self.sentence_BD = sentence_BD
-
-    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        return positions_BL
-
-    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        first_B1D = self.sentence_BD.unsqueeze(1).to(embedded_BLD.dtype)
-        return torch.cat([first_B1D, embedded_BLD[:, 1:]], dim=1)

@@ -78,7 +78,7 @@ class SelfGuided(Loss[SelfGuidedSettings]):
                 embedded_BLD = self.clone.embed(self.clone.words(piece.ids_BL), positions_BL)
                 states = self.clone.run(embedded_BLD, positions_BL, piece.mask_BL, None)
                 layers.append(torch.stack([pool("mean", [state], piece.mask_BL) for state in states], dim=1))
-        views_KBD = batch.in_order(layers).float()[: len(anchor_BD)].transpose(0, 1)
+        views_KBD = batch.layout.join(layers).float()[: len(anchor_BD)].transpose(0, 1)
         loss = self_guided(
             self.project(anchor_BD).float(), self.project(views_KBD).float(), temperature=self.temperature
         )

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,8 @@ from torch.utils.checkpoint import checkpoint
 
 from cse.losses.group import Group, GroupLayout
 from cse.model.passes import Constants, Prefix, TokenBatch, on_device
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import LossSettings
-
-if TYPE_CHECKING:
-    from cse.model.sentence_encoder import SentenceEncoder
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -151,10 +149,6 @@ class Batch:
         """``projected_XD`` as one ``(B, D)`` per view."""
         return self.projected_XD.split(len(self.rows))
 
-    def in_order(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
-        """Join one tensor per slice, ``(rows of the slice, ...)``, in flattened-batch order."""
-        return self.layout.join(parts)
-
     def embed_anchors(self, encoder: SentenceEncoder) -> torch.Tensor:
         """Return an encoder's embeddings of the anchors, ``(B, D)`` in float32, as the loss would see them."""
         noise_TND = encoder.noise(self.longest + 1) if encoder.denoise != "none" else None
@@ -202,9 +196,9 @@ class Loss(nn.Module, ABC, Generic[S]):
         """The encoder being trained."""
         return self._encoder[0]
 
-    def weight(self, step: int, own: float | None = None) -> float:
-        """Return the weight after ``step`` updates; a source's own replaces the one of the settings."""
-        return self.settings.weight if own is None else own
+    def decay(self, step: int) -> float:
+        """Return what is left of its weight after ``step`` updates."""
+        return 1.0
 
     def rates(self) -> dict[str, float]:
         """Return the learning rate of each of its weights that does not use the run's, by name."""
@@ -216,8 +210,3 @@ class Loss(nn.Module, ABC, Generic[S]):
 
     def after_update(self, batch: Batch) -> None:
         """Update state that follows the encoder, after the encoder's update with this batch."""
-
-
-def over_blocks(batch: Batch, rows: int, part: Callable[[slice], torch.Tensor]) -> torch.Tensor:
-    """Return a worker's contribution to a mean over rows: ``part`` of it for the block of rows that are its anchors."""
-    return batch.group.over_blocks(part(batch.group.block(rows)), rows)

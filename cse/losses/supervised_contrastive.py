@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from cse.losses.shared import EVERY, UNLABELLED, Batch, Loss, in_float32, over_blocks, rows_of
+from cse.losses.shared import EVERY, UNLABELLED, Batch, Loss, in_float32, rows_of
 from cse.settings.objective import SupervisedContrastiveSettings
 
 
@@ -50,4 +50,4 @@ class SupervisedContrastive(Loss[SupervisedContrastiveSettings]):
     def forward(self, batch: Batch) -> torch.Tensor:
         assert batch.labels_B is not None  # noqa: S101 - the settings allow this loss only with labelled texts
         z_BD, label_B, temperature = torch.cat(batch.views[:2]), batch.labels_B.repeat(2), self.temperature
-        return over_blocks(batch, len(z_BD), lambda own: supervised_contrastive(z_BD, label_B, temperature, own))
+        return batch.group.over_blocks(len(z_BD), lambda own: supervised_contrastive(z_BD, label_B, temperature, own))

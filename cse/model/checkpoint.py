@@ -189,7 +189,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 def as_written(folder: Path) -> AbstractContextManager[None]:
     """Inside the block, refuse a config that ``describe`` never wrote: somebody has made its seal by hand."""
     what = f"{folder / CONFIG_FILE}: describes no model of this version"
-    return reading(what, (AttributeError, LookupError, TypeError))
+    return reading(what, (AttributeError, LookupError, TypeError, ValueError))
 
 
 def build_post(config: Mapping[str, Any]) -> LinearMap | Flow:

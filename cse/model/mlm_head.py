@@ -91,9 +91,8 @@ class MaskedLmGenerator:
 
     reads_context = True  # proposals depend on the sentence; else only masked positions are replaced
 
-    def __init__(self, model: Any, name: str, *, dropout: bool) -> None:
+    def __init__(self, model: Any, *, dropout: bool) -> None:
         self.model = model.requires_grad_(False).train(dropout)
-        self.name = name
 
     def propose(self, masked_BL: np.ndarray, mask_BL: np.ndarray, draw_BL: np.ndarray | None) -> torch.Tensor:
         """Return ids ``(B, L)`` on the model's device: the most likely, or drawn by uniforms ``draw_BL``."""
@@ -112,7 +111,6 @@ class MaskedLmGenerator:
 class UnigramGenerator:
     """Tokens by their frequency in the training text, without a model; cannot do argmax."""
 
-    name = UNIGRAM
     reads_context = False
 
     def __init__(self, columns: Iterable[np.ndarray], size: int, special: tuple[int, ...]) -> None:
@@ -160,4 +158,4 @@ def load_generator(
     if not has_head(loading):
         raise CseError(f"{_KEY}: {name} has no MLM head; models that have one: distilbert/..., {WITH_HEAD}")
     model = model.to(device or torch.device("cpu"), torch.bfloat16 if bf16 else torch.float32)
-    return MaskedLmGenerator(model, name, dropout=dropout)
+    return MaskedLmGenerator(model, dropout=dropout)

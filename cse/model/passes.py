@@ -6,7 +6,7 @@ is registered with transformers, so that it works for every model family.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
 from sysconfig import get_path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -124,14 +124,12 @@ def per_row(block: torch.Tensor, rows: int) -> torch.Tensor:
 AttentionInterface.register(PREFIX_ATTENTION, prefix_attention)
 
 
-class Alteration(Protocol):
-    """Changes that augmentation makes between word vectors and the first layer."""
+@dataclass(frozen=True)
+class Alteration:
+    """Changes between word vectors and the first layer: to its input ``(B, L, D)``, and to position ids ``(B, L)``."""
 
-    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        """Return the position ids to use, ``(B, L)``."""
-
-    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        """Return the input of the first layer, ``(B, L, D)``."""
+    embedded: Callable[[torch.Tensor], torch.Tensor]
+    positions: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] = lambda positions_BL, mask_BL: positions_BL
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ import torch
 from tokenizers import Regex, Tokenizer, normalizers
 from tokenizers.processors import TemplateProcessing
 
-from cse.errors import CseError
 from cse.model.backbone import Backbone
 from cse.runtime.tokens import plain_copy
 
@@ -88,10 +87,11 @@ class Template:
 
 
 def make_template(text: str, backbone: Backbone, *, trained: bool, end_with_period: bool) -> Template:
-    """Tokenise words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read."""
+    """Tokenise words with ``{sentence}`` and, after it, ``{mask}``; without ``{mask}``, the last token is read.
+
+    The settings refuse other texts.
+    """
     masked = MASK in text
-    if text.count(SENTENCE) != 1 or text.count(MASK) > 1 or (masked and text.index(MASK) < text.index(SENTENCE)):
-        raise CseError(f"template.text: needs {SENTENCE} once and, after it, {MASK} at most once; found {text!r}")
     before, rest = text.split(SENTENCE)
     middle, after = rest.split(MASK) if masked else (rest, "")
     tokenizer = plain_copy(backbone.tokenizer)

@@ -229,6 +229,15 @@ def unit_rows(rows: NDArray[Float], out: NDArray[Float] | None = None) -> NDArra
     return np.divide(rows, np.where(norms > 0, norms, norms.dtype.type(1)), out=out)
 
 
+def best_places(values: NDArray[np.floating[Any]], count: int, above: float = -np.inf) -> NDArray[np.int64]:
+    """Return the places of the ``count`` highest values above a bound, best first; of equal ones, the earlier."""
+    places = np.flatnonzero(values > above)
+    if len(places) > count:
+        lowest = np.partition(values[places], -count)[-count]
+        places = places[values[places] >= lowest]
+    return places[np.argsort(-values[places], kind="stable")][:count]
+
+
 def as_texts(sentences: Sequence[str]) -> list[str]:
     """Return sentences as a list."""
     try:

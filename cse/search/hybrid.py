@@ -11,10 +11,10 @@ scores of Diaz (2007), in one step. What its words are worth it keeps: those ali
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
+
+from cse.runtime.encode import best_places
 
 DEPTH = 200  # documents that vectors and words each give
 VECTORS_WEIGHT = 0.5
@@ -37,7 +37,7 @@ def fuse(
         bm25_N: BM25 of the query's words; 0 or less without a common word.
         depth: how many documents each side gives.
     """
-    near, worded = _best(cosine_N, depth, -np.inf), _best(bm25_N, depth, 0.0)
+    near, worded = best_places(cosine_N, depth), best_places(bm25_N, depth, above=0.0)
     vectors_N, words_N = np.zeros((2, len(cosine_N)))
     if len(near):
         cosines = cosine_N[near].astype(np.float64)
@@ -65,7 +65,7 @@ def search(
         document_ND: unit vectors of the documents.
     """
     fused_N, vectors_N = fuse(cosine_N, bm25_N)
-    best = _best(fused_N, DEPTH, _NEITHER)
+    best = best_places(fused_N, DEPTH, above=_NEITHER)
     score_N = np.full(len(fused_N), _NEITHER)
     score_N[best] = fused_N[best] + NEIGHBOURS_WEIGHT * (lent(fused_N[best], document_ND[best]) - vectors_N[best])
     return score_N
@@ -89,12 +89,3 @@ def lent(score_K: NDArray[np.float64], vector_KD: NDArray[np.float32]) -> NDArra
         nearest = np.argsort(-cosine_BK, axis=1, kind="stable")[:, :count]
         lent_K[start + row] = score_K[nearest].mean(axis=1)
     return lent_K
-
-
-def _best(values_N: NDArray[np.floating[Any]], depth: int, above: float) -> NDArray[np.int64]:
-    """Return the places of the ``depth`` highest values above a bound, best first; of equal ones, the earlier."""
-    places = np.flatnonzero(values_N > above)
-    if len(places) > depth:
-        lowest = np.partition(values_N[places], -depth)[-depth]
-        places = places[values_N[places] >= lowest]
-    return places[np.argsort(-values_N[places], kind="stable")][:depth]

@@ -136,8 +136,6 @@ class ReplacedTokensSettings(LossSettings):
     normalize: Literal["positions", "tokens", "sum"] = "positions"
     """`positions`: mean over all positions, padding to the batch's longest row included (released code); `tokens`: mean
     over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2)."""
-    prompt_draw: Literal["shared", "separate"] = "shared"
-    """Whether both passes share one draw of prompt dropout or each draws its own."""
 
     @property
     def corrupts_beforehand(self) -> bool:
@@ -270,16 +268,6 @@ class ObjectiveSettings(SettingsGroup):
     def first(self) -> str:
         """Name of the first term."""
         return next(iter(self.terms()))
-
-    @property
-    def needing_head(self) -> list[str]:
-        """Names of the terms that need the backbone's MLM head."""
-        return [name for name, term in self.terms().items() if term.head]
-
-    @property
-    def needs_labels(self) -> bool:
-        """Whether a term needs the label of each row's texts."""
-        return any(term.labels for term in self.terms().values())
 
     @property
     def comparing(self) -> list[str]:

@@ -41,8 +41,8 @@ def _corrupt(prepared: Path, folder: Path, settings: Settings) -> dict[str, obje
     from cse.model.backbone import load_backbone
     from cse.model.backbone_files import find_backbone
     from cse.model.device import choose_bf16, choose_device
+    from cse.training.batch import tokenise
     from cse.training.corruption import corrupt_all, corrupter_of, corruption_facts
-    from cse.training.tokens import tokenise
 
     data, replaced, train = PreparedData(prepared), settings.objective.replaced_tokens, settings.train
     # how it pools changes no token, and only the training is told (pooler.kind)

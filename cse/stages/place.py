@@ -34,7 +34,7 @@ from cse.stages.train import launched, train_stage
 from cse.training import Folders
 from cse.training.batches import Mixture, RowOrder, row_keys
 from cse.training.encoder import open_language_model
-from cse.training.observers import CsvLog, Observer, Observers
+from cse.training.observers import CsvLog, Observer
 from cse.training.ready import Training
 from cse.training.state import RunState
 
@@ -160,7 +160,7 @@ class Place:
 
 def _watched(watch: Watch, training: Training) -> RunState:
     """Run a training with its curves and further observers."""
-    return training.run(Observers([CsvLog(training.folder.path / "plots", training.measure), *watch(training)]))
+    return training.run(Observer(CsvLog(training.folder.path / "plots", training.measure), *watch(training)))
 
 
 _kept: dict[str, Backbone] = {}  # one at most

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from cse.model.backbone import Backbone
+from cse.model.passes import Alteration
 from cse.model.static_words import StaticWords
 from cse.settings.train import AugmentSettings
 
@@ -16,27 +16,23 @@ from cse.settings.train import AugmentSettings
 ChangeIds = Callable[[np.ndarray, int], np.ndarray]
 
 
-def repeat_words(ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray) -> np.ndarray:
-    """Repeat some word pieces in place (ESimCSE, Wu et al. 2022, section 3.1).
-
-    The number of repetitions is uniform over ``0 .. max(2, int(largest_share * n))`` for ``n`` pieces, at most ``n``.
-    """
-    places = np.flatnonzero(~np.isin(ids, special))
-    most = min(most_repeated("paper", largest_share, len(places)), len(places))
-    return _repeat_at(ids, places, int(rng.integers(0, most + 1)), rng)
-
-
-def repeat_words_as_released(
-    ids: np.ndarray, *, largest_share: float, rng: np.random.Generator, special: np.ndarray
+def repeat_words(
+    ids: np.ndarray, rule: str, *, largest_share: float, special: np.ndarray, rng: np.random.Generator
 ) -> np.ndarray:
-    """Repeat some word pieces in place as ESimCSE's released code does.
+    """Repeat some word pieces in place (ESimCSE, Wu et al. 2022, section 3.1); the number is uniform from 0 on.
 
-    The number of repetitions is uniform over ``0 .. m - 1`` with ``m = min(10, int(largest_share * L))``, where ``L``
-    counts all ids of the row, first and last token included; ``m = 0`` repeats nothing. Any token but the first and
-    the last may be repeated. Arguments and result are those of ``repeat_words``.
+    With rule ``released``, its released code's, any token but the first and the last may be repeated.
     """
-    most = most_repeated("released", largest_share, len(ids))
-    return _repeat_at(ids, np.arange(1, len(ids) - 1), int(rng.integers(0, most + 1)), rng)
+    places, counted = np.arange(1, len(ids) - 1), len(ids)
+    if rule == "paper":
+        places = np.flatnonzero(~np.isin(ids, special))
+        counted = len(places)
+    count = int(rng.integers(0, min(most_repeated(rule, largest_share, counted), len(places)) + 1))
+    if count == 0:
+        return ids
+    times = np.ones(len(ids), dtype=np.int64)
+    times[rng.choice(places, size=count, replace=False)] = 2
+    return np.repeat(ids, times)
 
 
 def most_repeated(rule: str, largest_share: float, count: int) -> int:
@@ -51,17 +47,13 @@ def change_ids(
     """Return the function that changes the token ids of one step, or None if they do not change."""
     if augment.repeat_words == 0.0 or not isinstance(backbone, Backbone):
         return None
-    share, special = augment.repeat_words, np.array([*backbone.special_ids.values(), backbone.pad_id])
-    repeat = repeat_words if augment.repeat_rule == "paper" else repeat_words_as_released
-    return lambda ids, view: repeat(ids, largest_share=share, rng=rng, special=special) if view == 1 else ids
+    rule, share = augment.repeat_rule, augment.repeat_words
+    special = np.array([*backbone.special_ids.values(), backbone.pad_id])
 
+    def change(ids: np.ndarray, view: int) -> np.ndarray:
+        return repeat_words(ids, rule, largest_share=share, special=special, rng=rng) if view == 1 else ids
 
-def _repeat_at(ids: np.ndarray, places: np.ndarray, count: int, rng: np.random.Generator) -> np.ndarray:
-    if count == 0:
-        return ids
-    times = np.ones(len(ids), dtype=np.int64)
-    times[rng.choice(places, size=count, replace=False)] = 2
-    return np.repeat(ids, times)
+    return change
 
 
 def mask_span(text: str, *, characters: int, mask_token: str, rng: np.random.Generator) -> str:
@@ -106,27 +98,24 @@ def cut_features(embedded_BLD: torch.Tensor, share: float) -> torch.Tensor:
     return embedded_BLD * kept_BD[:, None, :]
 
 
-def alteration(augment: AugmentSettings, view_B: torch.Tensor) -> Altered | None:
-    """Return what changes between word vectors and the first layer for rows of these views, or None."""
-    return Altered(augment, view_B) if augment.shuffle_tokens != "none" or augment.cut_features > 0.0 else None
+def alteration(augment: AugmentSettings, view_B: torch.Tensor) -> Alteration | None:
+    """Return ConSERT's changes to rows of these views: shuffled positions of first copies, cut features of second ones.
 
+    None without either.
+    """
+    shuffle, cut = augment.shuffle_tokens, augment.cut_features
+    if shuffle == "none" and cut == 0.0:
+        return None
 
-@dataclass(frozen=True)
-class Altered:
-    """ConSERT's changes: shuffled positions of first copies, cut features of second ones."""
-
-    augment: AugmentSettings
-    view_B: torch.Tensor
-
-    def positions(self, positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
-        how = self.augment.shuffle_tokens
-        if how == "none":
+    def positions(positions_BL: torch.Tensor, mask_BL: torch.Tensor) -> torch.Tensor:
+        if shuffle == "none":
             return positions_BL
-        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=how == "released")
-        return torch.where(self.view_B[:, None] == 0, shuffled_BL, positions_BL)
+        shuffled_BL = shuffled_positions(positions_BL, mask_BL, special=shuffle == "released")
+        return torch.where(view_B[:, None] == 0, shuffled_BL, positions_BL)
 
-    def embedded(self, embedded_BLD: torch.Tensor) -> torch.Tensor:
-        if self.augment.cut_features == 0.0:
+    def embedded(embedded_BLD: torch.Tensor) -> torch.Tensor:
+        if cut == 0.0:
             return embedded_BLD
-        cut_BLD = cut_features(embedded_BLD, self.augment.cut_features)
-        return torch.where(self.view_B[:, None, None] == 1, cut_BLD, embedded_BLD)
+        return torch.where(view_B[:, None, None] == 1, cut_features(embedded_BLD, cut), embedded_BLD)
+
+    return Alteration(embedded, positions)

@@ -21,10 +21,9 @@ from scipy.special import softmax
 
 from cse.data.store import AGAIN, STAND_INS, PreparedData, texts_in
 from cse.errors import CseError
+from cse.evaluation.score import UnitVectors
 from cse.losses.collection import NO_DOCUMENT, Targets
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.encode import unit_rows
-from cse.runtime.kept_vectors import mapped_unit_vectors
 from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS, Words
 
@@ -160,26 +159,6 @@ def _standardised(
         yield rows, first, score_bM
 
 
-def unit_vectors(encoder: SentenceEncoder, texts: Sequence[str], role: str | None) -> NDArray[np.float32]:
-    """Return unit vectors ``(n, D)`` of texts, each distinct one encoded once."""
-    distinct = list(dict.fromkeys(texts))
-    vectors = encoder.encode(distinct, normalize=True, show_progress_bar=sys.stderr.isatty(), role=role)
-    number = {text: place for place, text in enumerate(distinct)}
-    return unit_rows(vectors)[[number[text] for text in texts]]
-
-
-def document_vectors(encoder: SentenceEncoder, documents: Sequence[str]) -> NDArray[np.float32]:
-    """Return unit vectors ``(N, D)`` of distinct documents; of more than a block they lie in a file."""
-    role = role_for("document", encoder.texts)
-    if len(documents) <= DOCUMENTS:
-        return unit_vectors(encoder, documents, role)
-
-    def encode(texts: list[str]) -> NDArray[np.float32]:
-        return encoder.encode(texts, normalize=True, show_progress_bar=False, role=role)
-
-    return mapped_unit_vectors(encode, documents, desc="documents", progress=sys.stderr.isatty())
-
-
 @dataclass(frozen=True)
 class TaughtCollection:
     """Queries and their documents, the bare backbone's unit vectors of both, and what a teacher thinks of these."""
@@ -213,6 +192,7 @@ def collection_from(
         pairs = pairs.only(np.linspace(0, len(pairs.queries) - 1, most, dtype=np.int64))
     click.echo(f"{len(pairs.queries):,} queries against {len(pairs.documents):,} documents", err=True)
     bare = encoder.side_of(None)
-    documents = document_vectors(bare, pairs.documents)
-    queries = unit_vectors(bare, pairs.queries, role_for("query", bare.texts))
+    vectors = UnitVectors(bare, None, sys.stderr.isatty())
+    documents = vectors.documents(pairs.documents, role_for("document", bare.texts))
+    (queries,) = vectors.of(pairs.queries, role=role_for("query", bare.texts))
     return TaughtCollection(pairs, documents, queries, teach(pairs, queries, documents))

@@ -27,8 +27,7 @@ from cse.model.passes import on_device, pinned
 from cse.runtime.tokens import Tokens
 from cse.settings.objective import ReplacedTokensSettings
 from cse.settings.train import TrainSettings
-from cse.training.batch import pad_in_groups
-from cse.training.tokens import TokenTable
+from cse.training.batch import TokenTable, pad_in_groups
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
 _MANIFEST = Kind.CORRUPTED_ROWS.manifest

@@ -24,7 +24,7 @@ from cse.data.tasks.store import open_dev
 from cse.errors import CseError
 from cse.evaluation.dev_facts import dev_keys, facts_of
 from cse.evaluation.labels import same_label_precisions
-from cse.evaluation.score import score_dev
+from cse.evaluation.score import UnitVectors, score_dev
 from cse.losses.collection import TEMPERATURE, Targets, sampled_cross_entropy
 from cse.losses.supervised_contrastive import supervised_contrastive
 from cse.model.checkpoint import recorded, save_checkpoint
@@ -45,7 +45,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.outputs import Kind, check_folder, publish_folder
 from cse.runtime.uses import QUERY
 from cse.settings.model import PostSettings
-from cse.training.collection import collection_from, unit_vectors
+from cse.training.collection import collection_from
 
 FIT_BATCH = 64  # sentences
 _FIT_LENGTH = 64  # tokens of each, at most
@@ -80,7 +80,9 @@ def fit_post(
     if post.kind == QUERY_MAP:
         made = collection_from(encoder, [data, *map(data.of, data.sources)], post.sentences)
         bare = encoder.prompt is None and encoder.cls is None and encoder.mlp is None
-        vectors = made.queries if bare else unit_vectors(encoder, made.pairs.queries, QUERY)
+        vectors = made.queries
+        if not bare:
+            (vectors,) = UnitVectors(encoder, None, sys.stderr.isatty()).of(made.pairs.queries, role=QUERY)
         times = made.pairs.times([(weights or {}).get(name, 1.0) for name in data.sources])
         encoder.post = fit_query_map(vectors, made.documents, made.targets, seed=SEED, times=times).to(device)
         encoder.check_side()

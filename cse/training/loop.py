@@ -20,13 +20,12 @@ from cse.model.passes import on_device
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.process import handling
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import Batcher, Staged
+from cse.training.batch import Batcher, Staged, TokenTable
 from cse.training.batches import Mixture
 from cse.training.capture import Captured, Terms, Update, why_not
 from cse.training.losses import Losses
 from cse.training.observers import Observer, StepRecord
 from cse.training.state import InitialShare, RunFolder, RunState, copy_into
-from cse.training.tokens import TokenTable
 
 _log = logging.getLogger("cse")
 REPORT_EVERY = 5  # steps; reading a loss synchronises with the device
@@ -152,9 +151,8 @@ def train(
                 if last or stop or (due and (reports or group.size == 1)):
                     if group.rank == 0:
                         state.weights, state.memory = _on_host(weights), _on_host(losses.memory())
-                        # an ended run goes on no more: it keeps what is to be saved
-                        state.mixed = _on_host(mixed.result()) if last else {}
                         state.optimizer = _on_host(optimizer.state_dict())
+                        state.best_weights = state.best_weights or (_on_host(mixed.result()) if last else {})
                     folder.save(state if group.rank == 0 else None, behind=not (last or stop))
                     saved = time.monotonic()
                 if stop and not last:
@@ -190,9 +188,9 @@ def rate_factor(settings: TrainSettings, step: int, steps: int) -> float:
 
 
 def take_best(encoder: SentenceEncoder, state: RunState) -> None:
-    """Load a state's best weights into the encoder, or, without a best score, the last ones."""
-    last = state.mixed or state.weights
-    copy_into(encoder.trainable(), last if state.best_score is None else state.best_weights)
+    """Load a state's best weights into the encoder, or, without any, the last ones."""
+    if kept := state.best_weights or state.weights:  # of several workers the first alone has the last
+        copy_into(encoder.trainable(), kept)
     encoder.eval()
 
 

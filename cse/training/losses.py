@@ -38,29 +38,30 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
 from cse.settings.objective import DistillationSettings, LossSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
+from cse.training.batch import TokenTable
 from cse.training.collection import collection_from
 from cse.training.corruption import check_corrupted, corrupter_of, corruption_facts, prepared
-from cse.training.tokens import TokenTable
 
 
 class Losses(nn.Module):
     """The total loss of a system.
 
     Args:
-        own: for each source, the weights that replace those of terms on its batches, by name; 0: not computed.
+        own: for each source, the weights that replace those of the settings on its batches, by name; 0: not computed.
     """
 
-    def __init__(self, terms: Mapping[str, Loss], own: Sequence[Mapping[str, float]] = ()) -> None:
+    def __init__(self, terms: Mapping[str, Loss], own: Sequence[Mapping[str, float]] = ({},)) -> None:
         super().__init__()
         self.terms = nn.ModuleDict(terms)
-        self.own = own
+        usual = {name: term.settings.weight for name, term in terms.items()}
+        self.weights = [usual | dict(weights) for weights in own]
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return each unweighted term by name and the weighted sum as ``loss``, all scalars."""
         values, loss = {}, batch.projected_XD.new_zeros(())
-        for name, term, own in self._of(batch):
+        for name, term, weight in self._of(batch):
             values[name] = term.forward(batch)  # called as a module, it would lose its type
-            loss = loss + term.weight(batch.step, own) * values[name]
+            loss = loss + weight * term.decay(batch.step) * values[name]
         return values | {"loss": loss}
 
     def record(self, values: Mapping[str, float]) -> dict[str, float]:
@@ -90,10 +91,10 @@ class Losses(nn.Module):
     def named_terms(self) -> list[tuple[str, Loss]]:
         return list(self.terms.items())  # type: ignore[arg-type]
 
-    def _of(self, batch: Batch) -> list[tuple[str, Loss, float | None]]:
-        """Return the terms of a batch's source with the weight that replaces each one's, if any."""
-        own = self.own[batch.source] if self.own else {}
-        return [(name, term, own.get(name)) for name, term in self.named_terms() if own.get(name) != 0]
+    def _of(self, batch: Batch) -> list[tuple[str, Loss, float]]:
+        """Return the terms of a batch's source with their weights."""
+        weights = self.weights[batch.source]
+        return [(name, term, weights[name]) for name, term in self.named_terms() if weights[name] != 0]
 
 
 _CPU = torch.device("cpu")
@@ -106,7 +107,7 @@ def losses_from(
     train: TrainSettings,
     table: TokenTable,
     *,
-    own: Sequence[Mapping[str, float]] = (),
+    own: Sequence[Mapping[str, float]] = ({},),
     head: MlmHead | None = None,
     sources: Sequence[PreparedData] = (),
     corrupted: Path | None = None,

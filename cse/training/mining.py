@@ -23,6 +23,7 @@ from cse.artifact import Kind, read_object, sha256
 from cse.data.clean import text_key
 from cse.data.store import TRAIN_FILE, PreparedData
 from cse.errors import CseError
+from cse.runtime.encode import best_places
 from cse.settings import Settings
 from cse.settings.data import MineSettings
 from cse.training import Folders
@@ -174,23 +175,13 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     depth = max(_DEPTH // 2, nearest + 1)
     for row, found, cosines in _searched(vectors_TD, np.arange(len(vectors_TD)), vectors_TD, depth):
         cosines[found == row] = -np.inf
-        chosen = _first_places(cosines, nearest)
-        chosen = chosen[cosines[chosen] > -np.inf]  # an approximate search may find fewer
+        chosen = best_places(cosines, nearest)  # an approximate search may find fewer
         found_TK[row, : len(chosen)] = found[chosen]
     one = np.repeat(np.arange(len(vectors_TD)), found_TK.shape[1])
     pairs = np.stack([one, found_TK.ravel()], axis=1)
     pairs = np.sort(pairs[pairs[:, 1] >= 0], axis=1)
     distinct, times = np.unique(pairs, axis=0, return_counts=True)
     return distinct[times == 2].astype(np.int64)
-
-
-def _first_places(cosines: np.ndarray, count: int) -> np.ndarray:
-    """Return the places of the ``count`` highest cosines, all if there are no more; the earlier of equals."""
-    if count >= len(cosines):
-        return np.arange(len(cosines))
-    last = -np.partition(-cosines, count - 1)[count - 1]
-    above = np.flatnonzero(cosines > last)
-    return np.concatenate([above, np.flatnonzero(cosines == last)[: count - len(above)]])
 
 
 def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import click
 import torch
 from tqdm.auto import tqdm
 
-from cse.errors import CseError, Interrupted, nearest
+from cse.errors import CseError, Interrupted, error_line, nearest
 from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_column
 from cse.settings.load import flatten
 
@@ -58,19 +58,32 @@ class StepRecord:
 
 
 class Observer:
-    """Watches a run without changing it; one that looks at something says what it does then."""
+    """Watches a run without changing it: as it is, several observers as one; one of a kind says what it does then."""
+
+    several: Sequence[Observer] = ()
+
+    def __init__(self, *several: Observer) -> None:
+        self.several = several
 
     def start(self, done: int, steps: int) -> None:
         """The run starts, or resumes after ``done`` of ``steps`` updates."""
+        for observer in self.several:
+            observer.start(done, steps)
 
     def step(self, record: StepRecord) -> None:
         """Some updates ran; the record holds the values of the last."""
+        for observer in self.several:
+            observer.step(record)
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         """The dev pairs or dev task were scored (times 100) after ``step`` updates; 0 is before the first."""
+        for observer in self.several:
+            observer.evaluated(step, score, best)
 
     def close(self) -> None:
         """The run finished or was stopped."""
+        for observer in self.several:
+            observer.close()
 
 
 class ProgressBar(Observer):
@@ -105,9 +118,9 @@ class ProgressBar(Observer):
         if now - self.last_line >= self.seconds or record.step == record.steps:
             self.last_line = now
             rate = (now - self.started) / max(record.step - self.done_before, 1)
-            left = rate * (record.steps - record.step)
+            left = tqdm.format_interval(rate * (record.steps - record.step)).removeprefix("0")
             share = 100 * record.step / record.steps
-            self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {_clock(left)} left")
+            self._say(f"step {record.step}/{record.steps} ({share:.0f} %) | {text} | {left} left")
 
     def evaluated(self, step: int, score: float, best: bool) -> None:
         when = f"step {step}" if step else "before training"
@@ -200,46 +213,16 @@ class TensorBoard(Observer):
             self.usual_hook(failed)
 
 
-class Observers(Observer):
-    """Several observers as one."""
-
-    def __init__(self, observers: Sequence[Observer]) -> None:
-        self.observers = observers
-
-    def start(self, done: int, steps: int) -> None:
-        for observer in self.observers:
-            observer.start(done, steps)
-
-    def step(self, record: StepRecord) -> None:
-        for observer in self.observers:
-            observer.step(record)
-
-    def evaluated(self, step: int, score: float, best: bool) -> None:
-        for observer in self.observers:
-            observer.evaluated(step, score, best)
-
-    def close(self) -> None:
-        for observer in self.observers:
-            observer.close()
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{seconds:02d}" if hours else f"{minutes}:{seconds:02d}"
-
-
 def _memory() -> str:
     """Return the most memory so far, where this process trains on a GPU."""
     return f" | {torch.cuda.max_memory_allocated() / 2**30:.1f} GiB" if torch.cuda.is_initialized() else ""
 
 
 OBSERVERS_VARIABLE = "CSE_OBSERVERS"  # a variable, not a setting: it changes nothing in the result
-KNOWN = ("mlflow",)
+MLFLOW = "mlflow"
 RUN_FILE = "mlflow.txt"
 # the client's own defaults hold a training up for minutes where the server is away
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2", "MLFLOW_HTTP_REQUEST_TIMEOUT": "10"}
-_AT_ONCE = 100  # parameters in one request, MLflow's limit
 
 
 class MlflowRun(Observer):
@@ -279,7 +262,7 @@ class MlflowRun(Observer):
                     self.run = begun
             self.run = self.run or self._new(place)
         except MlflowException as error:
-            raise CseError(f"CSE_OBSERVERS: mlflow: {_first_line(error)}; check MLFLOW_TRACKING_URI") from None
+            raise CseError(f"CSE_OBSERVERS: mlflow: {error_line(error)[:200]}; check MLFLOW_TRACKING_URI") from None
 
     def step(self, record: StepRecord) -> None:
         self._log(record.scalars, record.step)
@@ -303,8 +286,7 @@ class MlflowRun(Observer):
         experiment = self.client.create_experiment(name) if found is None else found.experiment_id
         run = str(self.client.create_run(experiment, run_name=os.environ.get("MLFLOW_RUN_NAME")).info.run_id)
         params = [Param(key, str(value)) for key, value in flatten(self.settings).items()]
-        for first in range(0, len(params), _AT_ONCE):
-            self.client.log_batch(run, params=params[first : first + _AT_ONCE])
+        self.client.log_batch(run, params=params)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(run, encoding="utf-8")
         return run
@@ -326,25 +308,19 @@ class MlflowRun(Observer):
             call()
         except MlflowException as error:
             self.lost = True
-            tqdm.write(f"mlflow: {_first_line(error)}; the training goes on without it", file=sys.stderr)
+            tqdm.write(f"mlflow: {error_line(error)[:200]}; the training goes on without it", file=sys.stderr)
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200]
-
-
-def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observers:
+def watchers(folder: Path, settings: Mapping[str, Any], measure: str) -> Observer:
     """Return the observers of a run in this folder; curves for TensorBoard go beside the folders of saved states."""
-    added: list[Observer] = []
-    for name in filter(None, map(str.strip, os.environ.get(OBSERVERS_VARIABLE, "").split(","))):
-        if name not in KNOWN:
-            known = ", ".join(KNOWN)
-            raise CseError(f"{OBSERVERS_VARIABLE}: {name!r} is unknown; it may be {known}{nearest(name, KNOWN)}")
-        added.append(MlflowRun(folder, settings, measure))
-    # the added ones first: they may be refused before the others have begun
-    usual: list[Observer] = [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
+    wanted = os.environ.get(OBSERVERS_VARIABLE, "")
+    if wanted not in ("", MLFLOW):
+        raise CseError(f"{OBSERVERS_VARIABLE}: {wanted!r} is unknown; it may be {MLFLOW}{nearest(wanted, [MLFLOW])}")
+    # MLflow first: it may be refused before the others have begun
+    found: list[Observer] = [MlflowRun(folder, settings, measure)] if wanted else []
+    found += [ProgressBar(measure=measure), CsvLog(folder / "plots", measure)]
     if find_spec("tensorboard"):
-        usual.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
+        found.append(TensorBoard(folder.parents[1] / "tensorboard" / folder.name, measure))
     else:
         click.echo("no curves for TensorBoard: pip install 'cse[boards]'", err=True)
-    return Observers([*added, *usual])
+    return Observer(*found)

@@ -34,6 +34,7 @@ from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
 from cse.training.augment import second_text
+from cse.training.batch import TokenTable, shared_table, tokenise
 from cse.training.batches import group_numbers, most_frequent, row_keys
 from cse.training.corruption import check_generator
 from cse.training.encoder import (
@@ -51,7 +52,6 @@ from cse.training.losses import losses_from, teachers_content
 from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer, watchers
 from cse.training.state import RunFolder, RunState
-from cse.training.tokens import TokenTable, shared_table, tokenise
 
 GROUPS = ("data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train")
 DEV_BATCH = 64  # sentences
@@ -203,8 +203,9 @@ def open_training(
     if settings.train.parameters != "none":
         if objective.nt_xent.weight > 0.0 or objective.matryoshka.weight > 0.0:
             check_copies(encoder, settings, views)
-        if (wanted := objective.needing_head) and isinstance(backbone, Backbone):
-            head = load_mlm_head(backbone, wanted_by=f"objective.{wanted[0]}.weight")
+        wanted = next((name for name, term in objective.terms().items() if term.head), None)
+        if wanted is not None and isinstance(backbone, Backbone):
+            head = load_mlm_head(backbone, wanted_by=f"objective.{wanted}.weight")
     if folder is None:
         facts = {
             "settings": groups_of(settings),
@@ -282,7 +283,7 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
 def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
     """Return the rows of a source as token ids, memory-mapped if launchers share them in a folder."""
     rows, view, copies = source.data.train, source.data.view, source.objective.copies
-    labels = source.objective.needs_labels and GROUP in rows.column_names
+    labels = any(term.labels for term in source.objective.terms().values()) and GROUP in rows.column_names
     before = texts_before(encoder, settings.train.roles, view)
     tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
 

@@ -21,15 +21,15 @@ class RunState:
     """Everything that determines how a run continues after ``step`` updates.
 
     Attributes:
-        mixed: in an ended run with a share of the initial weights, the encoder's weights to save by name; else empty.
         best_score: best dev score so far (Spearman * 100), including the initial one; None without selection.
+        best_weights: of the encoder, with that score; without one, with their share of the initial weights once the run
+            has ended; empty: the last.
         evaluations: ``(step, dev score)`` of every evaluation, starting with the initial weights (step 0).
     """
 
     step: int = 0
     weights: dict[str, torch.Tensor] = field(default_factory=dict)
     memory: dict[str, torch.Tensor] = field(default_factory=dict)
-    mixed: dict[str, torch.Tensor] = field(default_factory=dict)
     optimizer: dict[str, Any] = field(default_factory=dict)
     best_score: float | None = None
     best_step: int = 0
@@ -39,11 +39,7 @@ class RunState:
 
 
 class RunFolder:
-    """The scratch folder of one run, named by a fingerprint of its settings, data and code.
-
-    ``state.pt`` records the step of the best weights. These change rarely and have their own file, so a kill at any
-    moment leaves a state together with its best weights.
-    """
+    """The scratch folder of one run, named by a fingerprint of its settings, data and code, with its state."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,15 +49,10 @@ class RunFolder:
 
     def load(self) -> RunState | None:
         """Return the last saved state, or None if no complete one exists."""
-        fields = self._read("state.pt")
-        best = {}
-        if fields is not None and fields["best_score"] is not None:
-            best = self._read(_best_file(fields["best_step"]))
-        if fields is None or best is None:
-            self._keep_best(None)
+        try:
+            return RunState(**torch.load(self.path / "state.pt", map_location="cpu", weights_only=True))
+        except (FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
             return None
-        self._keep_best(fields["best_step"])  # later ones belong to updates that will run again
-        return RunState(**fields, best_weights=best)
 
     def save(self, state: RunState | None, *, behind: bool = False) -> None:
         """Replace the saved state, None on all workers but the first; a kill leaves the old or the new one whole.
@@ -71,7 +62,7 @@ class RunFolder:
         """
         self.wait()
         state = state and replace(state, evaluations=[*state.evaluations])
-        self._writing = self._writer.submit(self._write_all, state)
+        self._writing = self._writer.submit(self._write, state)
         if not behind:
             self.wait()
 
@@ -81,38 +72,15 @@ class RunFolder:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _write_all(self, state: RunState | None) -> None:
-        if state is None:
-            return
-        best = _best_file(state.best_step)
-        if state.best_score is not None and not (self.path / best).exists():
-            self._write(best, state.best_weights)
-        self._write("state.pt", {name: value for name, value in vars(state).items() if name != "best_weights"})
-        self._keep_best(state.best_step)
+    def _write(self, state: RunState | None) -> None:
+        if state is not None:
+            with publish_file(self.path / "state.pt") as draft, draft.open("wb") as stream:
+                torch.save(vars(state), stream)
 
     def remove(self) -> None:
         """Delete the folder once its result is published."""
         self.wait()
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _keep_best(self, step: int | None) -> None:
-        for path in self.path.glob("best-*.pt"):
-            if step is None or path.name != _best_file(step):
-                path.unlink()
-
-    def _read(self, name: str) -> Any:
-        try:
-            return torch.load(self.path / name, map_location="cpu", weights_only=True)
-        except (FileNotFoundError, RuntimeError, EOFError, pickle.UnpicklingError):
-            return None
-
-    def _write(self, name: str, value: Any) -> None:
-        with publish_file(self.path / name) as draft, draft.open("wb") as stream:
-            torch.save(value, stream)
-
-
-def _best_file(step: int) -> str:
-    return f"best-{step}.pt"
 
 
 class InitialShare:

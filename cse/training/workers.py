@@ -216,7 +216,7 @@ class ReportedState(RunFolder):
 
         return _state_in(get_checkpoint())
 
-    def _write_all(self, state: RunState | None) -> None:
+    def _write(self, state: RunState | None) -> None:
         from ray.train import Checkpoint, get_context, report
 
         if state is None:

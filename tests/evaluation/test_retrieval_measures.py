@@ -11,9 +11,8 @@ import pytrec_eval
 
 from cse.data.tasks.kinds import Retrieval
 from cse.evaluation import retrieval
-from cse.evaluation.labels import nearest_columns
 from cse.evaluation.retrieval import cosine_blocks
-from cse.runtime.encode import unit_rows
+from cse.runtime.encode import best_places, unit_rows
 
 
 def made_up(rng, queries: int, documents: int, judged: int, grades: int) -> Retrieval:
@@ -111,10 +110,10 @@ def test_of_equal_documents_the_first_ranks_higher():
     np.testing.assert_allclose(found["MAP"], [1 / 601, 1 / 8, 1])
 
 
-def test_nearest_columns_take_the_earlier_of_equal_ones():
+def test_best_places_take_the_earlier_of_equal_ones():
     cosine = np.array([0.1, 0.9, 0.5, 0.9, 0.5, 0.5])
-    assert nearest_columns(cosine, 4).tolist() == [1, 3, 2, 4]
-    assert nearest_columns(cosine, 9).tolist() == [1, 3, 2, 4, 5, 0]
+    assert best_places(cosine, 4).tolist() == [1, 3, 2, 4]
+    assert best_places(cosine, 9).tolist() == [1, 3, 2, 4, 5, 0]
 
 
 def test_words_alone_and_words_with_vectors():

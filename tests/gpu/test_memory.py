@@ -14,9 +14,9 @@ import torch
 from benchmarks.inputs import SHAPES, long_sentences, save_bert
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.settings.train import TrainSettings
+from cse.training.batch import tokenise
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
-from cse.training.tokens import tokenise
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import Cut, backbone_of, new_plan, new_prompt, sentence_encoder
 from tests.systems.tiny import make_data

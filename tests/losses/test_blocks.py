@@ -59,8 +59,7 @@ def labels_of(number: int) -> torch.Tensor:
 
 def value_and_gradients(loss, worker: Group):
     views = rows_of(ROWS)
-    rows = ANCHORS.get(loss, ROWS)
-    value = worker.over_blocks(loss(*views, labels_of(ROWS), worker.block(rows)), rows)
+    value = worker.over_blocks(ANCHORS.get(loss, ROWS), lambda own: loss(*views, labels_of(ROWS), own))
     return value, torch.autograd.grad(value, views, allow_unused=True, materialize_grads=True)
 
 
@@ -86,7 +85,8 @@ def kept(loss, worker: Group, number: int) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        loss(*views, labels_of(number), worker.block(ANCHORS.get(loss, ROWS) * number // ROWS))
+        rows = ANCHORS.get(loss, ROWS) * number // ROWS
+        worker.over_blocks(rows, lambda own: loss(*views, labels_of(number), own))
     return sum(size for _, size in held.values())
 
 

@@ -25,7 +25,7 @@ from cse.losses.nli_softmax import nli_softmax, pair_features
 from cse.losses.nt_xent import nt_xent, nt_xent_two_views
 from cse.losses.replaced_tokens import replaced_tokens
 from cse.losses.self_guided import self_guided, squared_distance
-from cse.losses.shared import UNLABELLED, cosines, in_float32
+from cse.losses.shared import UNLABELLED, cosines
 from cse.losses.supervised_contrastive import supervised_contrastive
 
 GENERATOR = torch.Generator().manual_seed(11)
@@ -170,13 +170,3 @@ def test_autocast_changes_no_bit(name):
         assert (FIRST @ SECOND.T).dtype == torch.bfloat16
         found = LOSSES[name](FIRST, SECOND)
     assert torch.equal(found, plain)
-
-
-def test_named_arguments_are_raised_too():
-    @in_float32
-    def same(x: torch.Tensor, *, y: torch.Tensor, flag: bool) -> tuple[torch.Tensor, torch.Tensor, bool]:
-        return x, y, flag
-
-    x, y, flag = same(FIRST.half(), y=LABELS, flag=True)
-    assert (x.dtype, y.dtype, flag) == (torch.float32, torch.int64, True)
-    assert same(LABELS, y=FIRST.bfloat16(), flag=False)[1].dtype == torch.float32

@@ -178,6 +178,10 @@ def test_identity_follows_the_weights_and_not_what_was_noted_beside_them(bert, t
         ({"texts": 3}, "describes no model of this version"),
         ({"max_length": "9"}, "describes no model of this version"),
         ({"parameters": "some"}, "describes no model of this version"),
+        (
+            {"template": {"text": "{mask} {sentence}", "trained": False, "end_with_period": False, "denoise": False}},
+            "describes no model of this version",
+        ),
     ],
 )
 def test_a_config_that_somebody_sealed_by_hand(checkpoint, changes, reason):

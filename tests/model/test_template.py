@@ -8,7 +8,6 @@ import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from transformers import AutoModel
 
-from cse.errors import CseError
 from cse.model.declared import MINILM
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.tokens import plain_copy
@@ -104,14 +103,6 @@ def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, fa
     backbone = pieces_backbones[family]
     template = new_template(RELEASED[family][1], backbone, end_with_period=True)
     assert template.tokenizer(backbone.tokenizer).encode(sentence).ids == released_ids(backbone, family, sentence)
-
-
-@pytest.mark.parametrize(
-    "text", ["no slots", "{sentence} {sentence}", "{mask}", "{mask} {sentence}", "{sentence} {mask} {mask}"]
-)
-def test_a_template_needs_its_slots_in_order(bert, text):
-    with pytest.raises(CseError, match=r"template.text: needs \{sentence\} once and, after it, \{mask\} at most once"):
-        new_template(text, bert)
 
 
 DECODERS = {"llama": 1, "llama, wide heads, no added tokens": 0, "gemma3": 1}  # tokens behind a text

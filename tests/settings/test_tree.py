@@ -54,6 +54,7 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
         ),
         ("template: {second: '{sentence} {mask}'}", "template.second: needs a template; give template.text"),
         ("template: {text: 'so'}", "template.text: needs {sentence} once and {mask} at most once, found 'so'"),
+        ("template: {text: '{mask} {sentence}'}", "template.text: {mask} must come after {sentence}, found"),
         (
             "template: {text: '{sentence} is', second: '{sentence} {mask}'}",
             "template.second: both templates need {mask}, or neither",

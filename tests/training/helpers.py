@@ -23,9 +23,8 @@ from cse.settings.objective import (
     SelfGuidedSettings,
 )
 from cse.settings.train import AugmentSettings, TrainSettings
-from cse.training.batch import Batcher
+from cse.training.batch import Batcher, TokenTable, tokenise
 from cse.training.losses import Losses, losses_from
-from cse.training.tokens import TokenTable, tokenise
 from tests.parts import PLAIN, Cut, new_prompt, sentence_encoder
 from tests.tiny import WORDS
 

@@ -27,8 +27,8 @@ from cse.model.mlm_head import load_mlm_head
 from cse.model.passes import pinned
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings import objective as of
+from cse.training.batch import TokenTable, tokenise
 from cse.training.losses import Losses, bare_teacher
-from cse.training.tokens import TokenTable, tokenise
 from tests.parts import Cut, backbone_of, new_prompt, new_template, sentence_encoder
 from tests.training.helpers import (
     Fours,

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import chisquare
 
 from cse.settings.train import AugmentSettings
-from cse.training.augment import alteration, cut_features, mask_span, repeat_words, repeat_words_as_released
+from cse.training.augment import alteration, cut_features, mask_span, repeat_words
 
 SPECIAL = np.array([1, 2])
 
@@ -18,7 +18,7 @@ def test_words_are_repeated_behind_themselves_a_uniform_number_of_times(words, s
     """Up to the share of the words, up to two where that is less, and special tokens never."""
     rng, ids, added = np.random.default_rng(1), np.array([1, *range(10, 10 + words), 2]), np.zeros(most + 1, int)
     for _ in range(500):
-        longer = repeat_words(ids, largest_share=share, rng=rng, special=SPECIAL)
+        longer = repeat_words(ids, "paper", largest_share=share, rng=rng, special=SPECIAL)
         counts = Counter(longer.tolist())
         assert counts[1] == counts[2] == 1 and set(counts.values()) <= {1, 2}
         assert [a for a, b in zip(longer, [*longer[1:], -1], strict=True) if a != b] == ids.tolist()
@@ -34,7 +34,7 @@ def test_repetitions_of_the_released_code(length, most):
     assert len(ids) == length
     added = set()
     for _ in range(300):
-        longer = repeat_words_as_released(ids, largest_share=0.32, rng=rng, special=np.array([11]))
+        longer = repeat_words(ids, "released", largest_share=0.32, rng=rng, special=np.array([11]))
         assert longer[0] == 1 and longer[-1] == 2 and longer[1] != 1 and longer[-2] != 2
         assert sorted(set(longer.tolist())) == sorted(ids.tolist())
         added.add(len(longer) - length)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from cse.settings.train import AugmentSettings
-from cse.training.tokens import tokenise
+from cse.training.batch import tokenise
 from tests.parts import Cut, new_plan, new_template, replan, sentence_encoder
 from tests.training.helpers import embed_rows, make_rows
 

@@ -22,16 +22,6 @@ def pairs(first: list[str], second: list[str], group: list[str] | None = None) -
     return pa.table(columns if group is None else columns | {"group": group})
 
 
-def test_off_is_a_slice_of_the_epochs_permutation():
-    batches = Batches(RowOrder(21), batch_size=8, epochs=2, seed=5)
-    assert batches.steps == 6
-    for step in range(6):
-        epoch, rows = batches.at(step)
-        whole = np.random.default_rng([5, step // 3]).permutation(21)
-        assert epoch == step // 3
-        assert np.array_equal(rows, whole[8 * (step % 3) :][:8])
-
-
 def test_many_labels_fill_the_batches_evenly():
     groups = [str(i % 10) for i in range(43)]
     texts = [str(i) for i in range(43)]
@@ -71,19 +61,6 @@ def test_no_two_rows_of_a_batch_share_a_key(rows, batch_size, kinds):
             assert Counter(keys[batch].ravel().tolist()).most_common(1)[0][1] == 1
         least = max(-(-rows // batch_size), np.bincount(keys.ravel()).max())
         assert least <= len(found) <= (least if len(kinds) == 1 else 1.5 * least)
-
-
-def test_steps_add_up_though_epochs_may_differ():
-    rng = np.random.default_rng(0)
-    keys = rng.integers(0, 9, (97, 3)) + np.array([0, 100, 200])
-    batches = Batches(RowOrder(97, keys), batch_size=2, epochs=3, seed=1)
-    epochs = [distinct_batches(keys, batch_size=2, seed=1, epoch=epoch) for epoch in range(3)]
-    assert batches.steps == sum(map(len, epochs))
-    flat = [(epoch, rows) for epoch, found in enumerate(epochs) for rows in found]
-    for step in (0, len(epochs[0]) - 1, len(epochs[0]), batches.steps - 1):
-        epoch, rows = batches.at(step)
-        assert epoch == flat[step][0]
-        assert np.array_equal(rows, flat[step][1])
 
 
 # ---- several sources: proportions, and passes that go on over epochs ------------------------------------------------

@@ -13,7 +13,7 @@ from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT
 from cse.runtime.kept_vectors import empty
 from cse.search.words import Words
-from cse.training.collection import QueryPairs, pairs_of, teach, unit_vectors
+from cse.training.collection import QueryPairs, pairs_of, teach
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
 QUERIES = ["cats", "bus", "rain on dogs", "nothing of it"]
@@ -107,19 +107,3 @@ def test_sources_share_one_collection():
     assert pairs.times([0.2]).tolist() == [1, 1, 1, 1], "and each row once, at least"
     some = pairs.only(np.array([0, 3]))
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
-
-
-def test_each_distinct_text_is_encoded_once():
-    class Encoder:
-        def __init__(self):
-            self.texts, self.asked = {"query": ""}, []
-
-        def encode(self, sentences, *, normalize, show_progress_bar, role):
-            self.asked += sentences
-            return np.array([[len(text), 1.0] for text in sentences], np.float32)
-
-    encoder = Encoder()
-    found = unit_vectors(encoder, ["aa", "b", "aa"], "query")
-    assert encoder.asked == ["aa", "b"]
-    np.testing.assert_array_equal(found[0], found[2])
-    assert np.linalg.norm(found, axis=1) == pytest.approx(1)

@@ -53,15 +53,12 @@ def make_composition(backbone, rows: int = 40):
     [
         ({"warmup_share": 0.2}, 10, [*enumerate([0.5, 1.0, *(1 - i / 8 for i in range(8))])]),
         ({}, 4, [*enumerate([1.0, 0.75, 0.5, 0.25])]),
-        ({}, 1, [(0, 1.0)]),
-        ({"warmup_share": 0.75}, 4, [(2, 1.0), (3, 1.0)]),
         ({"schedule": "constant", "warmup_share": 0.25}, 8, [*enumerate([0.5, *[1.0] * 7])]),
         (
             {"schedule": "staircase"},
             10_000,
             [(0, 1), (499, 1), (500, 0.8), (999, 0.8), (1000, 0.6), (1500, 0.4), (2000, 0.2), (9000, 0.2)],
         ),
-        ({"schedule": "staircase", "warmup_share": 0.01}, 10_000, [(99, 1), (599, 1), (600, 0.8)]),
     ],
 )
 def test_the_learning_rate_follows_its_schedule(settings, steps, factors):
@@ -94,13 +91,6 @@ def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeyp
     monkeypatch.setattr(RunFolder, "save", noted)
     run(bert, tmp_path, replan(PLAN, save_seconds=seconds), dev=lambda: 1.0)
     assert len(steps) == saves and steps[-1] == 10
-
-
-def test_best_weights_of_updates_that_are_lost_are_not_taken_for_those_made_again(bert, tmp_path):
-    run(bert, tmp_path, dev=lambda: 1.0)
-    (tmp_path / "best-7.pt").write_bytes(b"of a later attempt")
-    assert RunFolder(tmp_path).load() is not None
-    assert [path.name for path in tmp_path.glob("best-*")] == ["best-0.pt"]
 
 
 # ---- numbers that are none ----------------------------------------------------------------------------------------
@@ -143,7 +133,6 @@ def test_dev_pairs_that_training_has_spoilt_are_not_to_blame(bert, tmp_path, err
     [
         (UndefinedScore("dev: all gold scores are equal"), "^dev: all gold scores"),
         (NotFinite("evaluation: nan"), "^prompt: the embeddings are not finite before any update"),
-        (CseError("dev: something else"), "^dev: something else"),
     ],
 )
 def test_dev_pairs_that_cannot_be_scored_end_the_run_before_it_trains(bert, tmp_path, error, message):

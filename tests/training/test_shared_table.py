@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.training.tokens import shared_table
+from cse.training.batch import shared_table
 from tests.training.helpers import make_table
 
 
@@ -29,7 +29,7 @@ import sys, time
 from pathlib import Path
 import numpy as np
 from cse.runtime.tokens import Tokens
-from cse.training.tokens import TokenTable, shared_table
+from cse.training.batch import TokenTable, shared_table
 folder = Path(sys.argv[1])
 def make():
     (folder / f"made-{sys.argv[2]}").touch()
