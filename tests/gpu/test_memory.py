@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,15 +10,12 @@ import pytest
 import torch
 
 from benchmarks.inputs import SHAPES, long_sentences, save_bert
-from cse.data.store import TRAIN_FILE, write_rows
 from cse.settings.train import TrainSettings
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from cse.training.tokens import tokenise
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import Cut, backbone_of, new_plan, new_prompt, sentence_encoder
-from tests.systems.tiny import make_data
-from tests.tiny import WORDS, make_backbone_folder
 from tests.training.helpers import Recorder, contrast
 
 GIGABYTE, MEGABYTE = 1e9, 1e6
@@ -101,63 +96,3 @@ def test_bert_base_at_batch_256(device, figure, tmp_path, cuts, how):
     found = measure(SHAPES["bert-base"], 256, cuts[how], device, tmp_path)
     figure(in_words(found), found["peak"])
     assert found["peak"] / GIGABYTE < LIMITS[how]
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from cse.stages.common import run_safely
-from tests.systems.tiny import run_training, tiny
-from tests.training.helpers import Recorder
-device, headroom, mini, model, data, out = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) or None, *sys.argv[4:]
-
-def limited(training):
-    if device == "cuda":
-        torch.cuda.init()
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(headroom / total)
-    else:
-        import resource
-        import numpy as np
-        np.ones((500, 500)) @ np.ones((500, 500))  # OpenBLAS takes its own memory at first use, and aborts without
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + int(headroom), resource.RLIM_INFINITY))
-    return training.run(Recorder())
-
-more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.mini_batch_size": mini,
-        "train.max_length": 32, "train.save_seconds": 3600}
-settings = tiny("promcse-unsup-bert-base", {"bert": Path(model)}, Path(out), more)
-sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Path(out), limited)))
-"""
-
-
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """A model whose activations of 400 sentences take several times what its weights do."""
-    root = tmp_path_factory.mktemp("wide")
-    shape = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
-    return make_backbone_folder(root / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
-
-
-@pytest.mark.parametrize("mini", [0, 4], ids=["does not fit", "fits as the message says"])
-def test_out_of_memory_is_one_line(device, figure, wide, tmp_path, mini):
-    data = make_data(tmp_path / "data")["sentences"]
-    texts = [" ".join(WORDS[(row + at) % len(WORDS)] for at in range(16)) for row in range(200)]
-    write_rows(data / TRAIN_FILE, "sentences", [(text,) for text in texts])
-    # room for weights, a GPU's workspaces and a CPU's arenas, not for all activations
-    headroom = 400 * MEGABYTE
-    arguments = [device.type, headroom, mini, wide, data, tmp_path / "out"]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=False,
-    )  # fmt: skip
-    last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
-    if mini:
-        assert done.returncode == 0, last
-        return
-    figure(last)
-    assert done.returncode == 2, done.stderr[-800:]
-    assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 400 sentences at once")
-    assert "Traceback" not in done.stderr

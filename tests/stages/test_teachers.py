@@ -13,9 +13,9 @@ from cse.errors import CseError
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
-from cse.stages.train import train_stage
 from cse.training.losses import teachers_of
-from tests.stages.training import write_checkpoint
+from tests.parts import refusal
+from tests.stages.training import train_in, write_checkpoint
 from tests.tiny import write_dev
 
 
@@ -23,24 +23,16 @@ def test_a_training_learns_the_similarities_of_its_teachers(settings, models, da
     """With ``both``, the bare backbone is one of them; a file beside the models is none."""
     write_checkpoint(tmp_path / "teachers/prompted", models["bert"], pooler="mean")
     (tmp_path / "teachers/README.md").write_text("notes are no model\n")
+    teacher = {"weight": 1.0, "teacher": "both", "teacher_folder": str(tmp_path / "teachers")}
+    whole = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "augment.dropout": False}
     chosen = settings(
-        {
-            "objective.nt_xent.weight": 0.0,
-            "objective.distillation.weight": 1.0,
-            "objective.distillation.teacher": "both",
-            "objective.distillation.teacher_folder": str(tmp_path / "teachers"),
-            "train.parameters": "full",
-            "prompt.kind": "none",
-            "prompt.length": 0,
-            "train.learning_rate": 1e-3,
-            "train.epochs": 20,
-            "augment.dropout": False,
-        }
+        {f"objective.distillation.{name}": value for name, value in teacher.items()}
+        | {"objective.nt_xent.weight": 0.0, "train.learning_rate": 1e-3, "train.epochs": 20}
+        | whole
     )
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
     write_dev(prepared, None)  # its pairs are drawn at random and would choose a checkpoint
-    folders = {name: tmp_path / name for name in ("mined", "corrupted", "checkpoint", "plots", "scratch")}
-    train_stage(chosen, prepared=prepared, metrics=tmp_path / "train.json", **folders)
+    train_in(tmp_path, chosen, prepared)
     teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]
     texts = next(iter(PreparedData(prepared).train.to_pydict().values()))
     target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
@@ -65,34 +57,28 @@ def encoder(models) -> SentenceEncoder:
     return SentenceEncoder.load(models["bert"])
 
 
-@pytest.mark.parametrize(
-    ("prepare", "message"),
-    [
-        (lambda folder, models: folder.mkdir(), "no model in {folder}; put a checkpoint"),
-        (lambda folder, models: (folder / "notes").mkdir(parents=True), "{folder}/notes is no checkpoint or model"),
-        (
-            lambda folder, models: shutil.copytree(models["roberta"], folder),
-            "{folder} has another vocabulary (46 tokens) than the backbone",
-        ),
-        (
-            lambda folder, models: write_checkpoint(folder, models["bert"], pooler="mask"),
-            "{folder} reads sentences in a template",
-        ),
-        (
-            lambda folder, models: (write_checkpoint(folder, models["bert"]) / "weights.safetensors").unlink(),
-            "{folder}/weights.safetensors",
-        ),
-    ],
-)
-def test_a_folder_that_cannot_teach_is_one_line(prepare, message, encoder, models, tmp_path):
+WRONG = {
+    "no model in {folder}; put a checkpoint": lambda folder, models: folder.mkdir(),
+    "{folder}/notes is no checkpoint or model": lambda folder, models: (folder / "notes").mkdir(parents=True),
+    "{folder} has another vocabulary (46 tokens) than the backbone": lambda folder, models: shutil.copytree(
+        models["roberta"], folder
+    ),
+    "{folder} reads sentences in a template": lambda folder, models: write_checkpoint(
+        folder, models["bert"], pooler="mask"
+    ),
+    "{folder}/weights.safetensors": lambda folder, models: (
+        write_checkpoint(folder, models["bert"]) / "weights.safetensors"
+    ).unlink(),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_folder_that_cannot_teach_is_one_line(message, encoder, models, tmp_path):
     folder = tmp_path / "teacher"
-    prepare(folder, models)
-    with pytest.raises(CseError) as caught:
-        teachers_of(of_folder(folder), encoder, TrainSettings(max_length=12))
-    said = str(caught.value)
+    WRONG[message](folder, models)
+    said = refusal(teachers_of, of_folder(folder), encoder, TrainSettings(max_length=12))
     assert said.startswith("objective.distillation.teacher_folder: ")
     assert message.format(folder=folder) in said
-    assert "\n" not in said
 
 
 def test_a_teacher_that_reads_fewer_tokens_is_refused_only_where_rows_are_longer(encoder, models, tmp_path):
