@@ -12,7 +12,6 @@ from scipy.stats import spearmanr
 
 from cse.data.suite import CXC_COLUMNS as COLUMNS
 from cse.data.suite import read_cxc
-from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.sts import Bootstrap, score_cxc
 from tests.evaluation.test_sts import FakeEncoder
@@ -81,6 +80,9 @@ def test_bootstrap_is_a_loop_of_single_draws(pairs, how):
 ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
 
 
+CUT = [name for name in COLUMNS if name != "sampling_method"]
+
+
 @pytest.mark.parametrize(
     ("rows", "message"),
     [
@@ -89,20 +91,20 @@ ROW = ["c1", "c2", "1.5", "c2c_cocaption", "one", "two"]
         ([ROW[:5]], r"cxc\.csv:2: 5 fields, but the header has 6"),
         ([[*ROW[:4], " ", "two"]], r"cxc\.csv:2: a caption is empty; join the captions again"),
         ([], r"cxc\.csv: 0 pairs"),
+        (None, "lacks the column sampling_method"),
+        ("none", "no such file; give the CSV of CxC-STS"),
+        ("folder", "48 pairs, expected 44,045 as published"),
     ],
 )
 def test_a_broken_file_is_one_line(tmp_path, rows, message):
-    assert re.search(message, refusal(read_cxc, write(tmp_path / "cxc.csv", rows)))
-
-
-def test_other_columns_another_count_and_no_file(tmp_path):
-    with pytest.raises(CseError, match="lacks the column sampling_method"):
-        read_cxc(write(tmp_path / "cxc.csv", [], [name for name in COLUMNS if name != "sampling_method"]))
-    write(tmp_path / "cxc_sts_test.csv", make_rows())
-    with pytest.raises(CseError, match="48 pairs, expected 44,045 as published"):
-        read_cxc(tmp_path)
-    with pytest.raises(CseError, match="no such file; give the CSV of CxC-STS"):
-        read_cxc(tmp_path / "none.csv")
+    path = tmp_path / "cxc.csv"
+    if isinstance(rows, list):
+        write(path, rows)
+    elif rows is None:
+        write(path, [], CUT)
+    elif rows == "folder":
+        path = write(tmp_path / "cxc_sts_test.csv", make_rows()).parent
+    assert re.search(message, refusal(read_cxc, path))
 
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")

@@ -65,11 +65,9 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
     ranks = []
     for start, other in ((0, 8), (8, 0)):
         for row in np.flatnonzero(task.score == 5):
-            query, partner = (
-                (pool.index(slots[start + row]), pool.index(slots[other + row]))
-                if dedup
-                else (start + row, other + row)
-            )
+            query, partner = start + row, other + row
+            if dedup:
+                query, partner = pool.index(slots[query]), pool.index(slots[partner])
             if query == partner:
                 continue
             cosines = {i: unit[query] @ unit[i] for i in range(len(pool)) if i != query}

@@ -55,10 +55,9 @@ def test_nested_cross_validation():
     x, y = vectors.of(task.train.texts), task.train.label
     accuracies, dev, chosen = [], [], []
     for learn, test in folds(y, HOW):
-        inner = [
-            [train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in folds(y[learn], HOW)
-        ]  # fmt: skip
-        l2, best = choose(inner, HOW)
+        inner = folds(y[learn], HOW)
+        scores = [[train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in inner]
+        l2, best = choose(scores, HOW)
         layer, _ = train_one(x, y, learn, None, l2, HOW)
         accuracies.append(round(100 * accuracy(layer, x[test], y[test]), 2))
         dev.append(best)

@@ -16,15 +16,8 @@ from tests.export.systems import SENTENCES
 from tests.parts import sentence_encoder
 
 EXPRESSED = [
-    "bert",
-    "roberta",
-    "xlm-roberta",
-    "camembert",
-    "electra",
-    "electra, wide words",
-    "llama",
-    "mistral, no window",
-    "qwen3",
+    *("bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words"),
+    *("llama", "mistral, no window", "qwen3"),
 ]
 
 

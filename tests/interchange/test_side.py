@@ -19,6 +19,7 @@ pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
 
 from cse.interchange.importing import import_model
+from cse.interchange.peft import export_adapter
 from cse.interchange.sentence_transformers import export_sentence_transformers
 
 LONG = "two small birds eat red apple bread near the old river " * 5
@@ -52,19 +53,13 @@ def test_task_texts_stand_before_each_side(tmp_path, code_cache):
     np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
 
 
-def test_it_is_not_read_back_as_one_side(tiny_folders, tmp_path):
-    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["map"])
+def test_it_is_not_read_back_as_one_side_and_peft_has_no_place_for_it(tiny_folders, tmp_path):
+    bert = backbone_of(tiny_folders["bert"])
+    encoder = query_side(bert, **PARTS["map"])
     export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
     with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
         SentenceEncoder.load(tmp_path / "model")
     with pytest.raises(CseError, match=r"model: .*modules\.json: a Router, .* two sides are not read back"):
         import_model(tmp_path / "model", "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
-
-
-def test_peft_has_no_place_for_it(tiny_folders, tmp_path):
-    pytest.importorskip("peft")
-    from cse.interchange.peft import export_adapter
-
-    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
     with pytest.raises(CseError, match="because its prompt is for queries alone"):
-        export_adapter(encoder, tmp_path / "adapter", TEXTS, tolerance=1e-5)
+        export_adapter(query_side(bert, **PARTS["prompt"]), tmp_path / "adapter", TEXTS, tolerance=1e-5)

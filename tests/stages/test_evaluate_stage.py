@@ -18,10 +18,10 @@ from cse.model.backbone_files import find_backbone
 from cse.report.systems import find_records, group
 from cse.stages.common import shortfall
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.train import train_stage
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import make_task
 from tests.evaluation.test_transfer import part
+from tests.stages.training import train_in
 from tests.tiny import WORDS
 
 
@@ -64,14 +64,9 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     measures = ["sts", "cxc", "transfer", "retrieval", "space"]
     chosen = settings({"evaluation.measures": measures, "train.parameters": "none", "prompt.kind": "none",
                        "prompt.length": 0, "pooler.kind": "mean"})  # fmt: skip
-    outputs = {"checkpoint": tmp_path / "checkpoint", "plots": tmp_path / "plots"}
-    train_stage(
-        chosen, prepared=prepared, corrupted=tmp_path / "none", metrics=tmp_path / "train.json",
-        scratch=tmp_path / "scratch", **outputs,
-    )  # fmt: skip
-    evaluate_stage(
-        chosen, prepared=prepared, metrics=tmp_path / "evaluation.json", records=tmp_path / "records", **outputs
-    )
+    train_in(tmp_path, chosen, prepared)
+    outputs = {name: tmp_path / name for name in ("checkpoint", "plots", "records")}
+    evaluate_stage(chosen, prepared=prepared, metrics=tmp_path / "evaluation.json", **outputs)
     found = json.loads((tmp_path / "evaluation.json").read_text(encoding="utf-8"))["trained"]
     assert {"STS12", "STS-B", "CxC-STS", "CR (accuracy)", "recall@1", "alignment", "uniformity"} <= set(found)
     assert not any(name.startswith("Avg.") for name in found)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 
-from cse.errors import CseError
 from cse.training import Folders
 from cse.training.ready import depends_on, open_training
+from tests.parts import refusal
 from tests.stages.training import write_checkpoint
 from tests.tiny import make_backbone_folder
 
@@ -25,20 +26,17 @@ def inputs(settings, models, tmp_path):
     folders["teachers"] = tmp_path / "teachers"
     shutil.copytree(models["headless"], folders["teachers"] / "first")
     write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
-    chosen = settings(
-        GENERATES
-        | {
-            "backbone.name": str(folders["bert"]),
-            "objective.replaced_tokens.generator": "folder",
-            "objective.replaced_tokens.generator_folder": str(folders["generator"]),
-            "prompt.init": "checkpoint",
-            "prompt.init_checkpoint": str(folders["start"]),
-            "objective.distillation.weight": 1.0,
-            "objective.distillation.teacher": "folder",
-            "objective.distillation.teacher_folder": str(folders["teachers"]),
-        }
-    )
-    return chosen, folders
+    read = {
+        "backbone.name": str(folders["bert"]),
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(folders["generator"]),
+        "prompt.init": "checkpoint",
+        "prompt.init_checkpoint": str(folders["start"]),
+        "objective.distillation.weight": 1.0,
+        "objective.distillation.teacher": "folder",
+        "objective.distillation.teacher_folder": str(folders["teachers"]),
+    }
+    return settings(GENERATES | read), folders
 
 
 def change(folders: dict[str, Path], name: str) -> None:
@@ -77,10 +75,8 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     assert set(depends_on(inputs[0])) == ALWAYS | further
     nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
     nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
-    for changes in (
-        {},
-        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"},
-    ):  # fmt: skip
+    prepared = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"}
+    for changes in ({}, prepared):
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
 
@@ -88,18 +84,13 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "."},
-            r"^objective\.replaced_tokens\.generator: \. is a folder; .*generator_folder to its path$",
-        ),
+        ({"generator": "."}, r"\.generator: \. is a folder; .*generator_folder to its path$"),
+        ({"generator": "no/such/folder"}, r"\.generator: no folder no/such/folder.*set .*generator: unigram$"),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
-        (
-            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "no/such/folder"},
-            r"^objective\.replaced_tokens\.generator: no folder no/such/folder.*set .*generator: unigram$",
-        ),
     ],
 )
 def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
-    with pytest.raises(CseError, match=message) as caught:
-        depends_on(settings(changes))
-    assert "\n" not in str(caught.value)
+    if "generator" in changes:
+        changes = {f"objective.replaced_tokens.{key}": value for key, value in (changes | {"weight": 0.1}).items()}
+        message = rf"^objective\.replaced_tokens{message}"
+    assert re.search(message, refusal(depends_on, settings(changes)))
