@@ -16,11 +16,17 @@ from safetensors.torch import load, save
 from transformers import AutoModel
 
 from cse.errors import CseError
+from cse.interchange.importing import import_model
+from cse.interchange.peft import export_adapter
+from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.export.systems import SENTENCES
 from tests.interchange.conftest import Written
 from tests.model.families import CASES
-from tests.parts import sentence_encoder
+from tests.parts import backbone_of, sentence_encoder
+from tests.sides import PARTS as SIDES
+from tests.sides import query_side
+from tests.tiny import make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -309,3 +315,48 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     model.save_pretrained(str(tmp_path / "later"))
     again = trusted(tmp_path / "later")
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+# ---- a query side: a Router that sends queries and documents their own way -----------------------------------------
+
+LONG = "two small birds eat red apple bread near the old river " * 5
+TEXTS = [*SENTENCES, LONG]
+
+
+def export(encoder, folder):
+    export_sentence_transformers(encoder, folder, TEXTS, normalize=True, tolerance=1e-5)
+    return trusted(folder)
+
+
+@pytest.mark.parametrize("parts", SIDES)
+def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, parts):
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **SIDES[parts])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    for encode in (model.encode_document, model.encode):
+        np.testing.assert_allclose(encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    weights = [path for path in (tmp_path / "model").rglob("model.safetensors") if path.stat().st_size > 50_000]
+    assert len(weights) == 1, "both sides share the language model"
+    assert (list((tmp_path / "model").rglob("*.py")) == []) == (parts == "map"), "a map alone needs no code"
+
+
+def test_task_texts_stand_before_each_side(tmp_path):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    texts = {"query": "the query ", "passage": "the book "}
+    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    encoder = query_side(backbone_of(folder), **SIDES["prompt"])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
+
+
+def test_it_is_not_read_back_as_one_side_and_peft_has_no_place_for_it(tiny_folders, tmp_path):
+    bert = backbone_of(tiny_folders["bert"])
+    encoder = query_side(bert, **SIDES["map"])
+    export(encoder, tmp_path / "model")
+    with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
+        SentenceEncoder.load(tmp_path / "model")
+    with pytest.raises(CseError, match=r"model: .*modules\.json: a Router, .* two sides are not read back"):
+        import_model(tmp_path / "model", "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
+    with pytest.raises(CseError, match="because its prompt is for queries alone"):
+        export_adapter(query_side(bert, **SIDES["prompt"]), tmp_path / "adapter", TEXTS, tolerance=1e-5)
