@@ -25,6 +25,7 @@ from cse.training.fit_post import (
     labelled_texts,
     put_behind,
 )
+from tests.rows import write_table
 from tests.stages.test_dev_task import TEXTS
 from tests.stages.training import train_in
 
@@ -35,8 +36,7 @@ def prepared_from(folder, rows, *, hold_out=0.0):
     """Prepare labelled texts, and with a share to hold out a dev task of them."""
     for part in ("dev", "evaluation"):
         (folder / part).mkdir()
-    lines = ["text,label", *(f"{text},{label}" for text, label in rows)]
-    (folder / "train.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_table(folder / "train.csv", ("text", "label"), rows)
     paths = {"train_path": str(folder / "train.csv"), "dev_path": str(folder / "dev")}
     options = {"source": "files", "view": "categories", "evaluation_path": str(folder / "evaluation")}
     prepare(DataSettings(**options, **paths, hold_out=hold_out), folder / "prepared", progress=False)
