@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from torch import nn
 
 from cse.data.suite import make_labelled, read_transfer
 from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
@@ -18,7 +20,6 @@ from cse.errors import CseError
 from cse.evaluation.linear import FULL, Problem, fit
 from cse.evaluation.measures import Vectors
 from cse.evaluation.transfer import score_transfer
-from tests.evaluation.sequential import accuracy, choose, folds, train_one
 
 HOW = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=3, max_epoch=20)
 SHARED = Path(__file__).parents[3] / "shared/data/senteval"
@@ -198,3 +199,55 @@ def test_the_callers_random_state_is_left_alone(rows):
     torch.manual_seed(7)
     fit(*rows, [Problem(np.arange(100), None, (1e-4,))], SMALL)
     assert torch.rand(1) == expected
+
+
+# ---- the reference: one classifier at a time, with torch's own layer, loss and optimiser ----------------------------
+
+
+def train_one(features, label, train, dev, l2, how):
+    """Train one classifier; ``dev`` None holds out 5 % of ``train``. Returns layer and validation accuracy."""
+    rng = np.random.RandomState(how.seed)
+    torch.manual_seed(how.seed)
+    layer = nn.Linear(features.shape[1], int(label.max()) + 1)
+    if how.optimizer == "adam":
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, weight_decay=l2)
+    else:
+        optimizer = torch.optim.RMSprop(layer.parameters(), weight_decay=l2)
+    if dev is None:
+        order = rng.permutation(len(train))
+        held_out = int(0.05 * len(train))
+        train, dev = train[order[held_out:]], train[order[:held_out]]
+    x, y = torch.tensor(features[train], dtype=torch.float32), torch.tensor(label[train])
+    best, kept, worse, passes = -1.0, None, 0, 0
+    while passes <= how.max_epoch:
+        for _ in range(how.epoch_size):
+            order = rng.permutation(len(x))
+            for start in range(0, len(x), how.batch_size):
+                rows = order[start : start + how.batch_size]
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(layer(x[rows]), y[rows]).backward()
+                optimizer.step()
+        passes += how.epoch_size
+        found = accuracy(layer, features[dev], label[dev])
+        if found > best:
+            best, kept = found, copy.deepcopy(layer)
+        else:
+            if worse >= how.tenacity:
+                break
+            worse += 1
+    return kept, best
+
+
+def accuracy(layer, features, label) -> float:
+    with torch.no_grad():
+        return float((layer(torch.tensor(features, dtype=torch.float32)).argmax(dim=1).numpy() == label).mean())
+
+
+def folds(label, how):
+    return StratifiedKFold(how.folds, shuffle=True, random_state=how.seed).split(np.zeros(len(label)), label)
+
+
+def choose(scores, how):
+    """Return the first best L2 value of ``scores`` (folds, L2 values) and its accuracy in percent."""
+    means = [round(100 * float(np.mean(column)), 2) for column in zip(*scores, strict=True)]
+    return how.l2[int(np.argmax(means))], max(means)
