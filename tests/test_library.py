@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 import cse
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from tests.export.exports import export
 from tests.export.systems import SENTENCES, make_encoder
+from tests.parts import backbone_of
 
 
 @pytest.fixture(scope="module")
 def encoders(tiny_folders, tmp_path_factory):
     """The same model, opened both ways."""
     folder = tmp_path_factory.mktemp("library")
-    encoder = make_encoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), "key_value", pooler="mean")
+    encoder = make_encoder(backbone_of(tiny_folders["bert"]), "key_value", pooler="mean")
     (folder / "checkpoint").mkdir()
     save_checkpoint(encoder, folder / "checkpoint")
     export(encoder, folder / "bundle")
