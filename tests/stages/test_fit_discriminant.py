@@ -181,7 +181,7 @@ def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
 
 
 def test_the_passes_are_those_that_held_out_texts_choose(capsys):
-    for data in (noisy(7, 13), bent(5, 60)):
+    for data in (noisy(7, 13), bent(5, 20)):
         scores = choose_passes(*data, 0.1, None, seed=1)
         assert list(scores) == list(PASSES)
         fit_linear(*data, 0.1, None, seed=1)
