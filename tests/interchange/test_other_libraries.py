@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers and adapters of PEFT become checkpoints of the same vectors, and prompts adapters."""
+"""Folders of sentence-transformers and adapters of PEFT become checkpoints of the same vectors; prompts go out to PEFT."""
 
 from __future__ import annotations
 
