@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers and adapters of PEFT become checkpoints of the same vectors; prompts go out to PEFT."""
+"""Folders of sentence-transformers and adapters of PEFT become checkpoints; prompts become adapters of PEFT."""
 
 from __future__ import annotations
 
