@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from cse.evaluation.measures import Averaged, Score, UndefinedScore, pair_cosine
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, evaluate_sts
 from cse.evaluation.table import format_table
+from tests.parts import refusal
 
 WIDTH = 6
 
@@ -122,11 +124,8 @@ def test_without_one_of_the_seven_there_is_no_avg(left_out):
 def test_an_embedding_that_is_not_finite_names_the_sentence():
     task = make_task("STS14", {"x": 20})
     encoder = FakeEncoder(broken={task.sentence2[3]})
-    for score in (lambda: evaluate_sts(encoder, [task]), lambda: score_dev(encoder, task).value):
-        with pytest.raises(CseError, match=r"1 of \d+ embeddings are not finite") as caught:
-            score()
-        assert task.sentence2[3] in str(caught.value)
-        assert "\n" not in str(caught.value)
+    for said in (refusal(evaluate_sts, encoder, [task]), refusal(score_dev, encoder, task)):
+        assert re.search(r"1 of \d+ embeddings are not finite", said) and task.sentence2[3] in said
 
 
 def test_a_subset_without_a_correlation_leaves_the_headline():
@@ -181,19 +180,14 @@ def test_table_refuses_what_cannot_be_compared():
 # ---- cosines and rank correlations ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("x", "y", "expected"),
-    [
+def test_a_score_that_does_not_exist_names_the_task():
+    assert issubclass(UndefinedScore, CseError)
+    for x, y, said in (
         ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "STS12: all 3 similarities are equal"),
         ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),
         ([1.0], [1.0], "STS12: a rank correlation needs at least 2 pairs, found 1"),
-    ],
-)
-def test_a_score_that_does_not_exist_names_the_task(x, y, expected):
-    with pytest.raises(UndefinedScore, match=expected) as caught:
-        spearman(np.array(x), np.array(y), "STS12")
-    assert isinstance(caught.value, CseError)
-    assert "\n" not in str(caught.value)
+    ):
+        assert refusal(spearman, np.array(x), np.array(y), "STS12").startswith(said)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -31,7 +31,7 @@ from cse.stages.open_model import BackboneOf, open_model
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import make_task
 from tests.evaluation.test_transfer import part
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import new_prompt, refusal, sentence_encoder
 from tests.stages.training import train_in, write_checkpoint
 from tests.tiny import WORDS, make_backbone_folder
 
@@ -163,9 +163,7 @@ def test_other_weights_in_its_place_are_no_baseline(backbone, tmp_path):
     folder = write_checkpoint(tmp_path / "checkpoint", backbone)
     shutil.rmtree(backbone)
     make_backbone_folder(backbone, "bert", seed=1)
-    with pytest.raises(CseError, match="has other weights") as caught:
-        open_model(BackboneOf(folder), device="cpu")
-    assert "\n" not in str(caught.value)
+    assert "has other weights" in refusal(open_model, BackboneOf(folder), device="cpu")
 
 
 def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbone, tmp_path):

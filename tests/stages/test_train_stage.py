@@ -196,9 +196,7 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
 
     def second(training):
         for chosen, name in ((other, "out"), (first, "elsewhere")):
-            with pytest.raises(CseError) as refusal:
-                stage_in(chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained"))
-            refusals.append(str(refusal.value))
+            refusals.append(refusal(stage_in, chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained")))
         return stage.launched(training)
 
     (tmp_path / "scratch/locks").mkdir(parents=True)
