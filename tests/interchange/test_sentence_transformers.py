@@ -20,8 +20,8 @@ from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.export.exports import Exported
 from tests.export.systems import SENTENCES
-from tests.interchange.conftest import Written
 from tests.model.families import CASES
 from tests.parts import backbone_of, sentence_encoder
 from tests.sides import PARTS as SIDES
@@ -51,10 +51,10 @@ PARTS = {
 }
 
 
-def write(encoder, folder: Path, **options) -> Written:
+def write(encoder, folder: Path, **options) -> Exported:
     options = {"normalize": True, "tolerance": 1e-5} | options
     export_sentence_transformers(encoder, folder, SENTENCES, **options)
-    return Written(encoder, folder)
+    return Exported(encoder, folder)
 
 
 def opened(folder: Path, **options) -> SentenceTransformer:
@@ -66,7 +66,7 @@ def trusted(folder: Path) -> SentenceTransformer:
 
 
 @pytest.fixture(scope="module")
-def tiny(encoders, tmp_path_factory) -> Written:
+def tiny(encoders, tmp_path_factory) -> Exported:
     """A tiny BERT with a prompt; do not change its folder."""
     return write(encoders("bert", pooler="mean"), tmp_path_factory.mktemp("tiny") / "model")
 
@@ -100,7 +100,7 @@ def test_what_else_a_model_has(encoders, tmp_path, part):
     assert frozen == written.encoder.frozen
 
 
-def same(written: Written, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
+def same(written: Exported, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
     expected = written.encoder.encode(SENTENCES)
     for batch_size in (1, 3, 64):
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
