@@ -5,6 +5,7 @@ of training for nothing.
 """
 
 import ast
+import functools
 import graphlib
 import re
 import runpy
@@ -170,6 +171,7 @@ def test_a_first_run_leaves_the_users_tree_as_it_was():
 # ---- helpers ------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
 def tree_of(file: Path) -> ast.Module:
     return ast.parse(file.read_text(encoding="utf-8"), filename=str(file))
 
