@@ -274,6 +274,7 @@ def declared_groups(file: Path) -> tuple[str, ...]:
     raise AssertionError(f"{file}: no GROUPS; name the groups of settings that the stage reads")
 
 
+@functools.cache
 def stage_parts(file: Path) -> dict[str, Path]:
     """What a stage imports by name from other modules of stages and training, and their files.
 
@@ -292,6 +293,7 @@ def stage_parts(file: Path) -> dict[str, Path]:
     return methods | found
 
 
+@functools.cache
 def groups_read(file: Path) -> set[str]:
     """Groups that a stage's module takes from its ``Settings`` arguments.
 
