@@ -179,18 +179,16 @@ def backbone_folder(tiny_folders, family) -> Path:
 
 @pytest.fixture
 def backbone(backbone_folder) -> Backbone:
-    from cse.model.backbone import load_backbone
-    from cse.model.backbone_files import find_backbone
+    from tests.parts import backbone_of
 
-    return load_backbone(find_backbone(str(backbone_folder)))
+    return backbone_of(backbone_folder)
 
 
 @pytest.fixture
 def bert(tiny_folders) -> Backbone:
-    from cse.model.backbone import load_backbone
-    from cse.model.backbone_files import find_backbone
+    from tests.parts import backbone_of
 
-    return load_backbone(find_backbone(str(tiny_folders["bert"])))
+    return backbone_of(tiny_folders["bert"])
 
 
 @pytest.fixture

@@ -96,6 +96,14 @@ def prompted(
     return sentence_encoder(backbone, prompt, **options)
 
 
+def moved(encoder: SentenceEncoder, by: float = 0.1) -> SentenceEncoder:
+    """Move every trained weight from where it starts."""
+    with torch.no_grad():
+        for weight in encoder.trainable().values():
+            weight.add_(by * torch.randn_like(weight))
+    return encoder
+
+
 def new_template(text: str, backbone, *, trained: bool = False, end_with_period: bool = False) -> Template:
     return make_template(text, backbone, trained=trained, end_with_period=end_with_period)
 

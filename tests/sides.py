@@ -9,7 +9,7 @@ import torch
 
 from cse.model.post import QUERY_MAP, LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.parts import new_prompt, sentence_encoder
+from tests.parts import moved, new_prompt, sentence_encoder
 
 PARTS: dict[str, dict[str, Any]] = {
     "prompt": {"length": 3},
@@ -24,10 +24,7 @@ def query_side(backbone, *, length: int = 0, mapped: bool = False, seed: int = 0
     """An encoder of a query side whose every weight was moved."""
     torch.manual_seed(seed)
     prompt = new_prompt("key_value", backbone, length=length, init_std=0.5) if length else None
-    encoder = sentence_encoder(backbone, prompt, side="query", **options)
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.05 * torch.randn_like(weight))
+    encoder = moved(sentence_encoder(backbone, prompt, side="query", **options), 0.05)
     if mapped:
         width = encoder.dimension
         matrix = np.eye(width) + np.random.default_rng(seed).normal(scale=0.1, size=(width, width))

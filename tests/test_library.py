@@ -10,18 +10,17 @@ import numpy as np
 import pytest
 
 import cse
-from cse.model.backbone import load_backbone
-from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from tests.export.exports import export
 from tests.export.systems import SENTENCES, make_encoder
+from tests.parts import backbone_of
 
 
 @pytest.fixture(scope="module")
 def encoders(tiny_folders, tmp_path_factory):
     """The same model, opened both ways."""
     folder = tmp_path_factory.mktemp("library")
-    encoder = make_encoder(load_backbone(find_backbone(str(tiny_folders["bert"]))), "key_value", pooler="mean")
+    encoder = make_encoder(backbone_of(tiny_folders["bert"]), "key_value", pooler="mean")
     (folder / "checkpoint").mkdir()
     save_checkpoint(encoder, folder / "checkpoint")
     export(encoder, folder / "bundle")
@@ -46,11 +45,8 @@ def test_the_use_that_the_package_shows(encoders, capsys):
 
 def test_import_is_light():
     heavy = ["torch", "transformers", "datasets", "onnx", "onnxruntime", "numpy", "pydantic", "click"]
-    script = (
-        "import sys, cse\n"
-        "assert {'OnnxEncoder', 'SentenceEncoder'} <= set(cse.__all__)\n"
-        f"sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)\n"
-    )
+    script = f"import sys, cse; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
+    assert {"OnnxEncoder", "SentenceEncoder"} <= set(cse.__all__)
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 

@@ -14,6 +14,7 @@ from cse.artifact import is_whole
 from cse.errors import CseError
 from cse.files import begins_with, is_json_with
 from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
+from tests.cli.workspace import contents
 
 IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
@@ -23,10 +24,6 @@ DEAD = 999999999  # no system gives such a process id
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
-
-
-def contents(folder):
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def publish(out, name="first.txt", kind=Kind.CHECKPOINT):
@@ -174,16 +171,13 @@ def refusal(out, kind=Kind.CHECKPOINT):
     return str(early.value).removeprefix(f"{out}: ")
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path):
-    (tmp_path / "deep").mkdir()
+def test_a_folder_of_other_things_and_outputs_of_another_kind_or_version_are_refused(tmp_path):
+    mine = tmp_path / "mine"
+    (mine / "deep").mkdir(parents=True)
     for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
-        (tmp_path / name).write_text("mine", encoding="utf-8")
-    assert refusal(tmp_path).startswith(
-        "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
-    )
-
-
-def test_an_output_of_another_kind_and_the_folder_around_it_are_refused(tmp_path):
+        (mine / name).write_text("mine", encoding="utf-8")
+    said = "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
+    assert refusal(mine).startswith(said)
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
     assert refusal(tmp_path / "models/tickets").startswith("holds another kind of output (bundle, not checkpoint)")
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
@@ -202,6 +196,16 @@ def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
         (out / "README.md").write_text("edited", encoding="utf-8")
 
 
+NO_MANIFESTS = ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
+
+
+@pytest.mark.parametrize("manifest", NO_MANIFESTS)
+def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
+    publish(tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
+    assert "did not put there" in refusal(tmp_path / "out")
+
+
 @pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
 def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
     publish(tmp_path / "out")
@@ -212,15 +216,6 @@ def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
     else:
         path.write_text("mine", encoding="utf-8")
     assert f"did not put there ({mine})" in refusal(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    "manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
-)
-def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
-    publish(tmp_path / "out")
-    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
-    assert "did not put there" in refusal(tmp_path / "out")
 
 
 def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
@@ -234,18 +229,13 @@ def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
     assert mine.read_text(encoding="utf-8") == "mine"
 
 
-def test_what_appears_during_the_work_is_kept(tmp_path):
-    out = tmp_path / "out"
+def test_what_appears_during_the_work_or_slips_in_at_its_end_is_kept(tmp_path, monkeypatch):
+    out, rename = tmp_path / "out", Path.rename
     publish(out)
     with pytest.raises(CseError, match=r"did not put there \(notes.txt\)"), publish_folder(out, Kind.CHECKPOINT):
         (out / "notes.txt").write_text("mine", encoding="utf-8")
-    assert names(out) == [MANIFEST, "first.txt", "notes.txt"]
-    assert names(tmp_path) == ["out"]
-
-
-def test_a_file_that_slips_in_between_is_not_removed(tmp_path, monkeypatch):
-    out, rename = tmp_path / "out", Path.rename
-    publish(out)
+    assert names(out) == [MANIFEST, "first.txt", "notes.txt"] and names(tmp_path) == ["out"]
+    (out / "notes.txt").unlink()
 
     def slip_in(self, target):
         if self == out:
@@ -254,8 +244,7 @@ def test_a_file_that_slips_in_between_is_not_removed(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Path, "rename", slip_in)
     publish(out, "second.txt")
-    kept = list(tmp_path.rglob("notes.txt"))
-    assert [path.read_text(encoding="utf-8") for path in kept] == ["mine"]
+    assert [path.read_text(encoding="utf-8") for path in tmp_path.rglob("notes.txt")] == ["mine"]
 
 
 def test_places_that_are_never_replaced(tmp_path, monkeypatch):
@@ -304,23 +293,18 @@ def test_a_folder_of_outputs_holds_no_others(tmp_path, monkeypatch):
             check_holder(place, Kind.RECORD)
 
 
-def special(path, kind):
-    if kind == "pipe":
-        os.mkfifo(path)
-    elif kind == "broken link":
-        path.symlink_to(path.parent / "nowhere")
-    elif kind == "loop":
-        path.symlink_to(path)
-    elif kind == "file":
-        path.write_text("mine", encoding="utf-8")
-    else:
-        path.mkdir()
-    return path
+SPECIAL = {
+    "pipe": os.mkfifo,
+    "broken link": lambda path: path.symlink_to(path.parent / "nowhere"),
+    "loop": lambda path: path.symlink_to(path),
+    "file": lambda path: path.write_text("mine", encoding="utf-8"),
+    "folder": Path.mkdir,
+}
 
 
-@pytest.mark.parametrize("kind", ["file", "folder", "pipe", "broken link", "loop"])
+@pytest.mark.parametrize("kind", SPECIAL)
 def test_only_folders_are_replaced_by_folders_and_files_by_files(tmp_path, kind):
-    out = special(tmp_path / "out", kind)
+    SPECIAL[kind](out := tmp_path / "out")
     before = out.lstat().st_ino
     if kind != "folder":
         assert refusal(out) == "exists and is not a folder; choose another folder"

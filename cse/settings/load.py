@@ -2,7 +2,7 @@
 
 Refusals are rows ``(when, key, words)``: of what cannot work on any rows, and of what cannot be trained on rows of
 ``data.view``. Each mistake is one line naming the key. A stage reads only the groups that ``dvc.yaml`` names for it;
-``tests/stages/test_uses.py`` holds it to that.
+``tests/test_architecture.py`` holds it to that.
 """
 
 from __future__ import annotations

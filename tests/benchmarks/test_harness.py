@@ -1,95 +1,62 @@
-"""What the benchmarks run on, count and keep: inputs, FLOPs per weight and token, and how contestants are compared."""
+"""What the benchmarks count, how contestants are compared, and that peers encode and train what they are said to."""
+
+from __future__ import annotations
 
 import csv
 import json
+import sys
 
 import numpy as np
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModel, BertConfig
+from transformers import AutoModel
 
 from benchmarks import floor
+from benchmarks.encode import measure, parse
 from benchmarks.harness import interleave, keep, ratio
-from benchmarks.inputs import SHAPES, backbone_folder, lengths_of, rows_of, sentences_of
+from benchmarks.inputs import backbone_folder, rows_of
+from benchmarks.peers.encoder_process import EncoderProcess
+from benchmarks.peers.encoders import side_by_side
+from benchmarks.peers.training import VIRTUAL_TOKENS, full_model, prefix_model, train
+from benchmarks.queries import BARE
+from benchmarks.queries import measure as measure_queries
+from benchmarks.queries import parse as parse_queries
 from benchmarks.train import seconds_per_step
-from cse import SentenceEncoder
 from cse.errors import CseError
+from cse.evaluation.retrieval import NDCG, WITH_WORDS
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import MINILM
+from tests.data.tasks.files import write_beir
+from tests.tiny import WORDS
 
-
-def test_random_backbone_has_its_shape_and_mean_pooling():
-    with backbone_folder("random:tiny") as folder:
-        encoder = SentenceEncoder.load(folder)
-        vectors = encoder.encode(["a dog runs", "a cat sleeps"])
-    width, inner, layers = (SHAPES["tiny"][key] for key in ("hidden_size", "intermediate_size", "num_hidden_layers"))
-    assert floor.weights(encoder.backbone.model) == layers * (4 * width**2 + 2 * width * inner)
-    assert encoder.pooler == "mean"
-    assert np.abs(vectors[0] - vectors[1]).max() > 1e-3
-    assert not folder.exists()
-
-
-def test_rows_and_sentences_of_a_file_and_generated_ones(tmp_path):
-    path = tmp_path / "rows.csv"
-    path.write_text("sent0,sent1,hard_neg\na dog,the dog,a cat\na cat,the cat,a dog\n")
-    assert rows_of("triplets", 2, path).to_pylist()[1] == {"sent0": "a cat", "sent1": "the cat", "hard_neg": "a dog"}
-    assert rows_of("sentences", 2, path).to_pylist() == [{"sent0": "a dog"}, {"sent0": "a cat"}]
-    assert sentences_of(2, path) == ["a dog", "the dog"]
-    with pytest.raises(CseError, match="2 rows, but 3 are wanted"):
-        rows_of("triplets", 3, path)
-    with pytest.raises(CseError, match=r"no file .*did you mean .*rows\.csv"):
-        rows_of("triplets", 3, tmp_path / "row.csv")
-    found = sentences_of(500, None)
-    assert len(set(found)) == len(found) == 500
-
-
-def test_lengths_count_special_tokens_up_to_the_limit():
-    with backbone_folder(MINILM) as folder:
-        assert lengths_of(["a dog runs", "dog " * 50], folder, 32) == [5, 32]
-
-
-@pytest.mark.parametrize("view", ["triplets", "sentences"])
-def test_our_training_is_timed_in_every_view(view):
-    with backbone_folder("random:tiny") as folder:
-        seconds = seconds_per_step(rows_of(view, 8 * 11, None), torch.device("cpu"), folder, batch_size=8)
-        assert 0 < seconds < 60
-        with pytest.raises(CseError, match="too few steps"):
-            seconds_per_step(rows_of(view, 8 * 3, None), torch.device("cpu"), folder, batch_size=8)
-
-
-ROWS, TOKENS = 2, 24
-
-
-@pytest.fixture(scope="module")
-def model():
-    return AutoModel.from_pretrained(find_backbone(MINILM).folder, add_pooling_layer=False).train()
+CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize(
     ("frozen", "backward", "counted"),
     [(True, False, floor.FORWARD), (True, True, floor.FROZEN_STEP), (False, True, floor.FULL_STEP)],
 )
-def test_flops_per_weight_and_token_are_those_that_torch_counts(model, frozen, backward, counted):
+def test_flops_per_weight_and_token_are_those_that_torch_counts(frozen, backward, counted):
     """A frozen stack still passes gradients on to its input."""
+    model = AutoModel.from_pretrained(find_backbone(MINILM).folder, add_pooling_layer=False).train()
     model.requires_grad_(not frozen)
-    embedded = torch.randn(ROWS, TOKENS, model.config.hidden_size, requires_grad=True)
+    embedded = torch.randn(2, 24, model.config.hidden_size, requires_grad=True)
     with FlopCounterMode(display=False) as counter:
         found = model(inputs_embeds=embedded).last_hidden_state
         if backward:
             found.sum().backward()
     # short texts: attention's own products, which are not counted, are within two per cent
-    assert counter.get_total_flops() / (floor.weights(model) * ROWS * TOKENS) == pytest.approx(counted, rel=0.03)
+    assert counter.get_total_flops() / (floor.weights(model) * 2 * 24) == pytest.approx(counted, rel=0.03)
 
 
-def test_measured_products_have_a_rate_and_leave_tf32_as_it_was():
-    before, torch.backends.cuda.matmul.allow_tf32 = torch.backends.cuda.matmul.allow_tf32, True
-    try:
-        rates = floor.measure(BertConfig(hidden_size=64, intermediate_size=128), torch.device("cpu"))
-        assert torch.backends.cuda.matmul.allow_tf32
-    finally:
-        torch.backends.cuda.matmul.allow_tf32 = before
-    assert set(rates) == {"fp32", "bf16"} and all(rate > 1e7 for rate in rates.values())
+def test_a_ratio_is_of_neighbours_in_time():
+    order = []
+    rounds = interleave({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, rounds=3)
+    assert ("".join(order), rounds) == ("ababab", {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]})
+    # a slow second round slows both, and the ratio stays
+    found = ratio([2.0, 20.0, 3.0], [1.0, 10.0, 1.0])
+    assert (found.median, found.least, found.most, str(found)) == (2.0, 2.0, 3.0, "2.00 (2.00-3.00)")
 
 
 def test_history_keeps_earlier_runs(tmp_path):
@@ -102,25 +69,77 @@ def test_history_keeps_earlier_runs(tmp_path):
     assert rows == [("1", "ours / theirs, fp32", 2.0), ("1", "share", 0.5), ("2", "ours / theirs, fp32", 3.0)]
 
 
-def test_rounds_are_interleaved():
-    order = []
-
-    def contestant(name):
-        def run() -> float:
-            order.append(name)
-            return float(len(order))
-
-        return run
-
-    found = interleave({name: contestant(name) for name in "ab"}, rounds=3)
-    assert "".join(order) == "ababab"
-    assert found == {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]}
+@pytest.mark.slow
+def test_contestants_in_fp32_agree_and_others_nearly():
+    words = ["--backbone", "random:tiny", "--device", "cpu", "--sentences", "30", "--rounds", "1"]
+    found = measure(parse([*words, "--peers", "torch-fp32"]))["contestants"]
+    peer = found["sentence-transformers torch-fp32"]["facts"]
+    assert str(peer["batch_size"]) in peer["texts_per_s"][peer["way"]]
+    for name, each in found.items():
+        if "fp32" in name:
+            assert each["largest_difference"] < 1e-5 and each["alone"] < 1e-5, name
+        else:
+            assert 1e-5 < each["largest_difference"] < 0.1, name
 
 
-def test_a_ratio_is_of_neighbours_in_time():
-    # a slow second round slows both, and the ratio stays
-    found = ratio([2.0, 20.0, 3.0], [1.0, 10.0, 1.0])
-    assert (found.median, found.least, found.most) == (2.0, 2.0, 3.0)
-    assert str(found) == "2.00 (2.00-3.00)"
-    with pytest.raises(ValueError):
-        ratio([1.0], [1.0, 2.0])
+def test_a_peer_that_does_not_run_says_why(tmp_path):
+    with pytest.raises(CseError, match="nowhere"):
+        EncoderProcess(sys.executable, "nowhere", tmp_path, tmp_path / "texts.json", "cpu")
+
+
+def test_copies_share_the_texts_out_and_vectors_keep_their_order():
+    shares = []
+
+    def copy(texts, size):
+        shares.append(sorted(map(len, texts)))
+        return np.array([[len(text)] for text in texts])
+
+    found = side_by_side([copy, copy])(["aaaa", "a", "aaa", "aa", "aaaaa"], 2)
+    assert found[:, 0].tolist() == [4, 1, 3, 2, 5]
+    assert sorted(shares) == [[1, 3, 5], [2, 4]]
+
+
+def test_each_training_is_timed_and_changes_what_it_is_said_to():
+    """Ours; prefix tuning by PEFT, whose loss falls; full fine-tuning."""
+
+    def fit(model, rows, **options):
+        before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+        seconds, losses = train(model, rows, first=1, **options)
+        assert seconds > 0
+        return {name for name, weight in model.named_parameters() if not torch.equal(weight, before[name])}, losses
+
+    rows = rows_of("triplets", 8 * 24, None)
+    with backbone_folder("random:tiny") as folder:
+        assert 0 < seconds_per_step(rows.take([*range(8 * 11)]), CPU, folder, batch_size=8) < 60
+        with pytest.raises(CseError, match="too few steps"):
+            seconds_per_step(rows.take([*range(8 * 3)]), CPU, folder, batch_size=8)
+        model = prefix_model(folder, CPU, 32, bf16=True)
+        again = rows.take([*range(64)] * 10)  # what it can learn is these rows
+        changed, losses = fit(model, again, batch_size=64, bf16=True, learning_rate=2e-1, every=1)
+        (prefix,) = (name for name, weight in model.named_parameters() if weight.requires_grad)
+        assert changed == {prefix}
+        assert model.get_parameter(prefix).shape == (VIRTUAL_TOKENS, 2 * 2 * 64)  # keys and values of two layers
+        assert len(losses) == 10 and losses[-1] < 0.98 * losses[0]
+        changed, losses = fit(full_model(folder, CPU, 32), rows, batch_size=48, bf16=False)
+        assert len([name for name in changed if ".layer." in name and not name.endswith("key.bias")]) == 2 * 15
+
+
+def test_every_query_side_is_measured_beside_the_bare_backbone(tiny_folders, tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+
+    def text(words: int) -> str:
+        return " ".join(rng.choice(WORDS[5:], words))
+
+    documents = [{"_id": f"d{n}", "title": text(2), "text": f"{text(5)}. {text(6)}."} for n in range(12)]
+    queries = [{"_id": f"q{n}", "text": text(4)} for n in range(8)]
+    qrels = [(f"q{n}", f"d{n}", 1) for n in range(8)]
+    collection = write_beir(tmp_path / "tiny", corpus=documents, queries=queries, test=qrels)
+    monkeypatch.setattr("cse.training.fit_post._LEAST", 100)
+    more = ["--backbone", str(tiny_folders["bert"])]
+    found = measure_queries(parse_queries([str(collection), "--seeds", "2", "--splits", "2", *more]))
+    of = found["figures"]["tiny"]
+    assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
+    assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
+    table = found["table"]
+    assert f"tiny, {BARE}" in table and "tiny, map, no words" in table and "95 % interval" in table
+    assert of["map"] != of[BARE] * 2, "a map changes the ranking"

@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 from sklearn.metrics import average_precision_score, precision_recall_curve
 
-from cse.errors import CseError
 from cse.evaluation import comparison
 from cse.evaluation.comparison import Chance, Outcomes, compare, compare_average, holm
 from cse.evaluation.dev_facts import SPEARMAN
@@ -85,12 +84,8 @@ def test_pairs_are_resampled_with_their_gold_scores():
     ).confidence_interval  # fmt: skip
     assert (found.low, found.high) == pytest.approx((theirs.low, theirs.high), abs=1.5)
     assert found.verdict == "better"
-
-
-def test_a_resample_without_a_correlation_is_left_out():
-    gold = np.array([0.0, 1.0])
-    outcomes = Outcomes(np.array([[0.2, 0.4]]), gold, SPEARMAN)
-    found = compare(outcomes, outcomes)
+    two = Outcomes(np.array([[0.2, 0.4]]), np.array([0.0, 1.0]), SPEARMAN)  # some resamples have no correlation
+    found = compare(two, two)
     assert (found.before, found.difference, found.verdict) == (100, 0, "no difference at this size")
 
 
@@ -180,12 +175,3 @@ def test_the_average_of_tasks_draws_items_within_each():
     variance = sum(((one.high - one.low) / 2) ** 2 for one in single) / 4
     assert (found.high - found.low) / 2 == pytest.approx(variance**0.5, rel=0.1)
     assert found.items == 490
-
-
-def test_models_measured_on_other_items_are_refused():
-    before, after = of_items(np.random.default_rng(0))
-    with pytest.raises(CseError, match="301 items, the other on 300 or on others"):
-        compare(before, Outcomes(after.values[:, :300]))
-    gold = np.arange(301.0)
-    with pytest.raises(CseError, match="evaluate both on the same data"):
-        compare(Outcomes(before.values, gold, SPEARMAN), Outcomes(after.values, gold[::-1], SPEARMAN))

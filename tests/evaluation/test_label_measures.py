@@ -50,11 +50,8 @@ def test_a_tied_vote_goes_to_the_label_of_the_nearest_row():
     votes = np.array([5, 1, 1, 5, 3, 9])  # from 0 degrees: 5, 1, 1, 5, 3
     test = on_circle(0, -6)
     assert labels.neighbour_labels(test, reference, votes).tolist() == [5, 1]
-
-
-def test_fewer_reference_rows_than_neighbours_all_vote():
-    reference, own = on_circle(10, 20, 30), np.array([2, 0, 0])
-    assert labels.neighbour_labels(on_circle(0), reference, own).tolist() == [0]
+    few = labels.neighbour_labels(on_circle(0), on_circle(10, 20, 30), np.array([2, 0, 0]))
+    assert few.tolist() == [0], "fewer rows than neighbours all vote"
 
 
 def test_same_label_precision_is_scikit_learns_average_precision(clouds, monkeypatch):

@@ -44,8 +44,8 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     ((sentences, *_),) = encoder.calls
     assert len(sentences) == len(set(sentences))
     tasks = [*data.sts, *data.stsb.values()]
-    texts = [text for task in tasks for text in (*task.sentence1, *task.sentence2)]
-    texts += [*data.transfer[0].train.texts, *data.transfer[1].train.texts, *data.cxc.sentence1, *data.cxc.sentence2]
+    texts = [text for task in [*tasks, data.cxc] for text in (*task.sentence1, *task.sentence2)]
+    texts += [text for task in data.transfer for text in task.train.texts]
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold, cross_val_score
+from torch import nn
 
 from cse.data.suite import make_labelled, read_transfer
 from cse.data.tasks.kinds import Labelled, TransferTask, sentences_of
 from cse.errors import CseError
-from cse.evaluation.linear import FULL
+from cse.evaluation.linear import FULL, Problem, fit
 from cse.evaluation.measures import Vectors
 from cse.evaluation.transfer import score_transfer
-from tests.evaluation.sequential import accuracy, choose, folds, train_one
+from cse.model.sentence_encoder import SentenceEncoder
 
 HOW = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=3, max_epoch=20)
 SHARED = Path(__file__).parents[3] / "shared/data/senteval"
@@ -55,10 +58,9 @@ def test_nested_cross_validation():
     x, y = vectors.of(task.train.texts), task.train.label
     accuracies, dev, chosen = [], [], []
     for learn, test in folds(y, HOW):
-        inner = [
-            [train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in folds(y[learn], HOW)
-        ]  # fmt: skip
-        l2, best = choose(inner, HOW)
+        inner = folds(y[learn], HOW)
+        scores = [[train_one(x, y, learn[a], learn[b], l2, HOW)[1] for l2 in HOW.l2] for a, b in inner]
+        l2, best = choose(scores, HOW)
         layer, _ = train_one(x, y, learn, None, l2, HOW)
         accuracies.append(round(100 * accuracy(layer, x[test], y[test]), 2))
         dev.append(best)
@@ -125,23 +127,129 @@ def test_too_few_rows_for_the_folds():
 @pytest.mark.slow
 @pytest.mark.skipif(not SHARED.is_dir(), reason="the shared evaluation data are not here")
 def test_real_tasks_agree_with_scikit_learn():
-    """MiniLM on CR and TREC: within half a point of logistic regression tuned by scikit-learn."""
-    from cse.model.sentence_encoder import SentenceEncoder
+    """MiniLM on rows of CR and TREC: near logistic regression tuned by scikit-learn."""
 
-    tasks = [task for task in read_transfer(SHARED)[0] if task.name in ("CR", "TREC")]
-    encoder = SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2")
-    vectors = Vectors(encoder, sentences_of(tasks), 128)
-    found = score_transfer(vectors, tasks).tasks
-    cr, trec = tasks
+    def some(part: Labelled, count: int) -> Labelled:
+        rows = np.sort(np.random.default_rng(0).permutation(len(part.label))[:count])
+        return Labelled([part.texts[row] for row in rows], part.label[rows])
+
+    found = {task.name: task for task in read_transfer(SHARED)[0]}
+    cr = TransferTask("CR", some(found["CR"].train, 1000))
+    trec = TransferTask("TREC", some(found["TREC"].train, 1500), test=found["TREC"].test)
+    vectors = Vectors(SentenceEncoder.load("sentence-transformers/all-MiniLM-L6-v2"), sentences_of([cr, trec]), 128)
+    scores = score_transfer(vectors, [cr, trec]).tasks
     x, y = vectors.of(cr.train.texts), cr.train.label
     cross = StratifiedKFold(10, shuffle=True, random_state=1111)
     strengths = {"C": [0.01, 0.03, 0.1, 0.3, 1.0, 3.0]}
     chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=cross)
     expected = cross_val_score(chosen.fit(x, y).best_estimator_, x, y, cv=cross).mean()
-    assert found["CR"].values["accuracy"] == pytest.approx(100 * expected, abs=0.5)
+    assert scores["CR"].values["accuracy"] == pytest.approx(100 * expected, abs=0.5)
     chosen = GridSearchCV(LogisticRegression(max_iter=2000), strengths, cv=5)
     chosen.fit(vectors.of(trec.train.texts), trec.train.label)
-    expected = chosen.score(vectors.of(trec.test.texts), trec.test.label)
-    assert found["TREC"].values["accuracy"] == pytest.approx(
-        100 * expected, abs=1.5
-    )  # 500 questions: a deviation is 1.3 points
+    expected = chosen.score(vectors.of(trec.test.texts), trec.test.label)  # 500 questions: a deviation is 1.3 points
+    assert scores["TREC"].values["accuracy"] == pytest.approx(100 * expected, abs=1.5)
+
+
+# ---- many classifiers at once ---------------------------------------------------------------------------------------
+
+
+SMALL = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=4, max_epoch=30)
+SETTINGS = {
+    "adam": SMALL,
+    "rmsprop": dataclasses.replace(SMALL, optimizer="rmsprop"),
+    "stopped by passes": dataclasses.replace(SMALL, max_epoch=3, tenacity=50),
+}
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Three classes that overlap, ``(150, 6)``."""
+    rng = np.random.default_rng(0)
+    label = rng.integers(0, 3, 150)
+    return (rng.normal(size=(150, 6)) + 0.8 * np.eye(3, 6)[label]).astype(np.float32), label
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_stack_equals_one_at_a_time(rows, name):
+    """Problems of several sizes: full and ragged last batches, other numbers of steps a pass, held-out rows."""
+    features, label = rows
+    how = SETTINGS[name]
+    everything = np.random.default_rng(1).permutation(150)
+    problems = [
+        Problem(everything[:100], everything[100:], how.l2),
+        Problem(everything[30:126], everything[:30], how.l2),
+        Problem(everything[:97], everything[97:120], how.l2),
+        Problem(everything[:64], everything[64:], how.l2),
+        Problem(everything[20:140], None, how.l2),
+    ]
+    ended = []
+    found = fit(features, label, problems, how, advance=ended.append)
+    assert sum(ended) == len(problems)
+    for problem, fitted in zip(problems, found, strict=True):
+        for r, l2 in enumerate(how.l2):
+            layer, best = train_one(features, label, problem.train, problem.dev, l2, how)
+            assert fitted.dev_accuracy[r] == pytest.approx(best, abs=1e-12)
+            torch.testing.assert_close(fitted.weight[r], layer.weight.detach(), atol=2e-5, rtol=1e-4)
+            torch.testing.assert_close(fitted.bias[r], layer.bias.detach(), atol=2e-5, rtol=1e-4)
+            shares = fitted.accuracy(torch.from_numpy(features), torch.from_numpy(label))
+            assert shares[r] == pytest.approx(accuracy(layer, features, label), abs=1e-12)
+
+
+def test_the_callers_random_state_is_left_alone(rows):
+    torch.manual_seed(7)
+    expected = torch.rand(1)
+    torch.manual_seed(7)
+    fit(*rows, [Problem(np.arange(100), None, (1e-4,))], SMALL)
+    assert torch.rand(1) == expected
+
+
+# ---- the reference: one classifier at a time, with torch's own layer, loss and optimiser ----------------------------
+
+
+def train_one(features, label, train, dev, l2, how):
+    """Train one classifier; ``dev`` None holds out 5 % of ``train``. Returns layer and validation accuracy."""
+    rng = np.random.RandomState(how.seed)
+    torch.manual_seed(how.seed)
+    layer = nn.Linear(features.shape[1], int(label.max()) + 1)
+    if how.optimizer == "adam":
+        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, weight_decay=l2)
+    else:
+        optimizer = torch.optim.RMSprop(layer.parameters(), weight_decay=l2)
+    if dev is None:
+        order = rng.permutation(len(train))
+        held_out = int(0.05 * len(train))
+        train, dev = train[order[held_out:]], train[order[:held_out]]
+    x, y = torch.tensor(features[train], dtype=torch.float32), torch.tensor(label[train])
+    best, kept, worse, passes = -1.0, None, 0, 0
+    while passes <= how.max_epoch:
+        for _ in range(how.epoch_size):
+            order = rng.permutation(len(x))
+            for start in range(0, len(x), how.batch_size):
+                rows = order[start : start + how.batch_size]
+                optimizer.zero_grad()
+                nn.functional.cross_entropy(layer(x[rows]), y[rows]).backward()
+                optimizer.step()
+        passes += how.epoch_size
+        found = accuracy(layer, features[dev], label[dev])
+        if found > best:
+            best, kept = found, copy.deepcopy(layer)
+        else:
+            if worse >= how.tenacity:
+                break
+            worse += 1
+    return kept, best
+
+
+def accuracy(layer, features, label) -> float:
+    with torch.no_grad():
+        return float((layer(torch.tensor(features, dtype=torch.float32)).argmax(dim=1).numpy() == label).mean())
+
+
+def folds(label, how):
+    return StratifiedKFold(how.folds, shuffle=True, random_state=how.seed).split(np.zeros(len(label)), label)
+
+
+def choose(scores, how):
+    """Return the first best L2 value of ``scores`` (folds, L2 values) and its accuracy in percent."""
+    means = [round(100 * float(np.mean(column)), 2) for column in zip(*scores, strict=True)]
+    return how.l2[int(np.argmax(means))], max(means)

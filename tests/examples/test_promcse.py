@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import csv
 import os
 import re
 import subprocess
@@ -17,6 +16,7 @@ from cse.data.tasks.store import TEST, open_tasks
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import MINILM
 from cse.training.state import copy_into
+from tests.rows import write_table
 from tests.systems.test_every_preset import score
 from tests.systems.tiny import Watch, make_data, make_models, run_training, tiny
 
@@ -34,10 +34,8 @@ def write_files(prepared: Path, folder: Path) -> tuple[Path, Path]:
     """Write the rows and the task of prepared data as files of NLI triplets and of STS-B."""
     triplets, sts = folder / "triplets.csv", folder / "sts-test.csv"
     columns = VIEW_COLUMNS["triplets"]
-    with triplets.open("w", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(
-            [columns, *([row[name] for name in columns] for row in open_rows(prepared / TRAIN_FILE).to_pylist())]
-        )
+    rows = open_rows(prepared / TRAIN_FILE).to_pylist()
+    write_table(triplets, columns, ([row[name] for name in columns] for row in rows))
     (task,) = open_tasks(PreparedData(prepared), TEST)
     lines = zip(task.score, task.sentence1, task.sentence2, strict=True)
     sts.write_text("".join(f"genre\tfile\tyear\t1\t{gold}\t{one}\t{two}\n" for gold, one, two in lines), "utf-8")

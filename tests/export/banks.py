@@ -15,7 +15,7 @@ from cse.export.domains import add_domain
 from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from tests.parts import backbone_of, new_prompt, sentence_encoder
+from tests.parts import backbone_of, moved, new_prompt, sentence_encoder
 
 # kind of prompt, its length, whether all layers share it; options of the encoder
 KINDS = {
@@ -43,36 +43,23 @@ def make_encoder(folder: Path, name: str, seed: int = 0) -> SentenceEncoder:
     kind, length, shared, options = KINDS[name]
     torch.manual_seed(seed)
     prompt = kind and new_prompt(kind, backbone, length=length, shared=shared, dropout=0.1, init_std=0.7)
-    encoder = sentence_encoder(backbone, prompt or None, **options)
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
+    encoder = moved(sentence_encoder(backbone, prompt or None, **options))
     if name in MAPS:
         random = np.random.default_rng(seed)
         encoder.post = LinearMap.of("linear", random.normal(size=32), random.normal(size=(32, MAPS[name])))
-    return encoder.eval()
+    return encoder
 
 
 def make_adapted(folder: Path, trained: str, *, prompt: int = 0, rank: int = 2, seed: int = 0) -> SentenceEncoder:
-    """An encoder with trained weights in its backbone and, if wanted, a prompt, all far from where they start.
-
-    Args:
-        folder: the backbone.
-        trained: which weights, see ``Encoder``.
-        prompt: length of its prompt; 0: none.
-        rank: of LoRA.
-        seed: of the weights.
-    """
+    """An encoder with trained weights in its backbone, ``rank`` of LoRA, and a prompt of this length if it is not 0."""
     backbone = backbone_of(folder)
     torch.manual_seed(seed)
     own = new_prompt("key_value", backbone, length=prompt, init_std=0.7) if prompt else None
     shifted = backbone.family.positions != "rotary"
     rank = rank if trained == "lora" else 0
-    encoder = sentence_encoder(backbone, own, pooler="mean", trained=trained, lora_rank=rank, position_shift=shifted)
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
-    return encoder.eval()
+    return moved(
+        sentence_encoder(backbone, own, pooler="mean", trained=trained, lora_rank=rank, position_shift=shifted)
+    )
 
 
 def padded(vector: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ import torch
 
 from cse.model.post import LinearMap, fit_discriminant, fit_whitening
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.parts import new_flow, new_prompt, new_template, sentence_encoder
+from tests.parts import moved, new_flow, new_prompt, new_template, sentence_encoder
 
 SENTENCES = [
     "the cat sits on the mat",
@@ -65,11 +65,8 @@ def make_encoder(
     torch.manual_seed(3)
     prompt = None if kind is None else new_prompt(kind, backbone, length=5, dropout=0.1, init_std=0.7)
     templates = [] if template is None else [new_template(backbone=backbone, **template)]
-    encoder = sentence_encoder(backbone, prompt, templates=templates, **options)
-    with torch.no_grad():
-        for weight in encoder.trainable().values():
-            weight.add_(0.1 * torch.randn_like(weight))
+    encoder = moved(sentence_encoder(backbone, prompt, templates=templates, **options))
     if post is not None:
         vectors = (np.random.default_rng(3).normal(size=(200, 32)) * np.linspace(1, 3, 32)).astype(np.float32)
         encoder.post = POST[post](vectors)
-    return encoder.eval()
+    return encoder

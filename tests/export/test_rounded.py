@@ -81,10 +81,7 @@ def test_products_with_weights_are_of_integers_and_the_rest_is_not(encoder, tmp_
     for kind in ("Attention", "LayerNormalization"):
         assert kinds["int8"].count(kind) == kinds["fp32"].count(kind) > 0
     weights = {weight.name: weight for weight in graphs["int8"].initializer}
-    rounded_weights = [
-        weight for weight in weights.values() if weight.data_type == onnx.TensorProto.INT8 and weight.dims
-    ]
-    matrices = [weight for weight in rounded_weights if len(weight.dims) == 2]
+    matrices = [w for w in weights.values() if w.data_type == onnx.TensorProto.INT8 and len(w.dims) == 2]
     assert len(matrices) == 6 * layers
     for weight in matrices:
         assert np.abs(to_array(weight).astype(int)).max() <= 64, "two products of 8 and 7 bits fit into 16"
@@ -153,12 +150,10 @@ class Fixed:
 
     def encode(self, sentences, **_):
         seeds = [sum(map(ord, text)) for text in sentences]
-        return np.stack(
-            [
-                np.random.default_rng(s).normal(size=8) + self.noise * np.random.default_rng(s + 999).normal(size=8)
-                for s in seeds
-            ]
-        ).astype(np.float32)
+        first, other = (
+            np.stack([np.random.default_rng(seed + more).normal(size=8) for seed in seeds]) for more in (0, 999)
+        )
+        return (first + self.noise * other).astype(np.float32)
 
 
 def task(count=60):

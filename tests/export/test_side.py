@@ -153,14 +153,11 @@ def test_each_domain_gives_its_encoders_sides_in_mixed_batches(banked, role):
     check_mixed(banked[0], encoders, TEXTS, role=role)
 
 
-def test_the_librarys_words_for_queries_and_documents(opened):
+def test_the_librarys_words_for_queries_and_roles_that_a_domain_does_not_have(opened):
     names = ["prompt", "map"] * (len(TEXTS) // 2) + ["map"] * (len(TEXTS) % 2)
     queries = opened.encode(TEXTS, domain=names, role="query")
     np.testing.assert_array_equal(opened.encode_query(TEXTS, domain=names), queries)
     np.testing.assert_array_equal(opened.encode_query(TEXTS, domain="both"), opened.encode(TEXTS, domain="both"))
-
-
-def test_roles_that_a_domain_does_not_have(opened):
     with pytest.raises(CseError, match="role: 'query' is not known; this model has none"):
         opened.encode(TEXTS[:2], domain=["prompt", "both"], role="query")
     with pytest.raises(CseError, match="dimensions: 8; this model gives 32, and its vectors cannot be cut"):

@@ -8,7 +8,7 @@ import torch
 
 from tests.export.systems import PARTS, ROWS, SENTENCES
 from tests.gpu.base import CPU
-from tests.parts import backbone_of, new_prompt, sentence_encoder
+from tests.parts import backbone_of, prompted
 from tests.tiny import WORDS, make_backbone_folder
 
 LARGEST = 2e-5
@@ -23,12 +23,9 @@ def texts(count: int) -> list[str]:
 def large(tmp_path_factory):
     """An encoder whose matrix products TF32 would change: BERT-base's width, two layers."""
     shape = {"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "num_hidden_layers": 2}
-    folder = make_backbone_folder(
-        tmp_path_factory.mktemp("large") / "bert", "bert", initializer_range=0.02, max_position_embeddings=128, **shape
-    )
-    backbone = backbone_of(folder)
-    torch.manual_seed(3)
-    return sentence_encoder(backbone, new_prompt("key_value", backbone, length=16, init_std=0.5), pooler="mean")
+    shape |= {"initializer_range": 0.02, "max_position_embeddings": 128}
+    folder = make_backbone_folder(tmp_path_factory.mktemp("large") / "bert", "bert", **shape)
+    return prompted(backbone_of(folder), length=16, init_std=0.5, pooler="mean")
 
 
 @pytest.mark.parametrize("name", ROWS | PARTS)

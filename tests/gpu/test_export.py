@@ -31,23 +31,16 @@ def provider(device) -> str:
 
 
 @pytest.fixture(scope="module")
-def bundles(encoder_of, tmp_path_factory):
-    """A bundle by kind of encoder and precision, each made once, and its encoder on the CPU."""
+def bundle_of(encoder_of, tmp_path_factory):
+    """Make a bundle of a kind of encoder in a precision; returns its encoder on the CPU, and the folder."""
     from cse.export.bundle import write_bundle
 
-    root, made = tmp_path_factory.mktemp("bundles"), {}
+    def make(name, precision="fp32"):
+        encoder, out = encoder_of(name), tmp_path_factory.mktemp("bundle") / "bundle"
+        with write_bundle(encoder, out, normalize=True, metrics={}, precision=precision):
+            return encoder, out
 
-    def get(name, precision="fp32"):
-        if (name, precision) not in made:
-            encoder = encoder_of(name)
-            out = root / f"{len(made)}"
-            with write_bundle(encoder, out, normalize=True, metrics={}, precision=precision):
-                pass
-            made[name, precision] = encoder, out
-        encoder, out = made[name, precision]
-        return encoder.to("cpu"), out
-
-    return get
+    return make
 
 
 def apart(first, second) -> float:
@@ -55,10 +48,10 @@ def apart(first, second) -> float:
 
 
 @pytest.mark.parametrize("name", ROWS | PARTS)
-def test_the_devices_provider_equals_torch(provider, bundles, figure, name):
+def test_the_devices_provider_equals_torch(provider, bundle_of, figure, name):
     from cse.runtime.onnx_encoder import OnnxEncoder
 
-    encoder, bundle = bundles(name)
+    encoder, bundle = bundle_of(name)
     onnx = OnnxEncoder(bundle, provider=provider)
     assert onnx.provider == provider
     found = apart(onnx, encoder)
@@ -66,10 +59,10 @@ def test_the_devices_provider_equals_torch(provider, bundles, figure, name):
     assert found <= LARGEST
 
 
-def test_half_precision_on_the_devices_provider(provider, bundles, figure):
+def test_half_precision_on_the_devices_provider(provider, bundle_of, figure):
     from cse.runtime.onnx_encoder import OnnxEncoder
 
-    encoder, bundle = bundles("bert key_value mean", "fp16")
+    encoder, bundle = bundle_of("bert key_value mean", "fp16")
     found = apart(OnnxEncoder(bundle, provider=provider), encoder)
     figure(f"{found:.0e}", found)
     assert 1e-6 < found <= LARGEST_HALF

@@ -85,21 +85,12 @@ def measure(shape: dict[str, int], batch: int, cut: Cut, device: torch.device, p
     }
 
 
-def in_words(found: dict[str, float]) -> str:
-    return ", ".join(f"{name} {value / MEGABYTE:,.3g} MB" for name, value in found.items())
-
-
-@pytest.fixture(scope="module")
-def cuts() -> dict[str, Cut]:
-    groups = TrainSettings().row_groups
-    return {"plain": Cut(groups, None), "cached": Cut(groups, 64)}
-
-
 @needs_gpu
-@pytest.mark.parametrize("how", ["plain", "cached"])
-def test_bert_base_at_batch_256(device, figure, tmp_path, cuts, how):
-    found = measure(SHAPES["bert-base"], 256, cuts[how], device, tmp_path)
-    figure(in_words(found), found["peak"])
+@pytest.mark.parametrize("how", LIMITS)
+def test_bert_base_at_batch_256(device, figure, tmp_path, how):
+    cut = Cut(TrainSettings().row_groups, {"plain": None, "cached": 64}[how])
+    found = measure(SHAPES["bert-base"], 256, cut, device, tmp_path)
+    figure(", ".join(f"{name} {value / MEGABYTE:,.3g} MB" for name, value in found.items()), found["peak"])
     assert found["peak"] / GIGABYTE < LIMITS[how]
 
 
@@ -111,7 +102,7 @@ torch.set_num_threads(1)
 from cse.stages.common import run_safely
 from tests.systems.tiny import run_training, tiny
 from tests.training.helpers import Recorder
-device, headroom, mini, model, data, out = sys.argv[1], float(sys.argv[2]), int(sys.argv[3]) or None, *sys.argv[4:]
+device, headroom, model, data, out = sys.argv[1], float(sys.argv[2]), *sys.argv[3:]
 
 def limited(training):
     if device == "cuda":
@@ -126,38 +117,25 @@ def limited(training):
         resource.setrlimit(resource.RLIMIT_AS, (now + int(headroom), resource.RLIM_INFINITY))
     return training.run(Recorder())
 
-more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.mini_batch_size": mini,
-        "train.max_length": 32, "train.save_seconds": 3600}
+more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.max_length": 32}
 settings = tiny("promcse-unsup-bert-base", {"bert": Path(model)}, Path(out), more)
 sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Path(out), limited)))
 """
 
 
-@pytest.fixture(scope="module")
-def wide(tmp_path_factory):
-    """A model whose activations of 400 sentences take several times what its weights do."""
-    root = tmp_path_factory.mktemp("wide")
+def test_out_of_memory_is_one_line(device, figure, tmp_path):
+    """The activations of 400 sentences take several times what the weights do."""
     shape = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
-    return make_backbone_folder(root / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
-
-
-@pytest.mark.parametrize("mini", [0, 4], ids=["does not fit", "fits as the message says"])
-def test_out_of_memory_is_one_line(device, figure, wide, tmp_path, mini):
+    wide = make_backbone_folder(tmp_path / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
     data = make_data(tmp_path / "data")["sentences"]
     texts = [" ".join(WORDS[(row + at) % len(WORDS)] for at in range(16)) for row in range(200)]
     write_rows(data / TRAIN_FILE, "sentences", [(text,) for text in texts])
     # room for weights, a GPU's workspaces and a CPU's arenas, not for all activations
-    headroom = 400 * MEGABYTE
-    arguments = [device.type, headroom, mini, wide, data, tmp_path / "out"]
+    arguments = [device.type, 400 * MEGABYTE, wide, data, tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, *map(str, arguments)],
         capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=False,
     )  # fmt: skip
-    last = done.stderr.strip().splitlines()[-1] if done.stderr.strip() else ""
-    if mini:
-        assert done.returncode == 0, last
-        return
-    figure(last)
-    assert done.returncode == 2, done.stderr[-800:]
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-800:]
+    figure(last := done.stderr.strip().splitlines()[-1])
     assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 400 sentences at once")
-    assert "Traceback" not in done.stderr

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -19,10 +21,8 @@ def encode(system, device, *, seed=7, augment=PLAIN):
     encoder.to(device)
     torch.manual_seed(seed)
     with torch.no_grad():
-        return encode_batch(
-            encoder, table, ROWS, cut=SLICES, augment=augment, step=3, epoch=0,
-            device=device, bf16=False,
-        )  # fmt: skip
+        how = {"cut": SLICES, "augment": augment, "device": device, "bf16": False}
+        return encode_batch(encoder, table, ROWS, step=3, epoch=0, **how)
 
 
 def apart(first, second) -> float:
@@ -44,9 +44,8 @@ def test_gradient_caching_equals_the_plain_path(folder, device, figure, name):
 
 
 def test_gradient_caching_in_bf16(folder, device):
-    direct, cached = (
-        step(make_system("promcse", folder, dropout=0.1), cut, bf16=True, device=device) for cut in (SLICES, Cut(1, 5))
-    )
+    new = partial(make_system, "promcse", folder, dropout=0.1)
+    direct, cached = (step(new(), cut, bf16=True, device=device) for cut in (SLICES, Cut(1, 5)))
     assert_same(direct, cached, tolerance=1e-6 if device.type == "cpu" else 1e-2)
 
 

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from cse.errors import Interrupted
 from cse.training.loop import REPORT_EVERY
 from tests.gpu.base import distance, fit
 from tests.parts import Cut, new_plan, replan
-from tests.training.helpers import Recorder
+from tests.training.helpers import Stop
 from tests.training.systems import make_system
 
 EPOCHS = -(-2 * REPORT_EVERY // 5)  # of 40 rows
-
-
-class Stop(Recorder):
-    def step(self, record):
-        super().step(record)
-        signal.raise_signal(signal.SIGTERM)
 
 
 @pytest.mark.parametrize("bf16", [False, True], ids=["fp32", "bf16"])

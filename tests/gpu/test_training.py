@@ -17,22 +17,11 @@ from tests.training.systems import SYSTEMS, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])
 PLAN = new_plan(learning_rate=1e-3, batch_size=8, epochs=2, cut=Cut(3, None), seed=5)
-PROMPTS = {
-    "key_value": ("key_value", {}),
-    "hidden_state": ("hidden_state", {}),
-    "input": ("input", {}),
-    "key_value shared": ("key_value", {"shared": True}),
-    "hidden_state shared": ("hidden_state", {"shared": True}),
-    "mlp": ("key_value", {"reparametrize": "mlp", "reparametrize_width": 24}),
-    "lstm": ("key_value", {"reparametrize": "lstm", "reparametrize_width": 24}),
-}
+PROMPTS: dict[str, tuple[str, dict]] = {kind: (kind, {}) for kind in ("key_value", "hidden_state", "input")}
+PROMPTS |= {f"{kind} shared": (kind, {"shared": True}) for kind in ("key_value", "hidden_state")}
+PROMPTS |= {net: ("key_value", {"reparametrize": net, "reparametrize_width": 24}) for net in ("mlp", "lstm")}
 # what draws its own random numbers on the device
-STILL = {
-    "augment.dropout": False,
-    "prompt.dropout": 0.0,
-    "augment.shuffle_tokens": "none",
-    "augment.cut_features": 0.0,
-}
+STILL = {"augment.dropout": False, "augment.shuffle_tokens": "none", "augment.cut_features": 0.0, "prompt.dropout": 0.0}
 
 
 @pytest.mark.parametrize("precision", TOLERANCE)
@@ -86,12 +75,8 @@ def test_training_of_a_kind_of_prompt(folder, device, figure, tmp_path, name, bf
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory):
-    return tmp_path_factory.mktemp("presets")
-
-
-@pytest.fixture(scope="module")
-def world(root):
+def world(tmp_path_factory):
+    root = tmp_path_factory.mktemp("presets")
     models, data = make_models(root / "models"), make_data(root / "data")
     return models, data, make_warm_start(models, data, root / "warm")
 

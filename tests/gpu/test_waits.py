@@ -37,8 +37,7 @@ def waits(system, folder, device, *, plant=None, **changes) -> Counter:
     def note(message, *_, **__):
         if SAID in str(message):
             own = [f for f in traceback.extract_stack() if f.filename.startswith(CODE)]
-            place = f"{Path(own[-1].filename).relative_to(CODE)}:{own[-1].lineno}" if own else "elsewhere"
-            found.append((step[0], place))
+            found.append((step[0], f"{own[-1].filename[len(CODE) :]}:{own[-1].lineno}" if own else "elsewhere"))
 
     def next_step(*given, **named):
         step[0] = named["step"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,13 +17,6 @@ from tests.model.families import make_family_folder
 from tests.parts import backbone_of
 
 CLOSE = 1e-5
-
-
-class Written(NamedTuple):
-    """An encoder and its folder."""
-
-    encoder: SentenceEncoder
-    folder: Path
 
 
 @pytest.fixture(autouse=True)

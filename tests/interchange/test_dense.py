@@ -21,7 +21,7 @@ from cse.settings.objective import LabelProxiesSettings, NliSoftmaxSettings, NtX
 from tests.export.exports import export
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
-from tests.parts import backbone_of, new_prompt, sentence_encoder
+from tests.parts import backbone_of, new_prompt, sentence_encoder, slopes
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -69,16 +69,9 @@ def test_the_gradient_of_a_prompt_passes_through_them(prompted):
 
     prompted.double()
     (weight,) = prompted.prompt.parameters()
-    (gradient,) = torch.autograd.grad(loss(), weight)
-    place = np.unravel_index(int(gradient.abs().argmax()), gradient.shape)
-    with torch.no_grad():
-        weight[place] += 1e-3
-        above = loss()
-        weight[place] -= 2e-3
-        below = loss()
-        weight[place] += 1e-3
+    by_autograd, by_differences = slopes(loss, weight, 1e-3)
     prompted.float()
-    assert float((above - below) / 2e-3) == pytest.approx(float(gradient[place]), rel=1e-3)
+    assert by_autograd == pytest.approx(by_differences, rel=1e-3)
 
 
 def test_checkpoint_bundle_and_folder_give_the_same_vectors(prompted, tmp_path):
@@ -92,9 +85,8 @@ def test_checkpoint_bundle_and_folder_give_the_same_vectors(prompted, tmp_path):
     export_sentence_transformers(prompted, tmp_path / "folder", SENTENCES, normalize=True, tolerance=1e-5)
     theirs = SentenceTransformer(str(tmp_path / "folder"), device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(theirs.encode(SENTENCES), vectors, atol=1e-5)
-    assert [type(module).__name__ for module in theirs] == [
-        "PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize",
-    ]  # fmt: skip
+    kinds = [type(module).__name__ for module in theirs]
+    assert kinds == ["PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize"]
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 import torch
 
 from cse.errors import CseError
-from cse.export.bundle import write_bundle
 from cse.model.declared import Declared
-from cse.runtime.onnx_encoder import OnnxEncoder
+from tests.export.exports import bundle_of
 from tests.parts import backbone_of, sentence_encoder
 from tests.tiny import WORDS, make_backbone_folder
 
@@ -25,18 +26,13 @@ def encoders(tmp_path_factory):
     """The library's model of a tiny BERT, and ours, as torch and as ONNX."""
     root = tmp_path_factory.mktemp("model")
     folder = make_backbone_folder(root / "bert", "bert", pooling="mean")
-    backbone = backbone_of(folder)
-    encoder = sentence_encoder(backbone, use=Declared("mean", None, TEXTS, (8, 16)))
-    with write_bundle(encoder, root / "bundle", normalize=True, metrics={}):
-        pass
-    (folder / "tokenizer_config.json").write_text(
-        '{"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 40}'
-    )
-    transformer = modules.Transformer(str(folder))
-    theirs = library.SentenceTransformer(
-        modules=[transformer, modules.Pooling(32, "mean"), modules.Normalize()], prompts=TEXTS, device="cpu"
-    )
-    return theirs, {"torch": encoder, "onnx": OnnxEncoder(root / "bundle", provider="cpu")}
+    encoder = sentence_encoder(backbone_of(folder), use=Declared("mean", None, TEXTS, (8, 16)))
+    onnx = bundle_of(encoder, root / "bundle")
+    known = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "model_max_length": 40}
+    (folder / "tokenizer_config.json").write_text(json.dumps(known))
+    parts = [modules.Transformer(str(folder)), modules.Pooling(32, "mean"), modules.Normalize()]
+    theirs = library.SentenceTransformer(modules=parts, prompts=TEXTS, device="cpu")
+    return theirs, {"torch": encoder, "onnx": onnx}
 
 
 def texts(count, seed):
@@ -79,9 +75,8 @@ def test_an_evaluator_says_of_ours_what_it_says_of_theirs(encoders, name, kind):
 @pytest.mark.parametrize("kind", ["torch", "onnx"])
 def test_the_librarys_words_mean_ours(encoders, kind):
     encoder = encoders[1][kind]
-    as_tensor = encoder.encode(
-        A, prompt_name="query", truncate_dim=8, normalize_embeddings=True, convert_to_tensor=True
-    )
+    words = {"prompt_name": "query", "truncate_dim": 8, "normalize_embeddings": True, "convert_to_tensor": True}
+    as_tensor = encoder.encode(A, **words)
     assert isinstance(as_tensor, torch.Tensor)
     np.testing.assert_array_equal(as_tensor.numpy(), encoder.encode(A, role="query", dimensions=8, normalize=True))
     raw = encoder.encode(A, normalize_embeddings=False)

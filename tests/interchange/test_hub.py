@@ -32,11 +32,17 @@ def hub(address_book, monkeypatch, tmp_path) -> Hub:
     """An empty hub, and a client that may write to it."""
     address_book.repos.clear()
     address_book.asked.clear()
-    point_to(monkeypatch, address_book.address)
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
+    address = address_book.address
+    as_imported = {  # what HF_ENDPOINT and others do when the client is imported
+        "ENDPOINT": address,
+        "HUGGINGFACE_CO_URL_TEMPLATE": address + "/{repo_id}/resolve/{revision}/{filename}",
+        "HF_HUB_CACHE": str(tmp_path / "cache"),
+        "HF_HUB_DISABLE_XET": True,
+        "HF_HUB_OFFLINE": False,
+        "HF_TOKEN_PATH": str(tmp_path / "no-token"),
+    }
+    for name, value in as_imported.items():
+        monkeypatch.setattr(constants, name, value)
     monkeypatch.setenv("HF_TOKEN", WRITER)
     return address_book
 
@@ -46,12 +52,6 @@ def project(trained, tmp_path, monkeypatch) -> Path:
     folder = Path(shutil.copytree(trained, tmp_path / "project"))
     monkeypatch.chdir(folder)
     return folder
-
-
-def point_to(monkeypatch, address: str) -> None:
-    """What HF_ENDPOINT does when the client is imported."""
-    monkeypatch.setattr(constants, "ENDPOINT", address)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/resolve/{revision}/{filename}")
 
 
 def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
@@ -87,27 +87,21 @@ def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, p
     assert capsys.readouterr().out == "(2, 32)\n"
 
 
-def test_bank_comes_back(cse, hub, project):
+def test_a_bank_comes_back_and_a_push_replaces_the_one_before(cse, hub, project):
+    assert cse("push", "me/tickets", "data/checkpoint").code == 0
     assert cse("bank", "create", "data/bank", "data/checkpoint").code == 0
     assert cse("bank", "add", "data/bank", "data/checkpoint", "--name", "tickets").code == 0
-    there = cse("push", "me/tickets", "data/bank", "--public")
+    there = cse("push", "me/tickets", "data/bank")
     assert there.code == 0, there.err
-    assert not hub.repos["me/tickets"].private
+    assert "weights.safetensors" not in sent(hub)
     assert cse("pull", "me/tickets", "--out", "back").code == 0
     first, second = (library.OnnxEncoder(path).encode(TEXTS, domain="tickets") for path in ("data/bank", "back"))
     np.testing.assert_array_equal(first, second)
-
-
-def test_second_push_replaces_the_first(cse, hub, project):
-    assert cse("push", "me/tickets", "data/checkpoint").code == 0
-    assert "weights.safetensors" in sent(hub)
-    assert cse("push", "me/tickets", "data/bundle").code == 0
-    assert "weights.safetensors" not in sent(hub)
-    assert cse("pull", "me/tickets", "--out", "back").code == 0
-    assert (project / "back/bundle.json").is_file()
-    first = hub.repos["me/tickets"].sha(1)
-    assert cse("pull", "me/tickets", "--out", "first", "--revision", first).code == 0
+    before = hub.repos["me/tickets"].sha(1)
+    assert cse("pull", "me/tickets", "--out", "first", "--revision", before).code == 0
     assert (project / "first/checkpoint.json").is_file()
+    assert cse("push", "me/open", "data/checkpoint", "--public").code == 0
+    assert not hub.repos["me/open"].private
 
 
 def test_exported_folder_travels_with_hashes(cse, hub, project):
@@ -133,22 +127,6 @@ def test_exported_folder_travels_with_hashes(cse, hub, project):
     assert line.startswith("me/tickets/model.safetensors: does not match manifest.json (SHA-256 differs)")
 
 
-@pytest.mark.parametrize(
-    ("kind", "files", "reason"),
-    [
-        ("checkpoint", {}, "checkpoint.json: format None, this version reads "),
-        ("bundle", {"evil.py": b"1"}, "bundle.json: format None, this version reads "),
-        ("sentence-transformers model", {"evil.py": b"1"}, "manifest.json: files does not list modules.json"),
-        ("peft adapter", {"config.json": b"{}"}, "manifest.json: files does not list adapter_config.json"),
-        ("plots", {"loss.csv": b"1"}, "manifest.json: is no manifest of a model"),
-    ],
-)
-def test_what_is_no_model_is_told(cse, hub, project, kind, files, reason):
-    line = pull_of(cse, hub, kind, files).refused()
-    assert line.startswith(f"me/tickets/{reason}")
-    assert not (project / "back").exists()
-
-
 def pull_of(cse, hub, kind, files):
     """Pull files that somebody sent without ``cse push``."""
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
@@ -158,7 +136,17 @@ def pull_of(cse, hub, kind, files):
     return cse("pull", "me/tickets", "--out", "back")
 
 
-def test_code_in_a_model_is_told(cse, hub, project):
+def test_what_is_no_model_and_code_in_a_model_are_told(cse, hub, project):
+    for kind, files, reason in (
+        ("checkpoint", {}, "checkpoint.json: format None, this version reads "),
+        ("bundle", {"evil.py": b"1"}, "bundle.json: format None, this version reads "),
+        ("sentence-transformers model", {"evil.py": b"1"}, "manifest.json: files does not list modules.json"),
+        ("peft adapter", {"config.json": b"{}"}, "manifest.json: files does not list adapter_config.json"),
+        ("plots", {"loss.csv": b"1"}, "manifest.json: is no manifest of a model"),
+    ):
+        line = pull_of(cse, hub, kind, files).refused()
+        assert line.startswith(f"me/tickets/{reason}")
+        assert not (project / "back").exists()
     own = {path.name: path.read_bytes() for path in (project / "data/checkpoint").iterdir()}
     assert pull_of(cse, hub, "checkpoint", own | {"evil.py": b"1"}).code == 0
     assert not (project / "back/evil.py").exists(), "what no manifest lists stays away"
@@ -266,15 +254,15 @@ def test_what_the_hub_refuses_is_told_in_its_words(cse, hub, project, monkeypatc
     assert done.code == 75
 
 
-@pytest.mark.parametrize("name", ["weights.safetensors", "checkpoint.json"])
-def test_changed_file_is_not_taken(cse, hub, project, name):
+def test_changed_file_is_not_taken(cse, hub, project):
     assert cse("push", "me/tickets", "data/checkpoint").code == 0
     assert cse("pull", "me/tickets", "--out", "back").code == 0
-    before = contents(project / "back")
-    repo = hub.repos["me/tickets"]
-    data = bytearray(repo.files[name])
-    data[len(data) // 2] ^= 1
-    repo.commits.append(repo.files | {name: bytes(data)})
-    line = cse("pull", "me/tickets", "--out", "back").refused()
-    assert line.startswith(f"me/tickets/{name}: ")
-    assert contents(project / "back") == before
+    before, repo = contents(project / "back"), hub.repos["me/tickets"]
+    whole = repo.files
+    for name in ("weights.safetensors", "checkpoint.json"):
+        data = bytearray(whole[name])
+        place = data.index(b'"files"') + 1 if name == LISTING else len(data) // 2
+        data[len(data) // 2] ^= 1
+        repo.commits.append(whole | {name: bytes(data)})
+        assert cse("pull", "me/tickets", "--out", "back").refused().startswith(f"me/tickets/{name}: ")
+        assert contents(project / "back") == before

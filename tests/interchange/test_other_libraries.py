@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers and adapters of PEFT become checkpoints that give the same embeddings."""
+"""Folders of sentence-transformers and adapters of PEFT become checkpoints; prompts become adapters of PEFT."""
 
 from __future__ import annotations
 
@@ -13,10 +13,14 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from cse.errors import CseError
 from cse.interchange.importing import import_model
+from cse.interchange.peft import CONFIG, WEIGHTS, export_adapter, write_adapter
 from cse.model.checkpoint import read_config
+from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.export.systems import SENTENCES
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
+from tests.parts import refusal, sentence_encoder
 
 # ---- PEFT ---------------------------------------------------------------------------------------------------------
 
@@ -114,9 +118,7 @@ LORA = {"peft_type": "LORA", "r": 2, "lora_alpha": 2, "bias": "none", "target_mo
 )
 def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
     source = adapter(tmp_path / "adapter", **changes)
-    with pytest.raises(CseError) as error:
-        import_model(source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
-    assert said in str(error.value) and "\n" not in str(error.value)
+    assert said in refusal(import_model, source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
 
 
 # ---- sentence-transformers ----------------------------------------------------------------------------------------
@@ -174,32 +176,101 @@ def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
     (source / "2_Dense/config.json").write_text(
         json.dumps(config | {"activation_function": "torch.nn.modules.activation.ReLU"})
     )
-    assert "no linear layer with bias and tanh" in refusal(source, bert, tmp_path)
+    assert "no linear layer with bias and tanh" in refused(source, bert, tmp_path)
 
 
-def refusal(folder, backbone, tmp_path, **options):
-    with pytest.raises(CseError) as error:
-        import_model(folder, "sentence-transformers", str(backbone), tmp_path / "out", **options)
-    assert "\n" not in str(error.value)
-    return str(error.value)
+def refused(folder, backbone, tmp_path, **options):
+    return refusal(import_model, folder, "sentence-transformers", str(backbone), tmp_path / "out", **options)
 
 
 def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
-    bert = tiny_folders["bert"]
-    weighted = fine_tuned(bert, tmp_path / "weighted", "mean", ("Transformer", "WeightedLayerPooling", "Pooling"))
-    line = refusal(weighted, bert, tmp_path)
-    assert "WeightedLayerPooling is not one of sentence-transformers' Transformer, Pooling, Dense" in line
-    turned = fine_tuned(bert, tmp_path / "turned", "mean", ("Pooling", "Transformer"))
-    assert "in another order" in refusal(turned, bert, tmp_path)
-    alone = fine_tuned(bert, tmp_path / "alone", "mean", ("Transformer",))
-    assert "needs a Transformer and a Pooling" in refusal(alone, bert, tmp_path)
-    largest = fine_tuned(bert, tmp_path / "largest", "max")
-    assert "pools by pooling_mode_max_tokens" in refusal(largest, bert, tmp_path)
-    lower = fine_tuned(bert, tmp_path / "lower", "mean")
-    (lower / "sentence_bert_config.json").write_text('{"do_lower_case": true}')
-    assert "do_lower_case" in refusal(lower, bert, tmp_path)
-    prompted = fine_tuned(bert, tmp_path / "prompted", "mean")
-    (prompted / "config_sentence_transformers.json").write_text('{"default_prompt_name": "query"}')
-    assert "puts its prompt 'query' before every text" in refusal(prompted, bert, tmp_path)
-    assert f"{bert}: holds no modules.json" in refusal(bert, bert, tmp_path)
-    assert "says how it pools; leave it out" in refusal(prompted, bert, tmp_path, pooler="cls")
+    bert, usual = tiny_folders["bert"], ("Transformer", "Pooling", "Normalize")
+    for number, (modules, pooling, said) in enumerate(
+        (
+            (
+                ("Transformer", "WeightedLayerPooling", "Pooling"), "mean",
+                "WeightedLayerPooling is not one of sentence-transformers' Transformer, Pooling, Dense",
+            ),
+            (("Pooling", "Transformer"), "mean", "in another order"),
+            (("Transformer",), "mean", "needs a Transformer and a Pooling"),
+            (usual, "max", "pools by pooling_mode_max_tokens"),
+        )
+    ):  # fmt: skip
+        assert said in refused(fine_tuned(bert, tmp_path / str(number), pooling, modules), bert, tmp_path)
+    for name, content, said in (
+        ("sentence_bert_config.json", '{"do_lower_case": true}', "do_lower_case"),
+        (
+            "config_sentence_transformers.json", '{"default_prompt_name": "query"}',
+            "puts its prompt 'query' before every text",
+        ),
+    ):  # fmt: skip
+        folder = fine_tuned(bert, tmp_path / name, "mean")
+        (folder / name).write_text(content)
+        assert said in refused(folder, bert, tmp_path)
+    assert f"{bert}: holds no modules.json" in refused(bert, bert, tmp_path)
+    assert "says how it pools; leave it out" in refused(folder, bert, tmp_path, pooler="cls")
+
+
+# ---- prompts out: the same vectors after pooling, or a refusal by name ----------------------------------------------
+
+
+EXPRESSED = [
+    *("bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words"),
+    *("llama", "mistral, no window", "qwen3"),
+]
+
+
+@pytest.mark.parametrize(("case", "kind"), [("bert", "hidden_state"), *((case, "key_value") for case in EXPRESSED)])
+def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModel
+
+    encoder = encoders(case, kind, pooler="mean")
+    export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
+    base = AutoModel.from_pretrained(encoder.backbone.files.folder)
+    model = peft.PeftModel.from_pretrained(base, tmp_path / "adapter").eval()
+    tokenizer = encoder.text_tokenizers.truncating_at(encoder.max_length)
+    bare = sentence_encoder(encoder.backbone, pooler="mean").encode(SENTENCES, normalize=False)
+    for text, other in zip(SENTENCES, bare, strict=True):
+        ids = torch.tensor([tokenizer.encode(text).ids])
+        with torch.no_grad():
+            states = model(input_ids=ids, attention_mask=torch.ones_like(ids)).last_hidden_state
+        found = pool("mean", [states], torch.ones_like(ids))[0].numpy()
+        np.testing.assert_allclose(found, encoder.encode(text, normalize=False), atol=1e-5, rtol=0)
+        assert np.abs(found - other).max() > 0.02, "the prompt is in force"
+
+
+def test_the_adapter_is_written_without_peft(encoders, tmp_path):
+    encoder = encoders("bert", pooler="cls")
+    write_adapter(encoder, tmp_path)
+    config = json.loads((tmp_path / CONFIG).read_text())
+    assert (config["peft_type"], config["task_type"]) == ("PREFIX_TUNING", "FEATURE_EXTRACTION")
+    assert config["base_model_name_or_path"] == encoder.backbone.files.name
+    table = load_file(tmp_path / WEIGHTS)["prompt_embeddings"]
+    assert torch.equal(table, encoder.prompt.table.detach()), "the layout of the released PromCSE checkpoints"
+    card = (tmp_path / "README.md").read_text()
+    assert f"Cut texts at {encoder.max_length} tokens" in card
+    assert "by `cls`" in card
+
+
+@pytest.mark.parametrize(
+    ("case", "kind", "options", "reason"),
+    [
+        ("bert", None, {}, "it has no prompt"),
+        ("bert", "input", {}, "its input-layer prompt"),
+        ("bert", "key_value", {"position_shift": False}, "its tokens do not start after the prompt's positions"),
+        ("bert", "key_value", {"cls": True}, r"its \[CLS\] vector was trained"),
+        ("bert", "key_value", {"trained": "full"}, "the language model was trained too"),
+        ("bert", "key_value", {"mlp": "always"}, r"it has a projector \(tanh\)"),
+        ("bert", "key_value", {"post": "discriminant"}, r"it has post-processing \(discriminant\)"),
+        ("bert", "key_value", {"pooler": "mean_top2"}, "its pooler is mean_top2"),
+        ("modernbert", "key_value", {}, "models of the modernbert family take no keys"),
+        ("mistral", "key_value", {}, "its sliding layers would lose sight of the prompt"),
+        ("gemma3", "key_value", {}, "its sliding layers would lose sight of the prompt"),
+    ],
+)
+def test_what_prefix_tuning_cannot_express_is_named(encoders, tmp_path, case, kind, options, reason):
+    encoder = encoders(case, kind, **options)
+    with pytest.raises(CseError, match=f"because {reason}.*; use --format"):
+        export_adapter(encoder, tmp_path / "adapter", SENTENCES, tolerance=1e-5)
+    assert not list(tmp_path.iterdir())

@@ -11,11 +11,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModel
 
+import cse as library
+from cse.cli.exchange import LAYOUTS as CHOICES
 from cse.errors import CseError
-from cse.interchange.importing import import_model
+from cse.interchange.importing import KINDS, import_model
 from cse.interchange.released import LAYOUTS
 from cse.model.checkpoint import read_config
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.cli.workspace import contents
 from tests.interchange import released
 from tests.interchange.released import (
     LENGTH,
@@ -28,7 +31,7 @@ from tests.interchange.released import (
     random,
     training_layout,
 )
-from tests.parts import embed
+from tests.parts import embed, refusal
 from tests.tiny import make_backbone_folder, make_tokenizer
 
 
@@ -83,14 +86,12 @@ def test_prefix_gives_the_released_embeddings(backbone_folder, family, kind, poo
     origin = {"layout": kind, "pooler": pooler, "file": "pytorch_model.bin"}
     assert (config["parameters"], config["facts"]["imported"] | origin) == ("prompts", config["facts"]["imported"])
     assert str(tmp_path) not in json.dumps(config["facts"]), "a path of this machine"
-
-
-def test_file_in_half_precision_is_compared_in_half_precision(tiny_folders, tmp_path):
-    tensors = training_layout("bert", language_model(tiny_folders["bert"]), prefix_encoder=prefix(), mlp=dense())
+    # a file in half precision is compared with the backbone in half precision
+    tensors = training_layout(family, model, **parts)
     halved = {name: value.half() if value.is_floating_point() else value for name, value in tensors.items()}
-    source = released.save(tmp_path / "released", halved, tiny_folders["bert"])
-    found, _ = embeddings_of(source, "promcse", tiny_folders["bert"], tmp_path / "out", pooler="cls")
-    assert np.isfinite(found).all()
+    source = released.save(tmp_path / "half", halved, backbone_folder)
+    half, _ = embeddings_of(source, kind, backbone_folder, tmp_path / "of half", pooler=pooler)
+    np.testing.assert_allclose(half, found, atol=0.05)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +153,8 @@ def test_diffcse_gives_the_released_embeddings(backbone_folder, family, layout, 
     expected = [released.states(family, model, ids)[-1][0, 0] for ids in released.rows(backbone_folder, TEXTS)]
     worst("diffcse", found, expected)
     told = "\n".join(lines)
-    for name in (
-        f"{outer}.* (10)",
-        "generator.* (2)",
-        f"discriminator.* ({len(model)})",
-        "electra_head.* (2)",
-        "lm_head.* (3)",
-    ):
-        assert name in told
+    parts = {outer: 10, "generator": 2, "discriminator": len(model), "electra_head": 2, "lm_head": 3}
+    assert all(f"{name}.* ({count})" in told for name, count in parts.items())
     total = len(tensors) - len(model)
     assert f"left out {total} tensors" in told, "nothing is dropped in silence"
     with pytest.raises(CseError, match="normalises over a batch, which serves training only"):
@@ -225,14 +220,9 @@ def test_supervised_promptbert_on_roberta(tiny_folders, layout, tmp_path, worst)
     source = released.save(tmp_path / "released", tensors, folder)
     options = {"pooler": "mask_delta_use_pooler", "template": OWN}
     found, lines = embeddings_of(source, "promptbert", folder, tmp_path / "out", **options)
-    expected = [
-        released.project(
-            at_mask("roberta", folder, model, filled("roberta", OWN, text))
-            - noise("roberta", folder, model, OWN, text),
-            projector,
-        )
-        for text in TEXTS
-    ]
+    at = ("roberta", folder, model)
+    vectors = [at_mask(*at, filled("roberta", OWN, text)) - noise(*at, OWN, text) for text in TEXTS]
+    expected = [released.project(vector, projector) for vector in vectors]
     worst("promptbert", found, expected)
     assert any(line.startswith("note: for RoBERTa") for line in lines)
 
@@ -253,12 +243,9 @@ def test_supervised_promptbert_on_bert(tmp_path, worst):
         scaled = (inner - inner.mean()) / np.sqrt(inner.var() + 1e-12)
         return scaled * p["LayerNorm.weight"] + p["LayerNorm.bias"]
 
-    expected = [
-        transform(at_mask("bert", folder, model, filled("bert", OWN, text)))
-        - transform(noise("bert", folder, model, OWN, text))
-        for text in TEXTS
-    ]
-    worst("promptbert", found, expected)
+    at = ("bert", folder, model)
+    pairs = [(at_mask(*at, filled("bert", OWN, text)), noise(*at, OWN, text)) for text in TEXTS]
+    worst("promptbert", found, [transform(vector) - transform(empty) for vector, empty in pairs])
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
@@ -270,13 +257,11 @@ def promcse(tiny_folders):
     return training_layout("bert", language_model(tiny_folders["bert"]), prefix_encoder=prefix(), mlp=dense())
 
 
-def refusal(tensors, folder, tmp_path, kind="promcse", pooler="cls", **config):
+def refused(tensors, folder, tmp_path, kind="promcse", pooler="cls", **config):
     source = released.save(tmp_path / "released", tensors, folder, **config)
-    with pytest.raises(CseError) as error:
-        import_model(source, kind, str(folder), tmp_path / "out", pooler=pooler)
+    said = refusal(import_model, source, kind, str(folder), tmp_path / "out", pooler=pooler)
     assert not (tmp_path / "out").exists()
-    assert "\n" not in str(error.value)
-    return str(error.value)
+    return said
 
 
 QUERY = "bert.encoder.layer.1.attention.self.query.weight"
@@ -296,27 +281,21 @@ def without(start):
         (lambda t: t | {"prefix_encoder.ghost": random(3)}, "prefix_encoder.ghost is unknown"),
         (lambda t: t | {"prefix_encoder.embedding.weight": random(LENGTH, 256)}, "weight has shape (5, 256)"),
         (lambda t: t | {"prefix_encoder.trans.0.bias": random(9)}, "network of its prefix: 'prefix_encoder.trans.0.w"),
-        (
-            without("prefix_encoder"),
-            "lacks prefix_encoder.embedding.weight; a model without its prompts is the",
-        ),
+        (without("prefix_encoder"), "lacks prefix_encoder.embedding.weight; a model without its prompts is the"),
         (without("mlp"), "holds no projector"),
         (lambda t: t | {"mlp.dense.weight": random(8, 8)}, "mlp.dense.weight has shape (8, 8)"),
         (lambda t: t | {"mlp.dense.bias": random(WIDTH) / 0}, "mlp.dense.bias holds values that are not finite"),
         (lambda t: t | {"mlp.other.bias": random(WIDTH)}, "mlp.other has no place in a projector"),
-        (
-            lambda t: {name.replace("bert.", "roberta."): value for name, value in t.items()},
-            "no name begins with 'bert.' as the backbone's, found roberta.",
-        ),
-        (lambda t: {name.removeprefix("bert."): value for name, value in t.items()}, "no name begins with 'bert.'"),
+        (lambda t: {k.replace("bert.", "roberta."): v for k, v in t.items()}, "as the backbone's, found roberta."),
+        (lambda t: {k.removeprefix("bert."): v for k, v in t.items()}, "no name begins with 'bert.'"),
     ],
 )
 def test_spoiled_file_is_refused_by_name(promcse, tiny_folders, tmp_path, spoil, said):
-    assert said in refusal(spoil(promcse), tiny_folders["bert"], tmp_path)
+    assert said in refused(spoil(promcse), tiny_folders["bert"], tmp_path)
 
 
 def test_head_count_is_compared_since_shapes_do_not_tell_it(promcse, tiny_folders, tmp_path):
-    said = refusal(promcse, tiny_folders["bert"], tmp_path, num_attention_heads=8)
+    said = refused(promcse, tiny_folders["bert"], tmp_path, num_attention_heads=8)
     assert "num_attention_heads is 8, but" in said and "has 4" in said
 
 
@@ -332,28 +311,27 @@ def test_head_count_is_compared_since_shapes_do_not_tell_it(promcse, tiny_folder
 )
 def test_pooler_is_asked_for(promcse, tiny_folders, tmp_path, kind, pooler, said):
     tensors = {name: v + 0.01 if v.is_floating_point() else v for name, v in promcse.items() if "prefix" not in name}
-    assert said in refusal(promcse if kind == "promcse" else tensors, tiny_folders["bert"], tmp_path, kind, pooler)
+    assert said in refused(promcse if kind == "promcse" else tensors, tiny_folders["bert"], tmp_path, kind, pooler)
 
 
 def test_truncated_file_and_code_in_a_file(promcse, tiny_folders, tmp_path):
     source = released.save(tmp_path / "released", promcse, tiny_folders["bert"])
+
+    def said(path=source):
+        return refusal(import_model, path, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+
     whole = (source / "pytorch_model.bin").read_bytes()
     for cut in (0, 10, len(whole) // 2, len(whole) - 1):
         (source / "pytorch_model.bin").write_bytes(whole[:cut])
-        with pytest.raises(CseError, match="truncated or not a file of torch"):
-            import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+        assert "truncated or not a file of torch" in said()
     torch.save({"bert.x": make_backbone_folder}, source / "pytorch_model.bin")
-    with pytest.raises(CseError, match="holds more than tensors, and no code of a file is run"):
-        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    assert "holds more than tensors, and no code of a file is run" in said()
     torch.save({"bert.x": 3}, source / "pytorch_model.bin")
-    with pytest.raises(CseError, match="holds no tensors by name; give the file"):
-        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    assert "holds no tensors by name; give the file" in said()
     save_file({"x": random(100)}, source / "model.safetensors")
-    with pytest.raises(CseError, match=r"holds model\.safetensors and pytorch_model\.bin; name the file that counts"):
-        import_model(source, "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    assert "holds model.safetensors and pytorch_model.bin; name the file that counts" in said()
     (source / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes()[:-8])
-    with pytest.raises(CseError, match="truncated or not a safetensors file"):
-        import_model(source / "model.safetensors", "promcse", str(tiny_folders["bert"]), tmp_path / "out", pooler="cls")
+    assert "truncated or not a safetensors file" in said(source / "model.safetensors")
 
 
 # ---- transformers 4.2.1, the library of the released code -----------------------------------------------------------
@@ -385,3 +363,43 @@ def test_file_of_the_old_library_gives_its_vectors(family, pooler, tmp_path, wor
     worst("promcse, transformers 4.2.1", found, recorded[pooler])
     assert ("multiplied out" in "\n".join(done.lines)) == (family == "roberta")
     assert np.abs(np.subtract(recorded["cls"], recorded["cls_before_pooler"])).max() > 0.1
+
+
+# ---- the command ----------------------------------------------------------------------------------------------------
+
+
+def test_imported_model_is_a_checkpoint_like_any_other(cse, tiny_folders, tmp_path, monkeypatch):
+    """It embeds, it exports, and a second import may replace it."""
+    monkeypatch.chdir(tmp_path)
+    bert = tiny_folders["bert"]
+    tensors = training_layout("bert", language_model(bert), prefix_encoder=prefix(), mlp=dense())
+    released.save(tmp_path / "promcse", tensors, bert)
+    words = f"import promcse --as promcse --backbone {bert} --pooler cls_before_pooler --out model".split()
+    done = cse(*words)
+    assert (done.code, done.err) == (0, "")
+    assert done.out.splitlines() == [
+        f"language model: 53 tensors, equal to those of {bert}",
+        "prefix: 5 keys and values in each layer",
+        "projector: not used at inference",
+        "left out 3 tensors that inference does not need: bert.embeddings.position_ids (1), mlp.* (2)",
+        "model: checkpoint of promcse (promcse); try `cse evaluate model`",
+    ]
+    before = contents(tmp_path / "model")
+    assert cse(*words).code == 0
+    assert contents(tmp_path / "model") == before
+    assert cse("encode", "model", "--out", "vectors.npy", stdin=b"a cat sleeps\na dog\n").code == 0
+    found = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_array_equal(found, library.SentenceEncoder.load("model").encode(["a cat sleeps", "a dog"]))
+
+
+def test_mistakes_are_one_line_and_leave_nothing(cse, tiny_folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    bert = tiny_folders["bert"]
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken/notes.txt").write_text("mine")
+    start = ("import", "nowhere", "--as", "promcse", "--backbone")
+    assert "nowhere: no such file or folder" in cse(*start, bert, "--pooler", "cls", "--out", "x").refused()
+    assert "--backbone: no folder ./ghost" in cse(*start, "./ghost", "--pooler", "cls", "--out", "x").refused()
+    assert "taken: holds files that cse did not put there" in cse(*start, bert, "--out", "taken").refused()
+    assert not (tmp_path / "x").exists()
+    assert CHOICES == KINDS, "the choices that the command names"

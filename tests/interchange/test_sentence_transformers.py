@@ -13,13 +13,20 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load, save
+from transformers import AutoModel
 
 from cse.errors import CseError
+from cse.interchange.importing import import_model
+from cse.interchange.peft import export_adapter
+from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
+from tests.export.exports import Exported
 from tests.export.systems import SENTENCES
-from tests.interchange.conftest import Written
 from tests.model.families import CASES
-from tests.parts import sentence_encoder
+from tests.parts import backbone_of, sentence_encoder
+from tests.sides import PARTS as SIDES
+from tests.sides import query_side
+from tests.tiny import make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -44,10 +51,10 @@ PARTS = {
 }
 
 
-def write(encoder, folder: Path, **options) -> Written:
+def write(encoder, folder: Path, **options) -> Exported:
     options = {"normalize": True, "tolerance": 1e-5} | options
     export_sentence_transformers(encoder, folder, SENTENCES, **options)
-    return Written(encoder, folder)
+    return Exported(encoder, folder)
 
 
 def opened(folder: Path, **options) -> SentenceTransformer:
@@ -59,7 +66,7 @@ def trusted(folder: Path) -> SentenceTransformer:
 
 
 @pytest.fixture(scope="module")
-def tiny(encoders, tmp_path_factory) -> Written:
+def tiny(encoders, tmp_path_factory) -> Exported:
     """A tiny BERT with a prompt; do not change its folder."""
     return write(encoders("bert", pooler="mean"), tmp_path_factory.mktemp("tiny") / "model")
 
@@ -93,7 +100,7 @@ def test_what_else_a_model_has(encoders, tmp_path, part):
     assert frozen == written.encoder.frozen
 
 
-def same(written: Written, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
+def same(written: Exported, model: SentenceTransformer, tolerance: float = 1e-5) -> None:
     expected = written.encoder.encode(SENTENCES)
     for batch_size in (1, 3, 64):
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
@@ -106,20 +113,20 @@ def test_settings_come_along(tiny):
     long = "cat " * 100
     assert model.preprocess([long])["input_ids"].shape == (1, tiny.encoder.max_length)
     model.max_seq_length = 6
-    np.testing.assert_allclose(
-        model.encode(long), tiny.encoder.encode_counting(long, max_length=6).embeddings, atol=1e-5
-    )
+    expected = tiny.encoder.encode_counting(long, max_length=6).embeddings
+    np.testing.assert_allclose(model.encode(long), expected, atol=1e-5)
 
 
 def test_texts_of_roles_become_prompts(encoders, tmp_path):
     encoder = encoders("bert", pooler="mean")
     encoder.texts = {"query": "the old ", "document": ""}
     model = trusted(write(encoder, tmp_path / "model").folder)
-    np.testing.assert_allclose(
-        model.encode("cat", prompt_name="query"), encoder.encode("the old cat"), atol=1e-5, rtol=0
-    )
-    np.testing.assert_allclose(model.encode_query("cat"), encoder.encode("the old cat"), atol=1e-5, rtol=0)
-    np.testing.assert_allclose(model.encode("cat"), encoder.encode("cat"), atol=1e-5, rtol=0)
+    for found, text in (
+        (model.encode("cat", prompt_name="query"), "the old cat"),
+        (model.encode_query("cat"), "the old cat"),
+        (model.encode("cat"), "cat"),
+    ):
+        np.testing.assert_allclose(found, encoder.encode(text), atol=1e-5, rtol=0)
     assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
 
 
@@ -188,14 +195,9 @@ def test_without_its_prompt_a_model_does_not_load(copied, damage):
     assert str(caught.value).endswith("(without its prompt it would be the bare language model)")
 
 
-def test_code_that_is_not_trusted_is_not_replaced_by_a_bare_model(tiny):
+def test_without_its_code_it_is_no_model(tiny):
     with pytest.raises(ValueError, match="trust_remote_code=True"):
         opened(tiny.folder)
-
-
-def test_the_folder_is_no_model_for_other_tools(tiny):
-    from transformers import AutoModel
-
     with pytest.raises((OSError, ValueError)):
         AutoModel.from_pretrained(tiny.folder)
 
@@ -205,10 +207,8 @@ def test_options_that_would_have_no_effect_are_refused(tiny):
         opened(tiny.folder, trust_remote_code=True, model_kwargs={"attn_implementation": "sdpa"})
     half = opened(tiny.folder, trust_remote_code=True, model_kwargs={"dtype": "bfloat16"})
     assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
-    assert (
-        np.abs(half.encode(SENTENCES, convert_to_tensor=True).float().numpy() - tiny.encoder.encode(SENTENCES)).max()
-        < 0.1
-    )
+    rounded = half.encode(SENTENCES, convert_to_tensor=True).float().numpy()
+    assert np.abs(rounded - tiny.encoder.encode(SENTENCES)).max() < 0.1
 
 
 @pytest.mark.parametrize(
@@ -315,3 +315,48 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     model.save_pretrained(str(tmp_path / "later"))
     again = trusted(tmp_path / "later")
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
+
+
+# ---- a query side: a Router that sends queries and documents their own way -----------------------------------------
+
+LONG = "two small birds eat red apple bread near the old river " * 5
+TEXTS = [*SENTENCES, LONG]
+
+
+def export(encoder, folder):
+    export_sentence_transformers(encoder, folder, TEXTS, normalize=True, tolerance=1e-5)
+    return trusted(folder)
+
+
+@pytest.mark.parametrize("parts", SIDES)
+def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, parts):
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **SIDES[parts])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    for encode in (model.encode_document, model.encode):
+        np.testing.assert_allclose(encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    weights = [path for path in (tmp_path / "model").rglob("model.safetensors") if path.stat().st_size > 50_000]
+    assert len(weights) == 1, "both sides share the language model"
+    assert (list((tmp_path / "model").rglob("*.py")) == []) == (parts == "map"), "a map alone needs no code"
+
+
+def test_task_texts_stand_before_each_side(tmp_path):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    texts = {"query": "the query ", "passage": "the book "}
+    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    encoder = query_side(backbone_of(folder), **SIDES["prompt"])
+    model = export(encoder, tmp_path / "model")
+    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
+    np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
+
+
+def test_it_is_not_read_back_as_one_side_and_peft_has_no_place_for_it(tiny_folders, tmp_path):
+    bert = backbone_of(tiny_folders["bert"])
+    encoder = query_side(bert, **SIDES["map"])
+    export(encoder, tmp_path / "model")
+    with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
+        SentenceEncoder.load(tmp_path / "model")
+    with pytest.raises(CseError, match=r"model: .*modules\.json: a Router, .* two sides are not read back"):
+        import_model(tmp_path / "model", "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
+    with pytest.raises(CseError, match="because its prompt is for queries alone"):
+        export_adapter(query_side(bert, **SIDES["prompt"]), tmp_path / "adapter", TEXTS, tolerance=1e-5)

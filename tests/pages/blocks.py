@@ -31,21 +31,9 @@ _MARK = re.compile(r"(not run|first|fresh clone|alternatives|continues|run by)(?
 
 @dataclass
 class Block:
-    """A code block.
+    """A code block: lines are counted from 1, characters from 0, and ``end`` is behind the last; the rest are marks.
 
-    Attributes:
-        line: of its first line, from 1.
-        start: of its first character in the page, from 0.
-        end: behind its last character.
-        language: of a fence; of an indented block ``sh``.
-        text: what stands in it.
-        reason: why none of it is run; none: it is.
-        left_out: why lines are not run, by what they begin with.
-        first: commands to run before it.
-        fresh: whether it is run in a new copy of the clone.
-        alternatives: whether each command is run in a copy of its own.
-        continues: whether it uses the names of earlier blocks.
-        run_by: the file of the test that runs it.
+    An indented block is of the language ``sh``; ``left_out`` has reasons by what the lines begin with.
     """
 
     line: int

@@ -10,7 +10,7 @@ from sybil.integration.pytest import SybilItem
 
 from tests.conftest import graphs, shared_folder  # noqa: F401 - pages lie outside tests/
 from tests.pages.blocks import PAGES, check_collected
-from tests.pages.sybils import pages
+from tests.pages.running import pages
 from tests.pipeline.finished import make_for_pages, make_once
 
 pytest_collect_file = pages.pytest()

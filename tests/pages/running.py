@@ -8,14 +8,17 @@ import shlex
 import shutil
 import signal
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import httpx
 from ruamel.yaml import YAML
+from sybil import Document, Example, Region, Sybil
 
 from tests.flows.prefect_server import free_port, new_home, share_database
-from tests.pages.blocks import Block
+from tests.pages.blocks import PAGES, Block, blocks_of
 from tests.pipeline.finished import of_pages
 from tests.pipeline.workspace import ROOT, Workspace
 from tests.waiting import wait_for
@@ -174,3 +177,36 @@ def merge(tree: dict, changes: dict) -> None:
             merge(tree[key], value)
         else:
             tree[key] = value
+
+
+def parse(document: Document) -> Iterator[Region]:
+    """Yield a region for each code block of a page."""
+    for block in blocks_of(document.text):
+        yield Region(block.start, block.end, parsed=block, evaluator=evaluate)
+
+
+def evaluate(example: Example) -> None:
+    """Run a block."""
+    block: Block = example.parsed
+    names = example.namespace
+    if "page" not in names:
+        folder = names["tmp_path_factory"].mktemp(Path(example.path).stem)
+        names["page"] = Page(names["clone_for_pages"], folder)
+    names["page"].run(block)
+
+
+def close(names: dict[str, Any]) -> None:
+    """Stop what the page started."""
+    if "page" in names:
+        names["page"].close()
+
+
+class Pages(Sybil):
+    """The pages of the project, and no other file."""
+
+    def should_parse(self, path: Path) -> bool:
+        """Whether a file is a page."""
+        return path in PAGES
+
+
+pages = Pages(parsers=[parse], fixtures=["clone_for_pages", "tmp_path_factory"], teardown=close)

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from tests.pages.blocks import PAGES, ROOT, blocks_of, check_collected
-from tests.pages.sybils import pages
+from tests.pages.running import pages
 
 NEEDS = (
     "network|downloads|GPU|bucket|machines|cluster|account|server|hour|minutes|trainings|captions|data|prints|answers|"

@@ -111,28 +111,20 @@ def test_metrics_and_plots(copy, tmp_path):
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
     assert isinstance(train["dev_spearman"], float)
     assert scores.keys() == {"trained", "backbone"}
-    columns = re.split(" {2,}", copy.dvc("metrics", "show").splitlines()[0])[1:]
-    assert columns == [
-        "backbone.evaluation", "best_step", "dev_spearman", "parameters.trained", "start_dev_spearman", "steps",
-        "trained.evaluation", "trained_on",
-    ]  # fmt: skip
+    # the score first, and little more
     shown = copy.dvc("exp", "show", "--csv").split(",")[5:13]
     assert shown == [
         "dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters.trained", "trained_on",
         "trained.evaluation", "backbone.evaluation",
     ]  # fmt: skip
-
     copy.set({"evaluation.compare_backbone": False})
     copy.dvc("repro", EVALUATE)
-    for verb in (["show"], ["diff", "HEAD"]):
-        copy.dvc("plots", *verb, "--out", str(tmp_path / "html"))
-        html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
-        for title in ("Training loss", "Dev Spearman", "Spearman by task", "Cosine density by gold similarity"):
-            assert title in html, verb
-        specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
-        assert len(specs) == 4
-        assert all(spec["data"]["values"] for spec in specs)
-        assert "<DVC_METRIC" not in html
+    copy.dvc("plots", "diff", "HEAD", "--out", str(tmp_path / "html"))
+    html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
+    for title in ("Training loss", "Dev Spearman", "Spearman by task", "Cosine density by gold similarity"):
+        assert title in html
+    specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
+    assert len(specs) == 4 and all(spec["data"]["values"] for spec in specs) and "<DVC_METRIC" not in html
     bars = next(spec for spec in specs if spec["title"]["text"] == "Spearman by task")
     assert {encoding["field"] for encoding in bars["encoding"].values()} == {"spearman", "task", "model", "rev"}
     assert bars["encoding"]["yOffset"]["field"] == bars["encoding"]["color"]["field"] == "model"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import random
 import shutil
@@ -17,21 +16,15 @@ from ruamel.yaml import YAML
 
 from cse.settings.load import check_known, set_key
 from tests.pipeline.forking import launchers
+from tests.rows import write_table
 from tests.tiny import WORDS, make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
 BIN = ROOT / ".venv/bin" if (ROOT / ".venv/bin/dvc").exists() else Path(sys.executable).parent
 RAW = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob("data/raw/*/README.md"))
 FILES = (
-    "dvc.yaml",
-    "params.yaml",
-    "prefect.yaml",
-    ".dvc/config",
-    ".dvc/.gitignore",
-    ".dvcignore",
-    ".gitignore",
-    "data/.gitignore",
-    *RAW,
+    *("dvc.yaml", "params.yaml", "prefect.yaml"),
+    *(".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "data/.gitignore", *RAW),
 )
 FOLDERS = ("cse", "flows", ".dvc/plots")
 STAGES = ("prepare", "mine", "corrupt", "train", "evaluate", "export")
@@ -161,15 +154,13 @@ def tiny_clone(folder: Path, **changes: Any) -> Workspace:
 def write_triplets(path: Path, rows: int, seed: int = 0) -> None:
     random_words = random.Random(seed)
     table = [[_sentence(random_words) for _ in range(3)] for _ in range(rows)]
-    _write_csv(path, ["sent0", "sent1", "hard_neg"], table)
+    write_table(path, ["sent0", "sent1", "hard_neg"], table)
 
 
 def write_pairs(path: Path, rows: int, seed: int) -> None:
-    random_words = random.Random(f"pairs {seed}")
-    table = [
-        [_sentence(random_words), _sentence(random_words), round(random_words.uniform(0, 5), 1)] for _ in range(rows)
-    ]
-    _write_csv(path, ["sentence1", "sentence2", "score"], table)
+    words = random.Random(f"pairs {seed}")
+    table = [[_sentence(words), _sentence(words), round(words.uniform(0, 5), 1)] for _ in range(rows)]
+    write_table(path, ["sentence1", "sentence2", "score"], table)
 
 
 def ran(output: str) -> list[str]:
@@ -179,8 +170,3 @@ def ran(output: str) -> list[str]:
 
 def _sentence(random_words: random.Random) -> str:
     return " ".join(random_words.choices(WORDS, k=random_words.randint(3, 8)))
-
-
-def _write_csv(path: Path, header: list[str], rows: list[list[Any]]) -> None:
-    with path.open("w", encoding="utf-8", newline="") as stream:
-        csv.writer(stream, lineterminator="\n").writerows([header, *rows])

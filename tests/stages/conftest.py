@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from cse.settings.load import Settings, check_settings, set_key
+from cse.training import Folders
+from cse.training.ready import Training, open_training
+from tests.stages.training import train_in
 from tests.systems.tiny import make_views, write_words
 from tests.tiny import make_backbone_folder
 
@@ -57,6 +61,29 @@ def settings(models) -> Callable[..., Settings]:
         return check_settings(tree, where="test")
 
     return make
+
+
+@pytest.fixture
+def run(data, tmp_path) -> Callable[..., dict]:
+    """Train on a view into a folder of the test's own, and return the metrics; one scratch for all of a test."""
+
+    def call(settings: Settings, name: str = "run", view: str = "sentences") -> dict:
+        shared = {kind: tmp_path / kind for kind in ("corrupted", "scratch")}
+        train_in(tmp_path / name, settings, data[view], **shared)
+        return json.loads((tmp_path / name / "train.json").read_text(encoding="utf-8"))
+
+    return call
+
+
+@pytest.fixture
+def opened(data, tmp_path) -> Callable[..., Training]:
+    """Open a training on a view: all that is done before a step."""
+
+    def call(settings: Settings, view: str = "sentences") -> Training:
+        folders = Folders(data[view], tmp_path / "mined", tmp_path / "corrupted")
+        return open_training(settings, folders, scratch=tmp_path / "scratch")
+
+    return call
 
 
 REPLACED = {"objective.replaced_tokens.weight": 0.5, "objective.replaced_tokens.corruption": "prepared"}

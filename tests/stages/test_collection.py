@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from functools import partial
 
 import numpy as np
@@ -17,6 +16,7 @@ from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.collection import collection_from, teach
 from cse.training.fit_post import fit_query_map, put_behind
+from tests.rows import write_objects, write_table
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
@@ -34,12 +34,10 @@ def documents(tmp_path_factory):
         return " ".join(rng.choice(WORDS, words))
 
     records = [{"title": text(3), "text": ". ".join(text(6).capitalize() for _ in range(4)) + "."} for _ in range(30)]
-    lines = [json.dumps(record) for record in records]
-    (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_objects(folder / "corpus.jsonl", records)
     whole = [f"{record['title']} {record['text']}" for record in records]
     judged = [(text(4), whole[place]) for place in rng.integers(0, 30, 12)]
-    with (folder / "judged.csv").open("w", newline="", encoding="utf-8") as file:
-        csv.writer(file).writerows([("sent0", "sent1"), *judged])
+    write_table(folder / "judged.csv", ("sent0", "sent1"), judged)
     return folder
 
 

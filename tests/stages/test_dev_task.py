@@ -41,21 +41,16 @@ def labelled() -> LabelledTexts:
 
 
 @pytest.fixture
-def prepared(data, tmp_path):
-    """Prepared sentences with a dev task of labelled texts."""
+def data(data, tmp_path):
+    """Prepared data, the sentences with a dev task of labelled texts."""
     folder = shutil.copytree(data["sentences"], tmp_path / "prepared")
     write_dev(folder, labelled())
-    return folder
+    return data | {"sentences": folder}
 
 
 @pytest.fixture
-def run(prepared, tmp_path):
-    def call(settings, name="run"):
-        folder = tmp_path / name
-        train_in(folder, settings, prepared, scratch=tmp_path / "scratch")
-        return json.loads((folder / "train.json").read_text(encoding="utf-8"))
-
-    return call
+def prepared(data):
+    return data["sentences"]
 
 
 def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepared, tmp_path, capfd):
@@ -68,10 +63,8 @@ def test_the_main_measure_selects_and_is_named_everywhere(run, settings, prepare
     assert facts["settings"]["train"]["dev_measure"] is None
     found = score_dev(load_checkpoint(tmp_path / "run/checkpoint"), open_dev(PreparedData(prepared)))
     assert metrics["dev_score"] == pytest.approx(found.value, abs=1e-3)
-    with (tmp_path / "run/plots/dev.csv").open(encoding="utf-8", newline="") as stream:
-        curve = list(csv.DictReader(stream))
-    scores = [float(row["score"]) for row in curve]
-    assert max(scores) == metrics["dev_score"]
+    curve = csv.DictReader((tmp_path / "run/plots/dev.csv").read_text(encoding="utf-8").splitlines())
+    assert max(float(row["score"]) for row in curve) == metrics["dev_score"]
     said = capfd.readouterr()
     assert re.search(r"^before training: dev kNN \d+\.\d\d$", said.err, re.MULTILINE)
     assert re.search(r"^trained \d+ steps, dev kNN \d+\.\d\d", said.out, re.MULTILINE)
@@ -113,28 +106,16 @@ def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):
 
 @pytest.mark.slow
 def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared, tmp_path):
-    for name, changes in {
-        "old": {"train.dev_measure": "MAP"},
-        "new": {"train.dev_measure": "MAP", "train.seed": 3},
-    }.items():
-        run(settings(changes | {"train.learning_rate": 0.3}), name)
-        export_stage(
-            settings(),
-            model=tmp_path / name / "checkpoint",
-            prepared=prepared,
-            metrics=(),
-            bundle=tmp_path / name / "bundle",
-        )
-    scores = {name: json.loads((tmp_path / name / "train.json").read_text())["dev_score"] for name in ("old", "new")}
+    scores = {}
+    for name, seed in (("old", 42), ("new", 3)):
+        chosen = settings({"train.dev_measure": "MAP", "train.seed": seed, "train.learning_rate": 0.3})
+        scores[name], folder = run(chosen, name)["dev_score"], tmp_path / name
+        export_stage(settings(), model=folder / "checkpoint", prepared=prepared, metrics=(), bundle=folder / "bundle")
     better, worse = sorted(scores, key=scores.get, reverse=True)
     assert scores[better] > scores[worse] + 0.01
-    places = {
-        "prepared": prepared,
-        "bundle": tmp_path / worse / "bundle",
-        "checkpoint": tmp_path / worse / "checkpoint",
-    }
+    places = {name: tmp_path / worse / name for name in ("bundle", "checkpoint")}
     strict = settings({"promotion.dev_tolerance": 0.0})
-    verdict = judge(strict, **places, promoted=tmp_path / better / "bundle")
+    verdict = judge(strict, prepared=prepared, **places, promoted=tmp_path / better / "bundle")
     assert (verdict.dev, verdict.promoted_dev) == pytest.approx((scores[worse], scores[better]), abs=0.01)
     assert re.match(r"dev MAP \d+\.\d\d is more than 0 below the promoted model's", verdict.reasons[0])
 

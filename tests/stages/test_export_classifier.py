@@ -59,11 +59,8 @@ def test_it_is_sealed_with_the_bundle_and_the_page_asks_it(exported, tmp_path, m
     capsys.readouterr()
     exec(BLOCK.text.replace("I have lost my card", text), {})
     facts, first, second = capsys.readouterr().out.splitlines()
-    assert (
-        facts.startswith("4 labels")
-        and first.startswith(f"{text} ")
-        and second.startswith("how many dollars for a euro? ")
-    )
+    assert facts.startswith("4 labels") and first.startswith(f"{text} ")
+    assert second.startswith("how many dollars for a euro? ")
     data = (folder / CLASSIFIER).read_bytes()
     (folder / CLASSIFIER).write_bytes(data.replace(b"four", b"five"))
     with pytest.raises(CseError, match=r"classifier\.safetensors"):
@@ -74,10 +71,8 @@ def test_names_of_labels_come_from_a_file_or_are_the_labels_in_words(tmp_path):
     file = tmp_path / "names.csv"
     file.write_text("text,label\nthe number one,one\na first,one\n", encoding="utf-8")
     labels = ["one", "TopUp"]
-    assert names_of(labels, names_in(file, labels)) == (
-        ["the number one", "a first", "top up"],
-        ["one", "one", "TopUp"],
-    )
+    found = names_of(labels, names_in(file, labels))
+    assert found == (["the number one", "a first", "top up"], ["one", "one", "TopUp"])
     with pytest.raises(CseError, match=r"names\.csv: label 'one' \('the number one'\) is none of the texts"):
         names_in(file, ["two"])
 

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cse.data.store import PreparedData
 from cse.errors import CseError
+from cse.model.sentence_encoder import SentenceEncoder
+from cse.settings.objective import DistillationSettings
+from cse.settings.train import TrainSettings
 from cse.training import Folders
+from cse.training.losses import teachers_of
 from cse.training.ready import depends_on, open_training
-from tests.stages.training import write_checkpoint
-from tests.tiny import make_backbone_folder
+from tests.parts import refusal
+from tests.stages.training import train_in, write_checkpoint
+from tests.tiny import make_backbone_folder, write_dev
 
 GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
 
@@ -25,20 +33,17 @@ def inputs(settings, models, tmp_path):
     folders["teachers"] = tmp_path / "teachers"
     shutil.copytree(models["headless"], folders["teachers"] / "first")
     write_checkpoint(folders["teachers"] / "second", folders["bert"], 0.1, length=4)
-    chosen = settings(
-        GENERATES
-        | {
-            "backbone.name": str(folders["bert"]),
-            "objective.replaced_tokens.generator": "folder",
-            "objective.replaced_tokens.generator_folder": str(folders["generator"]),
-            "prompt.init": "checkpoint",
-            "prompt.init_checkpoint": str(folders["start"]),
-            "objective.distillation.weight": 1.0,
-            "objective.distillation.teacher": "folder",
-            "objective.distillation.teacher_folder": str(folders["teachers"]),
-        }
-    )
-    return chosen, folders
+    read = {
+        "backbone.name": str(folders["bert"]),
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(folders["generator"]),
+        "prompt.init": "checkpoint",
+        "prompt.init_checkpoint": str(folders["start"]),
+        "objective.distillation.weight": 1.0,
+        "objective.distillation.teacher": "folder",
+        "objective.distillation.teacher_folder": str(folders["teachers"]),
+    }
+    return settings(GENERATES | read), folders
 
 
 def change(folders: dict[str, Path], name: str) -> None:
@@ -77,10 +82,8 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
     assert set(depends_on(inputs[0])) == ALWAYS | further
     nowhere = {"objective.replaced_tokens.generator": "no/such/folder/at/all", "prompt.init_checkpoint": "nowhere"}
     nowhere |= {"objective.distillation.teacher": "folder", "objective.distillation.teacher_folder": "nowhere"}
-    for changes in (
-        {},
-        {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"},
-    ):  # fmt: skip
+    prepared = {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.corruption": "prepared"}
+    for changes in ({}, prepared):
         assert set(depends_on(settings(nowhere | changes))) == ALWAYS
     assert set(depends_on(settings({"backbone.name": str(models["words"])}))) == ALWAYS
 
@@ -88,18 +91,88 @@ def test_only_what_is_read_is_looked_for(inputs, settings, models):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (
-            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "."},
-            r"^objective\.replaced_tokens\.generator: \. is a folder; .*generator_folder to its path$",
-        ),
+        ({"generator": "."}, r"\.generator: \. is a folder; .*generator_folder to its path$"),
+        ({"generator": "no/such/folder"}, r"\.generator: no folder no/such/folder.*set .*generator: unigram$"),
         ({"prompt.init": "checkpoint", "prompt.init_checkpoint": "nowhere"}, r"^prompt\.init_checkpoint: nowhere"),
-        (
-            {"objective.replaced_tokens.weight": 0.1, "objective.replaced_tokens.generator": "no/such/folder"},
-            r"^objective\.replaced_tokens\.generator: no folder no/such/folder.*set .*generator: unigram$",
-        ),
     ],
 )
 def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
-    with pytest.raises(CseError, match=message) as caught:
-        depends_on(settings(changes))
-    assert "\n" not in str(caught.value)
+    if "generator" in changes:
+        changes = {f"objective.replaced_tokens.{key}": value for key, value in (changes | {"weight": 0.1}).items()}
+        message = rf"^objective\.replaced_tokens{message}"
+    assert re.search(message, refusal(depends_on, settings(changes)))
+
+
+# ---- teachers -------------------------------------------------------------------------------------------------------
+
+
+def test_a_training_learns_the_similarities_of_its_teachers(settings, models, data, tmp_path):
+    """With ``both``, the bare backbone is one of them; a file beside the models is none."""
+    write_checkpoint(tmp_path / "teachers/prompted", models["bert"], pooler="mean")
+    (tmp_path / "teachers/README.md").write_text("notes are no model\n")
+    teacher = {"weight": 1.0, "teacher": "both", "teacher_folder": str(tmp_path / "teachers")}
+    whole = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "augment.dropout": False}
+    chosen = settings(
+        {f"objective.distillation.{name}": value for name, value in teacher.items()}
+        | {"objective.nt_xent.weight": 0.0, "train.learning_rate": 1e-3, "train.epochs": 20}
+        | whole
+    )
+    prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
+    write_dev(prepared, None)  # its pairs are drawn at random and would choose a checkpoint
+    train_in(tmp_path, chosen, prepared)
+    teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]
+    texts = next(iter(PreparedData(prepared).train.to_pydict().values()))
+    target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
+
+    def agreement(model: str | Path) -> float:
+        """Mean correlation of a text's similarities to the others."""
+        found = SentenceEncoder.load(model).similarity(texts, texts)
+        others = [[place for place in range(len(texts)) if place != row] for row in range(len(texts))]
+        return float(np.mean([np.corrcoef(found[row, at], target[row, at])[0, 1] for row, at in enumerate(others)]))
+
+    bare, trained = agreement(models["bert"]), agreement(tmp_path / "checkpoint")
+    assert bare < 0.8
+    assert trained > 0.92
+
+
+def of_folder(folder: Path) -> DistillationSettings:
+    return DistillationSettings(weight=1.0, teacher="folder", teacher_folder=str(folder))
+
+
+@pytest.fixture
+def encoder(models) -> SentenceEncoder:
+    return SentenceEncoder.load(models["bert"])
+
+
+WRONG = {
+    "no model in {folder}; put a checkpoint": lambda folder, models: folder.mkdir(),
+    "{folder}/notes is no checkpoint or model": lambda folder, models: (folder / "notes").mkdir(parents=True),
+    "{folder} has another vocabulary (46 tokens) than the backbone": lambda folder, models: shutil.copytree(
+        models["roberta"], folder
+    ),
+    "{folder} reads sentences in a template": lambda folder, models: write_checkpoint(
+        folder, models["bert"], pooler="mask"
+    ),
+    "{folder}/weights.safetensors": lambda folder, models: (
+        write_checkpoint(folder, models["bert"]) / "weights.safetensors"
+    ).unlink(),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_a_folder_that_cannot_teach_is_one_line(message, encoder, models, tmp_path):
+    folder = tmp_path / "teacher"
+    WRONG[message](folder, models)
+    said = refusal(teachers_of, of_folder(folder), encoder, TrainSettings(max_length=12))
+    assert said.startswith("objective.distillation.teacher_folder: ")
+    assert message.format(folder=folder) in said
+
+
+def test_a_teacher_that_reads_fewer_tokens_is_refused_only_where_rows_are_longer(encoder, models, tmp_path):
+    """Five positions are taken by its prompt."""
+    folder = write_checkpoint(tmp_path / "teacher", models["bert"])
+    most = SentenceEncoder.load(folder).max_length
+    assert most == encoder.max_length - 5
+    assert len(teachers_of(of_folder(folder), encoder, TrainSettings(max_length=most))) == 1
+    with pytest.raises(CseError, match=rf"reads {most} tokens; set train.max_length to that or less, not {most + 1}"):
+        teachers_of(of_folder(folder), encoder, TrainSettings(max_length=most + 1))

@@ -109,14 +109,8 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
 def pairs_of_labels(data, tmp_path):
     """Prepared pairs with a group, out of the words of the other rows, with their dev pairs."""
     source = PreparedData(data["triplets"])
-    rows = list(
-        zip(
-            source.train["sent0"].to_pylist(),
-            source.train["sent1"].to_pylist(),
-            [str(i % 5) for i in range(24)],
-            strict=True,
-        )
-    )
+    columns = (source.train[name].to_pylist() for name in ("sent0", "sent1"))
+    rows = list(zip(*columns, [str(i % 5) for i in range(24)], strict=True))
     folder = tmp_path / "prepared"
     folder.mkdir()
     write_rows(folder / TRAIN_FILE, "pairs", rows, grouped=True)
@@ -135,43 +129,31 @@ def test_a_folder_that_says_that_nothing_is_wanted(settings, data, tmp_path, cap
     assert capsys.readouterr().out == "nothing to mine (group mine)\n"
 
 
-def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, models, tmp_path, capsys):
+ROLES = {"backbone.texts": {"query": "old rain ", "passage": "the "}, "train.roles": ["query", "passage", "passage"]}
+
+
+@pytest.mark.parametrize("roles", [{}, ROLES], ids=["", "roles"])
+def test_pairs_become_triplets_of_the_bare_backbone(settings, pairs_of_labels, models, tmp_path, capsys, roles):
+    """Task texts go before the texts that they are for."""
     for name in ("one", "two"):
-        mine_stage(settings(MINE), prepared=pairs_of_labels, mined=tmp_path / name)
+        mine_stage(settings(MINE | roles), prepared=pairs_of_labels, mined=tmp_path / name)
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "one" / TRAIN_FILE)
     assert found.column_names == ["sent0", "sent1", "hard_neg", GROUP]
-    encoder = SentenceEncoder.load(str(models["bert"]))
-    texts = list(dict.fromkeys([*before["sent0"].to_pylist(), *before["sent1"].to_pylist()]))
-    vector = dict(zip(texts, encoder.encode(texts), strict=True))
-    expected = naive(before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist(), vector, 0.95)
-    assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
+    rows = [before[name].to_pylist() for name in ("sent0", "sent1", GROUP)]
+    texts, encoder = list(dict.fromkeys([*rows[0], *rows[1]])), SentenceEncoder.load(str(models["bert"]))
+    asked, vector = (
+        dict(zip(texts, encoder.encode([task + text for text in texts]), strict=True))
+        for task in (("old rain ", "the ") if roles else ("", ""))
+    )
+    expected = naive(*rows, vector, 0.95, asked)
+    assert found["hard_neg"].to_pylist() == [text for text in expected if text is not None]
+    assert not roles or expected != naive(*rows, vector, 0.95)
     dropped = expected.count(None)
     assert 0 < dropped < 20
     out = capsys.readouterr().out.splitlines()[0]
     assert f"{24 - dropped} pairs with a hard negative from 24 texts (mean cosine" in out
     assert out.endswith(f"; {dropped} pairs without one were dropped")
-
-
-def test_task_texts_go_before_the_texts_they_are_for(settings, pairs_of_labels, models, tmp_path):
-    roles = {
-        "backbone.texts": {"query": "old rain ", "passage": "the "},
-        "train.roles": ["query", "passage", "passage"],
-    }
-    mine_stage(settings(MINE | roles), prepared=pairs_of_labels, mined=tmp_path / "out")
-    before, found = open_rows(pairs_of_labels / TRAIN_FILE), open_rows(tmp_path / "out" / TRAIN_FILE)
-    encoder = SentenceEncoder.load(str(models["bert"]))
-    texts = list(dict.fromkeys([*before["sent0"].to_pylist(), *before["sent1"].to_pylist()]))
-    asked, vector = (
-        dict(zip(texts, encoder.encode([task + text for text in texts]), strict=True)) for task in ("old rain ", "the ")
-    )
-    rows = before["sent0"].to_pylist(), before["sent1"].to_pylist(), before[GROUP].to_pylist()
-    expected = naive(*rows, vector, 0.95, asked)
-    assert list(found["hard_neg"].to_pylist()) == [text for text in expected if text is not None]
-    assert expected != naive(*rows, vector, 0.95)
-    with pytest.raises(CseError, match=r"^train.roles: 2 roles for 3 columns of text"):
-        two = roles | {"train.roles": ["query", "passage"]}
-        mine_stage(settings(MINE | two), prepared=pairs_of_labels, mined=tmp_path / "out")
 
 
 def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pairs_of_labels, models, tmp_path):
@@ -211,6 +193,9 @@ def test_rows_that_are_no_pairs_or_keep_no_negative_are_refused(settings, data, 
         mine_stage(settings(MINE | {"mine.margin": 1e-6}), prepared=pairs_of_labels, mined=tmp_path / "mined")
     with pytest.raises(CseError, match=r"contains triplets, but mine.negatives needs pairs"):
         mine_stage(settings(MINE), prepared=data["triplets"], mined=tmp_path / "mined")
+    with pytest.raises(CseError, match=r"^train.roles: 2 roles for 3 columns of text"):
+        two = {"train.roles": ["query", "passage"]}
+        mine_stage(settings(MINE | ROLES | two), prepared=pairs_of_labels, mined=tmp_path / "mined")
     assert list(tmp_path.iterdir()) == [pairs_of_labels]
     with pytest.raises(CseError, match=r"contains triplets, but mine.neighbours needs sentences"):
         mine_stage(settings(NEIGHBOURS), prepared=data["triplets"], mined=tmp_path / "mined")
@@ -246,9 +231,4 @@ def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
     mine_stage(chosen, prepared=data["sentences"], mined=tmp_path / "mined")
     found = open_rows(tmp_path / "mined" / TRAIN_FILE)
     assert found.column_names == ["sent0", "sent1", "hard_neg"]
-    assert all(
-        len(set(row)) == 3
-        for row in zip(
-            found["sent0"].to_pylist(), found["sent1"].to_pylist(), found["hard_neg"].to_pylist(), strict=True
-        )
-    )
+    assert all(len(set(row.values())) == 3 for row in found.to_pylist())

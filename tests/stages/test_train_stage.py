@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -25,27 +26,13 @@ from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.corrupt import corrupt_stage
-from cse.training import Folders
-from cse.training.ready import open_training
 from tests.cli.workspace import contents
-from tests.parts import sentence_encoder
+from tests.parts import refusal, sentence_encoder
 from tests.stages.training import train_in
 from tests.tiny import make_backbone_folder, write_report
 
 SENTENCES = ["the cat sleeps", "a dog runs near the old house in the rain", "book"]
 UNTRAINED = {"train.parameters": "none", "prompt.kind": "none"}
-
-
-@pytest.fixture
-def run(data, tmp_path):
-    """Train into a folder of the test's own and return its metrics."""
-
-    def call(settings, name="run", view="sentences"):
-        folder = tmp_path / name
-        train_in(folder, settings, data[view], corrupted=tmp_path / "corrupted", scratch=tmp_path / "scratch")
-        return json.loads((folder / "train.json").read_text(encoding="utf-8"))
-
-    return call
 
 
 def table(path):
@@ -59,20 +46,8 @@ def leftovers(tmp_path):
 # ---- what decides between checkpoints -----------------------------------------------------------------------------
 
 
-def test_the_score_of_what_is_published_is_that_of_its_own_read_out(run, settings, data, tmp_path, capsys):
-    changes = {"pooler.kind": "mean_top2", "pooler.kind_in_loss": "mean", "train.selection": "training"}
-    facts = run(settings(changes | {"train.epochs": 1}))
-    loaded, dev = SentenceEncoder.load(tmp_path / "run/checkpoint"), open_dev(PreparedData(data["sentences"]))
-    assert facts["dev_spearman"] == pytest.approx(score_dev(loaded, dev).value, abs=1e-3)
-    loaded.pooler = "mean"
-    assert facts["selection_spearman"] == pytest.approx(score_dev(loaded, dev).value, abs=1e-3)
-    assert facts["selection_spearman"] != facts["dev_spearman"]
-    assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
-
-
-def test_scoring_shows_its_progress_on_a_terminal_alone(settings, data, tmp_path, monkeypatch, capsys):
-    folders = Folders(data["sentences"], tmp_path, tmp_path / "none")
-    training = open_training(settings(), folders, scratch=tmp_path / "scratch")
+def test_scoring_shows_its_progress_on_a_terminal_alone(opened, settings, monkeypatch, capsys):
+    training = opened(settings())
     training.score(training.dev)
     assert capsys.readouterr().err == ""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -112,22 +87,10 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
     assert f": training 768 weights ({share:.2f} % of the backbone's {weights['backbone']:,}), pooler cls" in said.err
 
 
-@pytest.mark.parametrize(
-    ("changes", "precision"),
-    [({"train.precision": "bf16"}, "bf16"), (UNTRAINED | {"train.precision": "bf16"}, "fp32")],
-)
-def test_a_checkpoint_says_what_it_was_computed_by(run, settings, tmp_path, changes, precision):
-    metrics = run(settings(changes | {"train.epochs": 1}))
-    facts = read_config(tmp_path / "run/checkpoint")["facts"]
-    assert facts["precision"] == precision
-    assert facts["environment"]["torch"] == torch.__version__
-    assert facts["environment"]["device"] == "cpu"
-    assert {"transformers", "processor", "system"} <= set(facts["environment"])
-    assert {"precision", "environment"}.isdisjoint(metrics), "metrics are compared side by side"
-
-
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_generator_multiplies_as_training_does(run, settings, models, monkeypatch, precision, dtype):
+def test_the_generator_multiplies_as_training_does_and_the_checkpoint_says_how(
+    run, settings, models, tmp_path, monkeypatch, precision, dtype
+):
     made = []
 
     def keep(*args, **options):
@@ -140,21 +103,26 @@ def test_the_generator_multiplies_as_training_does(run, settings, models, monkey
         "objective.replaced_tokens.generator": "folder",
         "objective.replaced_tokens.generator_folder": str(models["generator"]),
     }
-    run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
+    metrics = run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
     assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
+    facts = read_config(tmp_path / "run/checkpoint")["facts"]
+    assert facts["precision"] == precision
+    assert facts["environment"].items() >= {"torch": torch.__version__, "device": "cpu"}.items()
+    assert {"transformers", "processor", "system"} <= set(facts["environment"])
+    assert {"precision", "environment"}.isdisjoint(metrics), "metrics are compared side by side"
 
 
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
-    facts = run(settings(UNTRAINED | {"pooler.kind": "mean_first_last"}))
+    facts = run(settings(UNTRAINED | {"pooler.kind": "mean_first_last", "train.precision": "bf16"}))
     assert "steps" not in facts
     assert facts["parameters"]["trained"] == 0
+    assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == "fp32", "nothing was rounded"
     loaded = SentenceEncoder.load(tmp_path / "run/checkpoint")
     assert loaded.pooler == "mean_first_last"
     bare = sentence_encoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
     assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
-    assert facts["dev_spearman"] == pytest.approx(
-        score_dev(bare, open_dev(stage.PreparedData(data["sentences"]))).value, abs=1e-4
-    )
+    dev = open_dev(PreparedData(data["sentences"]))
+    assert facts["dev_spearman"] == pytest.approx(score_dev(bare, dev).value, abs=1e-4)
     for name in ("train", "dev"):
         assert table(tmp_path / f"run/plots/{name}.csv") == []
         assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
@@ -228,9 +196,7 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
 
     def second(training):
         for chosen, name in ((other, "out"), (first, "elsewhere")):
-            with pytest.raises(CseError) as refusal:
-                stage_in(chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained"))
-            refusals.append(str(refusal.value))
+            refusals.append(refusal(stage_in, chosen, data, tmp_path, name, launch=lambda _: pytest.fail("it trained")))
         return stage.launched(training)
 
     (tmp_path / "scratch/locks").mkdir(parents=True)
@@ -242,33 +208,26 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
     assert steps == ["5", "8"]
 
 
+LESS = r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
+
+
 @pytest.mark.parametrize(
-    "error",
+    ("error", "said"),
     [
-        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
-        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you tried ..."),
-        MemoryError("std::bad_alloc"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), LESS),
+        (RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you ..."), LESS),
+        (MemoryError("std::bad_alloc"), LESS),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "^mat1 and mat2 shapes cannot be multiplied$"),
     ],
-    ids=lambda error: type(error).__name__,
 )
-def test_out_of_memory_is_one_line_that_names_what_to_lower(run, settings, monkeypatch, error):
+def test_out_of_memory_is_one_line_that_names_what_to_lower_and_no_other_error_is(
+    run, settings, monkeypatch, error, said
+):
     def full(*_, **__):
         raise error
 
     monkeypatch.setattr("cse.training.batch.Batcher.encode", full)
-    message = (
-        r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
-    )
-    with pytest.raises(CseError, match=message):
-        run(settings())
-
-
-def test_another_error_of_torch_is_not_taken_for_it(run, settings, monkeypatch):
-    def broken(*_, **__):
-        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
-
-    monkeypatch.setattr("cse.training.batch.Batcher.encode", broken)
-    with pytest.raises(RuntimeError, match="shapes"):
+    with pytest.raises(CseError if said == LESS else RuntimeError, match=said):
         run(settings())
 
 
@@ -322,30 +281,23 @@ def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_mem
     assert "generator" not in plain
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"objective.replaced_tokens.mask_share": 0.2}, "was made with mask_share 0.3, but the settings say 0.2"),
-        ({"train.seed": 7}, "was made with seed 42, but the settings say 7"),
-        (
-            {"objective.replaced_tokens.generator": "unigram"},
-            "was made with generator '.*', but the settings say 'unigram'",
-        ),
-        ({"train.epochs": 3}, "epoch-2-view-0.npy: missing or cut off"),
-        ({"train.max_length": 5}, "epoch-0-view-0.npy: was made for other rows"),
-    ],
-)
-def test_rows_that_were_corrupted_for_other_settings_are_refused(
-    run, settings, data, prepared_corruption, tmp_path, changes, message
+def test_rows_that_were_not_corrupted_or_for_other_settings_are_refused(
+    run, settings, data, prepared_corruption, tmp_path
 ):
-    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    refused(run, settings(prepared_corruption | changes), rf"{message}; run `cse corrupt` \(or `dvc repro`\) again")
-
-
-def test_a_corruption_that_was_never_made_is_one_line(run, settings, data, prepared_corruption, tmp_path):
+    where = {"prepared": data["sentences"], "corrupted": tmp_path / "corrupted"}
     refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse corrupt`")
-    corrupt_stage(settings(), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
+    corrupt_stage(settings(), **where)
     refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse corrupt`")
+    corrupt_stage(settings(prepared_corruption), **where)
+    for key, value, message in (
+        ("objective.replaced_tokens.mask_share", 0.2, "was made with mask_share 0.3, but the settings say 0.2"),
+        ("train.seed", 7, "was made with seed 42, but the settings say 7"),
+        ("objective.replaced_tokens.generator", "unigram", "made with generator '.*', but the settings say 'unigram'"),
+        ("train.epochs", 3, "epoch-2-view-0.npy: missing or cut off"),
+        ("train.max_length", 5, "epoch-0-view-0.npy: was made for other rows"),
+    ):
+        changed = settings(prepared_corruption | {key: value})
+        refused(run, changed, rf"{message}; run `cse corrupt` \(or `dvc repro`\) again")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
@@ -364,24 +316,53 @@ def refused(run, settings, message, view="sentences"):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("view", "changes", "message"),
-    [
-        ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
-        (
-            "sentences",
-            {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full",
-             "prompt.kind": "none"},
-            r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
-        ),
-        (
-            "sentences",
-            {"post.kind": "whitening", "post.dimension": 33},
-            r"^post.dimension: 33 is not between 1 and 32, the encoder's width",
-        ),
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_the_rows_or_the_model(run, settings, tmp_path, view, changes, message):
+TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
+ROLES = {"train.roles": ["query", "passage", "passage"]}
+LONG = {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full"}
+UNFIT = [
+    ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
+    (
+        "sentences",
+        {"data.view": "categories", "objective.label_proxies.weight": 1.0},
+        r"contains sentences, but objective\.label_proxies needs labelled texts",
+    ),
+    (
+        "sentences",
+        LONG | {"prompt.kind": "none"},
+        r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
+    ),
+    (
+        "sentences",
+        {"post.kind": "whitening", "post.dimension": 33},
+        r"^post.dimension: 33 is not between 1 and 32, the encoder's width",
+    ),
+    (
+        "sentences",
+        {"backbone.name": "words", "prompt.kind": "none", "train.parameters": "full"},
+        r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none",
+    ),
+    ("triplets", TRIPLETS | {"train.roles": ["query", "passage"]}, "train.roles: 2 roles for 3 columns of text"),
+    ("triplets", TRIPLETS | {"train.roles": ["query", "pasage", "passage"]}, "'pasage' is not known; one of query, p"),
+    ("triplets", TRIPLETS | {"backbone.texts": {"query": "red " * 600}}, "leaves no room for the sentence"),
+    (
+        "triplets",
+        TRIPLETS | ROLES | {"backbone.texts": {"query": "the old ", "passage": "red " * 5}},
+        r"train\.max_length: the task text 'red .* takes 7 of its 12 tokens, .* raise it to 14 or shorten",
+    ),
+    (
+        "sentences",
+        {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [32]},
+        "32 is not below the 32 dim",
+    ),
+]
+if not torch.cuda.is_available():
+    UNFIT.append(("sentences", {"train.device": "cuda"}, r"^device: cuda was requested, but torch sees no GPU"))
+
+
+@pytest.mark.parametrize(("view", "changes", "message"), UNFIT)
+def test_what_does_not_fit_the_rows_the_model_or_the_machine(run, settings, models, tmp_path, view, changes, message):
+    if changes.get("backbone.name") == "words":
+        changes = changes | {"backbone.name": str(models["words"])}
     refused(run, settings(changes), message, view)
     assert not list((tmp_path / "scratch").rglob("state.pt"))
 
@@ -399,28 +380,6 @@ def test_rows_that_give_no_negative(settings, data, tmp_path):
     assert stage_in(settings(alone), {"sentences": few}, tmp_path, "out")["steps"] == 1, "tokens have no negatives"
 
 
-def test_pairs_without_labels_for_their_vectors(settings, data, tmp_path):
-    changes = {"data.view": "categories", "objective.label_proxies.weight": 1.0}
-    pairs = tmp_path / "pairs"
-    shutil.copytree(data["sentences"], pairs)
-    write_rows(pairs / TRAIN_FILE, "pairs", [("the cat", "a dog"), ("a bird", "the fish")])
-    write_report(pairs, "pairs", 2)
-    with pytest.raises(CseError, match=r"contains pairs, but objective\.label_proxies needs labelled texts"):
-        stage_in(settings(changes), {"sentences": pairs}, tmp_path, "out")
-
-
-def test_word_vectors_are_not_trained(run, settings, models):
-    changes = {"backbone.name": str(models["words"]), "prompt.kind": "none", "train.parameters": "full"}
-    message = r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none"
-    refused(run, settings(changes), message)
-
-
-def test_no_gpu_was_seen_but_named(run, settings):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
-    refused(run, settings({"train.device": "cuda"}), r"^device: cuda was requested, but torch sees no GPU")
-
-
 def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
     still = make_backbone_folder(tmp_path / "still", "bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     changes = {"backbone.name": str(still), "train.epochs": 1}
@@ -432,3 +391,42 @@ def test_two_equal_copies_of_a_sentence_are_refused(run, settings, tmp_path):
         {"augment.attention_dropout": 0.3}, {"prompt.dropout": 0.1}, {"augment.dropout": False}, two_models,
     ):  # fmt: skip
         run(settings(changes | told_apart), name=next(iter(told_apart)))
+
+
+# ---- roles and shorter vectors --------------------------------------------------------------------------------------
+
+
+def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened, settings):
+    changes = ROLES | TRIPLETS | {"backbone.texts": {"query": "red " * 4, "passage": "a "}}
+    column = opened(settings(changes), "triplets").tables()[0].columns[0]
+    rows = {tuple(column.ids[a:b].tolist()) for a, b in zip(column.starts, column.starts[1:], strict=False)}
+    assert len(rows) > 20, "texts behind the longest task text differ"
+
+
+@pytest.mark.parametrize("post", ["none", "whitening"])
+def test_the_reported_dev_score_is_read_as_the_gate_reads_it(run, opened, settings, tmp_path, post, capsys):
+    """Of the training's own reading, here by roles, it has a score too."""
+    changes = TRIPLETS | ROLES | {"post.kind": post}
+    before = opened(settings(changes), "triplets")
+    facts = run(settings(changes), view="triplets")
+    trained, dev = SentenceEncoder.load(tmp_path / "run/checkpoint"), before.dev
+    assert facts["dev_spearman"] == pytest.approx(score_dev(trained, dev).value, abs=1e-3)
+    read_in_roles = replace(
+        dev, sentence1=["the old " + x for x in dev.sentence1], sentence2=["a red " + x for x in dev.sentence2]
+    )
+    trained.post = None
+    assert facts["selection_spearman"] == pytest.approx(score_dev(trained, read_in_roles).value, abs=1e-3)
+    assert abs(facts["selection_spearman"] - facts["dev_spearman"]) > 1
+    assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
+    if post == "none":
+        assert facts["start_dev_spearman"] == pytest.approx(score_dev(before.encoder, dev).value, abs=1e-3)
+    else:
+        assert "start_dev_spearman" not in facts, "the model before training had no post-processing"
+
+
+def test_a_model_trained_for_shorter_vectors_offers_them(data, settings, tmp_path):
+    changes = {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [16, 8]}
+    train_in(tmp_path, settings(changes), data["sentences"])
+    assert read_config(tmp_path / "checkpoint")["widths"] == [8, 16]
+    assert SentenceEncoder.load(tmp_path / "checkpoint").encode("a dog", dimensions=8).shape == (8,)
+    assert "the loss sees the projector's output" in refusal(settings, changes | {"pooler.mlp": "train_only"})

@@ -13,9 +13,10 @@ from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
 from cse.stages.corrupt import corrupt_stage
-from cse.stages.train import launched, train_stage
+from cse.stages.train import launched
 from cse.training.ready import Training
 from cse.training.state import RunState
+from tests.stages.training import train_in
 from tests.tiny import WORDS, make_backbone_folder, write_report
 from tests.training.helpers import Recorder
 
@@ -29,12 +30,9 @@ def make_models(root: Path) -> dict[str, Path]:
     root.mkdir(parents=True)
     found = {}
     for family in ("bert", "roberta"):
-        found[family] = make_backbone_folder(
-            root / family, family, pooling="mean", head=True, max_position_embeddings=90
-        )
-        found[f"{family} generator"] = make_backbone_folder(
-            root / f"{family}-generator", family, seed=1, head=True, num_hidden_layers=1
-        )
+        whole, small = {"pooling": "mean", "max_position_embeddings": 90}, {"seed": 1, "num_hidden_layers": 1}
+        for name, shape in ((family, whole), (f"{family} generator", small)):
+            found[name] = make_backbone_folder(root / name.replace(" ", "-"), family, head=True, **shape)
     found["glove"] = write_words(root / "glove.txt")
     return found
 
@@ -141,16 +139,7 @@ def family_of(name: str) -> str:
 def run_training(settings, data: dict[str, Path], out: Path, launch=launched) -> Path:
     prepared = data[settings.data.view]
     corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
-    train_stage(
-        settings,
-        prepared=prepared,
-        corrupted=out / "corrupted",
-        checkpoint=out / "checkpoint",
-        metrics=out / "train.json",
-        plots=out / "plots",
-        scratch=out / "scratch",
-        launch=launch,
-    )
+    train_in(out, settings, prepared, launch=launch)
     return prepared
 
 
