@@ -160,7 +160,5 @@ export_cse = flow_of(
     out=_REQUIRED,  # train-cse writes the pipeline's own, data/bundle
 )
 index_cse = flow_of(
-    index_command,
-    {"texts": "tables, text files or pages: a file, a folder or a glob, a path or a URL"},
-    but=("verify",),
+    index_command, {"texts": "tables, text files or pages: a file, a folder or a glob, a path or a URL"}
 )

@@ -40,7 +40,7 @@ Run it again, after a kill or when texts change: what the table has is not embed
 
 
 @click.command("index", epilog=_EXAMPLES)
-@click.argument("texts", required=False)
+@click.argument("texts")
 @click.option(
     "--out", required=True, metavar="TABLE", help="Folder of the table: a path, or a URL such as s3://bucket/x."
 )
@@ -68,9 +68,8 @@ Run it again, after a kill or when texts change: what the table has is not embed
     help="Compare every vector, or the nearest partitions; auto: above 20,000 rows approximate.",
 )
 @click.option("--again", is_flag=True, help="Start over: delete the table first.")
-@click.option("--verify", is_flag=True, help="Compare every byte of the table with what was written, and do no more.")
 def index_command(
-    texts: str | None,
+    texts: str,
     out: str,
     model: str | None,
     text_column: str | None,
@@ -86,7 +85,6 @@ def index_command(
     provider: str,
     kind: Kind,
     again: bool,
-    verify: bool,
 ) -> None:
     """Bring a table up to date with TEXTS: embed what is new or changed, delete what is gone.
 
@@ -94,15 +92,9 @@ def index_command(
     or a folder in BEIR's layout. TABLE is a LanceDB database, which other tools can read. Long texts are split into
     passages. Searches that run meanwhile finish with the table as it was. Needs pip install 'cse[search]'.
     """
-    if (texts is None) != verify:
-        raise click.UsageError("give TEXTS, or --verify and none")
-    from cse.search.index import index_corpus, verify_table
-
-    if texts is None:
-        click.echo(f"{out}: all {verify_table(out)} files of the index are as they were written", err=True)
-        return
     from cse.data.checks import saying_nothing
     from cse.search.corpus import Columns
+    from cse.search.index import index_corpus
     from cse.search.rows import Choices
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
@@ -124,6 +116,7 @@ def _default_model() -> str:
     from pathlib import Path
 
     from cse.cli.options import settings_from
+    from cse.model.declared import is_word_file
     from cse.runtime.bank import meaning_of
     from cse.runtime.bundle import read_manifest
     from cse.settings import PARAMS_FILE
@@ -138,6 +131,12 @@ def _default_model() -> str:
     from cse.cli.missing import naming_extra
 
     click.echo(f"index: no {BUNDLE}: exporting the bare backbone {name} to {BARE}", err=True)
+    with naming_extra(f"{name}: the bare backbone"):
+        from cse.export.minilm import is_minilm, write_minilm
+        from cse.model.backbone_files import find_backbone
+    if not is_word_file(Path(name)) and is_minilm(files := find_backbone(name)):
+        write_minilm(files, BARE)
+        return str(BARE)
     with naming_extra(f"{name}: the bare backbone"):
         from cse.export.bank import SENTENCES
         from cse.export.bundle import write_bundle

@@ -45,11 +45,9 @@ from cse.search.table import (
     TABLE,
     TABLE_FOLDER,
     WORDS,
-    check_files,
     connect,
     facts_of,
     opened,
-    record,
     refuse_foreign,
 )
 from cse.storage import Folder
@@ -105,13 +103,6 @@ def index_corpus(url: str, out: str, model: str, choices: Choices) -> Indexed:
         seen = _read(corpus, progress)
         with _in_one_line(folder):
             return _Run(folder, corpus, seen, chosen, _on_one_provider(chosen, choices), progress).work()
-
-
-def verify_table(url: str) -> int:
-    """Compare every byte of an index with what was written, and return how many files it has."""
-    folder = Folder(url)
-    with _only_writer(folder):
-        return check_files(folder, whole=True)
 
 
 def _on_one_provider(model: CorpusModel, choices: Choices) -> Choices:
@@ -233,8 +224,6 @@ class _Run:
             raise CseError(f"{url}: the index is damaged; start over with --again")
         if changed := difference(facts_of(table, self.folder), of_rows):
             raise CseError(f"{url}: made from different input: {changed}; use another --out, or --again to start over")
-        if READY in table.tags.list():
-            check_files(self.folder)
         there, here = (dict(zip(one.names, map(str, one.types), strict=True)) for one in (table.schema, schema))
         for name, kind in here.items():
             if there.get(name) != kind and len(self.seen.keys):
@@ -307,7 +296,6 @@ class _Run:
         for name, config in wanted.items():
             if name not in there and rows:
                 table.create_index(name, config=config)
-        record(self.folder)
         tags = table.tags
         (tags.update if READY in tags.list() else tags.create)(READY, table.version)
 

@@ -7,11 +7,10 @@ end, whatever is written meanwhile. What made the table stands in its metadata.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -42,12 +41,9 @@ FORMAT = 6  # of the table
 READY = "ready"
 PASSAGE, DOCUMENT, EMBEDDING, WORDS, KEY = OWN[1], *OWN[3:]
 _SHOWN = "id", PASSAGE, "text"
-_SCORE = "_relevance_score"  # column of what a hybrid search ranks by
-_RECORD = "sha256.json"  # in the table's folder: size and SHA-256 of its files, which never change under their names
-_CHANGING = ("_refs/", "_versions/latest_version_hint.json", _RECORD)
-_AT_OPENING = 16 << 20  # bytes that are read to check the small files
+ROW, COSINE, BM25, SCORE = "_rowid", "_cosine", "_score", "_relevance_score"  # columns of what a search finds
 _BUCKETS = ("s3", "gs", "az")
-_PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
+_PROBES = 64  # partitions read, about a quarter of a million rows
 _PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
 
@@ -170,28 +166,41 @@ class SearchTable:
         return {row["id"]: row[DOCUMENT] if row[DOCUMENT] is not None else row["text"] for row in rows.to_pylist()}
 
     def _best(self, asked: _Asked, mode: Mode, k: int) -> list[Hit]:
-        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on."""
-        hits, depth, least = dict[int | str, Hit](), DEPTH, np.inf
+        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on.
+
+        What is shown of them is read at the end, of the ``k`` best alone.
+        """
+        found, depth, least = dict[int | str, dict[str, Any]](), DEPTH, np.inf
         ranks = {"hybrid": self._both, "words": self._worded, "vectors": self._near}[mode]
-        column = {"hybrid": _SCORE, "words": "_score", "vectors": "_cosine"}[mode]
+        column = {"hybrid": SCORE, "words": BM25, "vectors": COSINE}[mode]
         while True:
             for row in ranks(asked, depth).to_pylist():
-                if row["id"] not in hits and len(hits) < k:
+                if row["id"] not in found and len(found) < k:
                     least = min(least, row[column])  # a deeper scale would give a later one more
-                    text = row["text"] if row.get(DOCUMENT) is None else row[DOCUMENT]
-                    kept = {name: row[name] for name in self.columns if name not in _SHOWN}
-                    scores = least, row.get("_cosine"), row.get("_score")
-                    hits[row["id"]] = Hit(row["id"], *scores, row[PASSAGE], text, kept)
-            if len(hits) >= k or depth >= self.documents:
-                return list(hits.values())
+                    found[row["id"]] = {**row, SCORE: least}
+            if len(found) >= k or depth >= self.documents:
+                return self._shown([*found.values()], whole=mode == "words")
             depth *= 2
 
+    def _shown(self, found: Sequence[Mapping[str, Any]], *, whole: bool) -> list[Hit]:
+        """Read the passages that were found, or their whole documents."""
+        if not found:
+            return []
+        columns = [*self.columns, *([DOCUMENT] if whole else [])]
+        read = self.table.take_row_ids([each[ROW] for each in found]).select(columns).with_row_id().to_arrow()
+        rows = {row[ROW]: row for row in read.to_pylist()}
+        hits = []
+        for each in found:
+            row = rows[each[ROW]]
+            text = row["text"] if row.get(DOCUMENT) is None else row[DOCUMENT]
+            kept = {name: row[name] for name in self.columns if name not in _SHOWN}
+            hits.append(Hit(row["id"], each[SCORE], each.get(COSINE), each.get(BM25), row[PASSAGE], text, kept))
+        return hits
+
     def _near(self, asked: _Asked, depth: int) -> pa.Table:
-        """Return the documents with the nearest passages, each with that passage, best first."""
-        rows = self._nearest(asked, depth, self.columns, 1)
-        rows = rows.append_column("_cosine", pc.subtract(1.0, rows["_distance"]))
-        first = {key: place for place, key in reversed([*enumerate(rows["id"].to_pylist())])}
-        return rows if len(first) == len(rows) else rows.take(sorted(first.values()))
+        """Return the nearest passages, best first."""
+        rows = self._nearest(asked, depth, ["id"], 1)
+        return rows.append_column(COSINE, pc.subtract(1.0, rows["_distance"]))
 
     def _nearest(self, asked: _Asked, depth: int, columns: Sequence[str], refined: int) -> pa.Table:
         """Return the nearest passages, enough for so many documents on average.
@@ -205,13 +214,13 @@ class SearchTable:
         builder = builder.bypass_vector_index() if asked.exact else builder
         return self._read(builder, asked, [*columns, "_distance"], -(-depth * self.rows // max(self.documents, 1)))
 
-    def _worded(self, asked: _Asked, depth: int, more: str = DOCUMENT) -> pa.Table:
+    def _worded(self, asked: _Asked, depth: int, *more: str) -> pa.Table:
         """Return the first passages of the documents with the best words, of equal ones the earlier first."""
         from lancedb.query import MatchQuery
 
         builder = self.table.search(MatchQuery(" ".join(tokens(asked.query)), WORDS), query_type="fts")
-        rows = self._read(builder, asked, [*self.columns, more, "_score"], depth)
-        return rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
+        rows = self._read(builder, asked, ["id", *more, BM25], depth)
+        return rows.sort_by([(BM25, "descending"), (ROW, "ascending")])
 
     def _read(self, builder: Any, asked: _Asked, columns: Sequence[str], count: int) -> pa.Table:
         builder = builder if asked.where is None else builder.where(asked.where, prefilter=True)
@@ -219,12 +228,12 @@ class SearchTable:
 
     def _both(self, asked: _Asked, depth: int) -> pa.Table:
         """Return the documents that vectors and words found by their best passages, best first, without vectors."""
-        columns = [*self.columns, EMBEDDING]
+        columns = ["id", EMBEDDING]
         near, worded = self._nearest(asked, depth, columns, _PER_ROW), self._worded(asked, depth, EMBEDDING)
         new = worded.filter(pc.invert(pc.is_in(worded["id"], near["id"].combine_chunks())))
         if self.rows > self.documents:  # words find the first passage of a document, another may be nearer
             new = self._of_documents(new["id"].to_pylist(), columns, asked.where)
-        rows = pa.concat_tables([near, new], promote_options="default").select(columns)
+        rows = pa.concat_tables([near, new], promote_options="default").select([*columns, ROW])
         vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, self.dimension)
         cosines = vectors @ asked.vector
         ids = rows["id"].to_pylist()
@@ -232,12 +241,12 @@ class SearchTable:
         best = sorted(nearest_first.values())  # of each document the nearest passage
         rows = rows.drop_columns([EMBEDDING]).take(pa.array(best, pa.int64()))
         vectors, cosines = vectors[best], cosines[best]
-        bm25 = dict(zip(worded["id"].to_pylist(), worded["_score"].to_pylist(), strict=True))
+        bm25 = dict(zip(worded["id"].to_pylist(), worded[BM25].to_pylist(), strict=True))
         found = [bm25.get(ids[row]) for row in best]
         scored = np.array([score or 0 for score in found], np.float32)
         # beyond the first, nothing is lent: that would take time that grows with the square of the documents
         scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
-        for name, values in (("_cosine", cosines), ("_score", found), (_SCORE, scores)):
+        for name, values in ((COSINE, cosines), (BM25, found), (SCORE, scores)):
             rows = rows.append_column(name, pa.array(values, pa.float64()))
         return rows.take(np.argsort(-scores, kind="stable")[:depth])
 
@@ -245,7 +254,8 @@ class SearchTable:
         """Return the rows of documents that meet a condition."""
         named = f"id IN ({', '.join(map(literal, ids))})" if ids else "false"
         condition = named if where is None else f"{named} AND {where}"
-        return self.table.search().where(condition).select(list(columns)).limit(self.rows).to_arrow()
+        builder = self.table.search().where(condition).select(list(columns)).with_row_id(True)
+        return builder.limit(self.rows).to_arrow()
 
     @contextmanager
     def _errors(self, where: str | None) -> Iterator[None]:
@@ -304,12 +314,14 @@ def open_table(url: str) -> SearchTable:
         near = "" if names or not folder.local else nearest(url, map(str, Path(url).parent.glob("*/")))
         raise CseError(f"{url}: no index here{near or f'; make one with `cse index TEXTS --out {url}`'}")
     database = connect(folder)
-    check_files(folder)
     try:
         table = database.open_table(TABLE)
         table.checkout(READY)
     except (ValueError, RuntimeError, OSError):
-        raise CseError(f"{url}: the index is not finished or damaged; {_again(url)}") from None
+        raise CseError(
+            f"{url}: the index is not finished or damaged; run `cse index` again with --out {url}, and --again if it "
+            "is damaged"
+        ) from None
     return SearchTable(table, url, facts_of(table, folder))
 
 
@@ -365,52 +377,3 @@ def refuse_foreign(folder: Folder) -> None:
     table = opened(folder) if TABLE_FOLDER in names else None
     if table is not None and FACTS not in (table.schema.metadata or {}):
         raise _foreign(folder)
-
-
-def record(folder: Folder) -> None:
-    """Record size and SHA-256 of the files of a table; those of files that were recorded before stay."""
-    known = _recorded(folder)
-    files = {name: known.get(name) or [size, _digest(folder, name)] for name, size in _files(folder).items()}
-    folder.fs.pipe_file(f"{folder.path}/{TABLE_FOLDER}/{_RECORD}", json.dumps(files).encode())
-
-
-def check_files(folder: Folder, *, whole: bool = False) -> int:
-    """Compare the files of a table with their record, and return how many there are.
-
-    At opening, their sizes, and on a disk the content of the small ones; ``whole``, all.
-    """
-    known, there, left = _recorded(folder), _files(folder), _AT_OPENING if folder.local else 0
-    if not known:
-        raise CseError(f"{folder.url}: the index is not finished or damaged; {_again(folder.url)}")
-    for name, (size, digest) in sorted(known.items(), key=lambda each: each[1][0]):
-        left -= size
-        if there.get(name) != size or ((whole or left >= 0) and _digest(folder, name) != digest):
-            state = "not as it was written" if name in there else "missing"
-            raise CseError(f"{folder / TABLE_FOLDER}/{name}: {state}; {_again(folder.url)}")
-    return len(known)
-
-
-def _again(url: str) -> str:
-    return f"run `cse index` again with --out {url}, and --again if it is damaged"
-
-
-def _files(folder: Folder) -> dict[str, int]:
-    """Return the sizes of the table's files that never change, by name."""
-    folder.fs.invalidate_cache()
-    found = folder.fs.find(f"{folder.path}/{TABLE_FOLDER}/", detail=True)
-    sizes = {path.partition(f"{TABLE_FOLDER}/")[2]: info["size"] for path, info in found.items()}
-    return {name: size for name, size in sizes.items() if not name.startswith(_CHANGING)}
-
-
-def _recorded(folder: Folder) -> dict[str, list[Any]]:
-    """Return size and SHA-256 of the files of a finished table, by name; none if there is no record."""
-    try:
-        found = json.loads(folder.read(f"{TABLE_FOLDER}/{_RECORD}"))
-        return {str(name): [int(size), str(digest)] for name, (size, digest) in found.items()}
-    except (OSError, ValueError, TypeError, AttributeError):
-        return {}
-
-
-def _digest(folder: Folder, name: str) -> str:
-    with folder.open(f"{TABLE_FOLDER}/{name}") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ def test_a_failed_command_fails_the_flow(monkeypatch):
 
 @pytest.mark.parametrize(
     ("flow", "but"),
-    [(adapt_cse, {"params"}), (index_cse, {"verify"}), (evaluate_cse, {"params", "style", "json_path"}),
+    [(adapt_cse, {"params"}), (index_cse, set()), (evaluate_cse, {"params", "style", "json_path"}),
      (export_cse, {"params"})],
 )  # fmt: skip
 def test_a_flow_takes_what_its_command_takes(flow, but):
@@ -104,7 +104,7 @@ def test_the_form_knows_numbers_choices_and_what_is_required():
     workers = schema["properties"]["workers"]
     assert (workers["type"], workers["minimum"], workers["default"]) == ("integer", 0, 0)
     assert schema["properties"]["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
-    assert schema["required"] == ["out"]
+    assert schema["required"] == ["texts", "out"]
     assert parameter_schema(export_cse).model_dump()["required"] == ["out"], "train-cse writes the pipeline's bundle"
     models = parameter_schema(evaluate_cse).model_dump()["properties"]["models"]
     assert models["default"] == ["data/checkpoint"]

@@ -269,44 +269,16 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
         assert len(open_table(str(folder))) == 40
 
 
-@pytest.mark.parametrize(
-    ("which", "damage"),
-    [
-        ("_versions/*.manifest", lambda content: content[: len(content) // 2]),
-        ("_versions/*.manifest", lambda content: b""),
-        ("data/*", lambda content: bytes(byte ^ (n % 9 == 0) for n, byte in enumerate(content))),
-        ("_indices/*/part_0_invert.lance", lambda content: content[:-1] + b"x"),
-        ("sha256.json", lambda content: b"[1]"),
-        ("data/*", None),
-    ],
-)
-def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage):  # noqa: F811
-    folder = table
-    before = answers(cse, folder)
-    assert "files of the index are as they were written\n" in cse("index", "--out", folder, "--verify").err
-    file = sorted(folder.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
-    if damage is None:
-        file.unlink()
-    else:
-        file.write_bytes(damage(file.read_bytes()))
-    run = ("index", folder.with_suffix(".jsonl"), "--out", folder, "--model", bundle, *KEPT)
-    write_objects(folder.with_suffix(".jsonl"), ROWS)
-    for command in (("search", folder, "dog"), ("index", "--out", folder, "--verify"), run):
-        assert "--again" in cse(*command).refused(), command
+@pytest.mark.parametrize("which", ["_versions/*.manifest", "data/*", "_indices/*/part_0_invert.lance"])
+def test_a_damaged_index_is_made_again(cse, bundle, table, which):  # noqa: F811
+    before = answers(cse, table)
+    file = sorted(table.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    line = cse("search", table, "dog", "--device", "cpu").refused()
+    assert line.startswith(f"{table}: the ")
+    run = ("index", write_objects(table.with_suffix(".jsonl"), ROWS), "--out", table, "--model", bundle, *KEPT)
     assert cse(*run, "--again", "--device", "cpu").code == 0
-    assert answers(cse, folder) == before
-    assert cse("index", "--out", folder, "--verify").code == 0
-
-
-def test_what_is_too_large_to_check_at_opening_is_checked_on_demand(cse, table, monkeypatch):  # noqa: F811
-    folder = table
-    monkeypatch.setattr(module, "_AT_OPENING", 0)
-    (file,) = folder.glob("index.lance/data/*")
-    content = bytearray(file.read_bytes())
-    content[64] ^= 1
-    file.write_bytes(content)
-    assert cse("search", folder, "dog").code == 0
-    assert "not as it was written; run" in cse("index", "--out", folder, "--verify").refused()
+    assert answers(cse, table) == before
 
 
 def test_a_table_of_another_program_is_neither_written_over_nor_deleted(make, tmp_path):
