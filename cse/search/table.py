@@ -45,6 +45,7 @@ ROW, COSINE, BM25, SCORE = "_rowid", "_cosine", "_score", "_relevance_score"  # 
 _BUCKETS = ("s3", "gs", "az")
 _PROBES = 64  # partitions read, about a quarter of a million rows
 _PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
+_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
@@ -78,6 +79,7 @@ class _Asked(NamedTuple):
     vector: NDArray[np.float32] | None
     where: str | None
     exact: bool
+    k: int
 
 
 @dataclass(frozen=True)
@@ -151,7 +153,7 @@ class SearchTable:
         with self._errors(where):
             given = [None] * len(queries) if vectors is None or mode == "words" else vectors
             return [
-                self._best(_Asked(query, vector, where, exact), mode, k)
+                self._best(_Asked(query, vector, where, exact, k), mode)
                 for query, vector in zip(queries, given, strict=True)
             ]
 
@@ -160,7 +162,7 @@ class SearchTable:
         rows = self._of_documents([hit.id for hit in hits], ["id", "text", DOCUMENT], f"{PASSAGE} = 0")
         return {row["id"]: row[DOCUMENT] if row[DOCUMENT] is not None else row["text"] for row in rows.to_pylist()}
 
-    def _best(self, asked: _Asked, mode: Mode, k: int) -> list[Hit]:
+    def _best(self, asked: _Asked, mode: Mode) -> list[Hit]:
         """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on.
 
         What is shown of them is read at the end, of the ``k`` best alone.
@@ -170,10 +172,10 @@ class SearchTable:
         column = {"hybrid": SCORE, "words": BM25, "vectors": COSINE}[mode]
         while True:
             for row in ranks(asked, depth).to_pylist():
-                if row["id"] not in found and len(found) < k:
+                if row["id"] not in found and len(found) < asked.k:
                     least = min(least, row[column])  # a deeper scale would give a later one more
                     found[row["id"]] = {**row, SCORE: least}
-            if len(found) >= k or depth >= self.documents:
+            if len(found) >= asked.k or depth >= self.documents:
                 return self._shown([*found.values()], whole=mode == "words")
             depth *= 2
 
@@ -193,8 +195,10 @@ class SearchTable:
         return hits
 
     def _near(self, asked: _Asked, depth: int) -> pa.Table:
-        """Return the nearest passages, best first."""
-        rows = self._nearest(asked, depth, ["id"], 1)
+        """Return the nearest passages, best first; no more than asked for, but always of the same candidates."""
+        few = self.rows == self.documents and depth == DEPTH
+        each = next(each for each in _OF_DEPTH if each == 1 or (few and depth // each >= asked.k))
+        rows = self._nearest(asked, depth // each, ["id"], each)
         return rows.append_column(COSINE, pc.subtract(1.0, rows["_distance"]))
 
     def _nearest(self, asked: _Asked, depth: int, columns: Sequence[str], refined: int) -> pa.Table:

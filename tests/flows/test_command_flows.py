@@ -50,7 +50,7 @@ def test_a_table_is_made_by_index(ran):
     assert ran["given"] == given | {
         "out": "data/search", "model": None, "text_column": None, "domain_column": None, "batch_size": None,
         "provider": "auto", "again": False, "role": None, "title_column": None, "keep_column": (), "encoding": "utf-8",
-        "kind": "auto", "verify": False,
+        "kind": "auto",
     }  # fmt: skip
 
 
