@@ -94,6 +94,9 @@ def index_command(
     or a folder in BEIR's layout. TABLE is a LanceDB database, which other tools can read. Long texts are split into
     passages. Searches that run meanwhile finish with the table as it was. Needs pip install 'cse[search]'.
     """
+    from cse.data.checks import saying_nothing
+    from cse.search.corpus import Columns
+
     if (texts is None) != verify:
         raise click.UsageError("give TEXTS, or --verify and none")
     from cse.search.index import index_corpus, verify_table
@@ -101,8 +104,6 @@ def index_command(
     if texts is None:
         click.echo(f"{out}: all {verify_table(out)} files of the index are as they were written", err=True)
         return
-    from cse.data.checks import saying_nothing
-    from cse.search.corpus import Columns
     from cse.search.rows import Choices
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
@@ -124,6 +125,7 @@ def _default_model() -> str:
     from pathlib import Path
 
     from cse.cli.options import settings_from
+    from cse.model.declared import is_word_file
     from cse.runtime.bank import meaning_of
     from cse.runtime.bundle import read_manifest
     from cse.settings import PARAMS_FILE
@@ -138,6 +140,12 @@ def _default_model() -> str:
     from cse.cli.missing import naming_extra
 
     click.echo(f"index: no {BUNDLE}: exporting the bare backbone {name} to {BARE}", err=True)
+    with naming_extra(f"{name}: the bare backbone"):
+        from cse.export.minilm import is_minilm, write_minilm
+        from cse.model.backbone_files import find_backbone
+    if not is_word_file(Path(name)) and is_minilm(files := find_backbone(name)):
+        write_minilm(files, BARE)
+        return str(BARE)
     with naming_extra(f"{name}: the bare backbone"):
         from cse.export.bank import SENTENCES
         from cse.export.bundle import write_bundle

@@ -1,4 +1,7 @@
-"""Find a pretrained language model in a folder, a GGUF file, on the hub or in an installed package; read its files."""
+"""Find a pretrained language model in a folder, a GGUF file, on the hub or in an installed package; read its files.
+
+torch and transformers, which take seconds, are imported where a file needs them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import cached_assets_path, snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-from safetensors.torch import save_file
 from tokenizers import Tokenizer
-from transformers import AutoModel, AutoTokenizer, GgufConfig
-from transformers.utils import is_accelerate_available, is_gguf_available, logging
 
 from cse.artifact import sha256
 from cse.errors import CseError, OfflineError, nearest
@@ -117,6 +116,8 @@ def read_tokenizer(files: BackboneFiles) -> Tokenizer:
     with reading(f"backbone.name: cannot read the tokenizer of {files.name}"):
         if path.is_file():
             return Tokenizer.from_file(str(path))
+        from transformers import AutoTokenizer
+
         return AutoTokenizer.from_pretrained(files.folder).backend_tokenizer
 
 
@@ -134,6 +135,8 @@ def _packaged_minilm(name: str) -> Path:
 @contextmanager
 def quietly() -> Iterator[None]:
     """Hide what transformers and PEFT say inside the block, but for errors."""
+    from transformers.utils import logging
+
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -156,6 +159,11 @@ def _dequantised(path: Path) -> Path:
 
     It lies in the hub's cache of assets (``HF_HOME``). The library's own loader unpacks the blocks; weights come last.
     """
+    import torch
+    from safetensors.torch import save_file
+    from transformers import AutoModel, AutoTokenizer, GgufConfig
+    from transformers.utils import is_accelerate_available, is_gguf_available
+
     if not (is_gguf_available() and is_accelerate_available()):
         raise CseError(f"backbone.name: to read {path}, pip install 'cse[gguf]'")
     folder = cached_assets_path("cse", namespace="gguf", subfolder=f"{sha256(path)}-pooled")

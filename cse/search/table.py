@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -43,13 +43,14 @@ FORMAT = 6  # of the table
 READY = "ready"
 PASSAGE, DOCUMENT, EMBEDDING, WORDS, KEY = OWN[1], *OWN[3:]
 _SHOWN = "id", PASSAGE, "text"
-_SCORE = "_relevance_score"  # column of what a hybrid search ranks by
 _MANIFEST = Kind.INDEX.manifest  # in the table's folder; its files never change under their names
 _CHANGING = ("_refs/", "_versions/latest_version_hint.json", _MANIFEST)
 _AT_OPENING = 16 << 20  # bytes that are read to check the small files
+ROW, COSINE, BM25, SCORE = "_rowid", "_cosine", "_score", "_relevance_score"  # columns of what a search finds
 _BUCKETS = ("s3", "gs", "az")
-_PROBES = 128  # partitions read, about half of a million rows: one bit per number is quick to read
+_PROBES = 64  # partitions read, about a quarter of a million rows
 _PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
+_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
 
 
@@ -83,6 +84,7 @@ class _Asked(NamedTuple):
     vector: NDArray[np.float32] | None
     where: str | None
     exact: bool
+    k: int
 
 
 @dataclass(frozen=True)
@@ -106,11 +108,6 @@ class SearchTable:
     def columns(self) -> list[str]:
         """Names of the columns that a search shows."""
         return [name for name in self.table.schema.names if name not in OWN or name in _SHOWN]
-
-    @property
-    def approximate(self) -> bool:
-        """Whether it compares the nearest partitions alone."""
-        return any(index.columns == [EMBEDDING] for index in self.table.list_indices())
 
     @cached_property
     def rows(self) -> int:
@@ -161,7 +158,7 @@ class SearchTable:
         with self._errors(where):
             given = [None] * len(queries) if vectors is None or mode == "words" else vectors
             return [
-                self._best(_Asked(query, vector, where, exact), mode, k)
+                self._best(_Asked(query, vector, where, exact, k), mode)
                 for query, vector in zip(queries, given, strict=True)
             ]
 
@@ -170,29 +167,44 @@ class SearchTable:
         rows = self._of_documents([hit.id for hit in hits], ["id", "text", DOCUMENT], f"{PASSAGE} = 0")
         return {row["id"]: row[DOCUMENT] if row[DOCUMENT] is not None else row["text"] for row in rows.to_pylist()}
 
-    def _best(self, asked: _Asked, mode: Mode, k: int) -> list[Hit]:
-        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on."""
-        hits, depth, least = dict[int | str, Hit](), DEPTH, np.inf
+    def _best(self, asked: _Asked, mode: Mode) -> list[Hit]:
+        """Rank the best ``DEPTH`` documents, then those among the best twice ``DEPTH`` that are new, and so on.
+
+        What is shown of them is read at the end, of the ``k`` best alone.
+        """
+        found, depth, least = dict[int | str, dict[str, Any]](), DEPTH, np.inf
         ranks = {"hybrid": self._both, "words": self._worded, "vectors": self._near}[mode]
-        column = {"hybrid": _SCORE, "words": "_score", "vectors": "_cosine"}[mode]
+        column = {"hybrid": SCORE, "words": BM25, "vectors": COSINE}[mode]
         while True:
             for row in ranks(asked, depth).to_pylist():
-                if row["id"] not in hits and len(hits) < k:
+                if row["id"] not in found and len(found) < asked.k:
                     least = min(least, row[column])  # a deeper scale would give a later one more
-                    text = row["text"] if row.get(DOCUMENT) is None else row[DOCUMENT]
-                    kept = {name: row[name] for name in self.columns if name not in _SHOWN}
-                    scores = least, row.get("_cosine"), row.get("_score")
-                    hits[row["id"]] = Hit(row["id"], *scores, row[PASSAGE], text, kept)
-            if len(hits) >= k or depth >= self.documents:
-                return list(hits.values())
+                    found[row["id"]] = {**row, SCORE: least}
+            if len(found) >= asked.k or depth >= self.documents:
+                return self._shown([*found.values()], whole=mode == "words")
             depth *= 2
 
+    def _shown(self, found: Sequence[Mapping[str, Any]], *, whole: bool) -> list[Hit]:
+        """Read the passages that were found, or their whole documents."""
+        if not found:
+            return []
+        columns = [*self.columns, *([DOCUMENT] if whole else [])]
+        read = self.table.take_row_ids([each[ROW] for each in found]).select(columns).with_row_id().to_arrow()
+        rows = {row[ROW]: row for row in read.to_pylist()}
+        hits = []
+        for each in found:
+            row = rows[each[ROW]]
+            text = row["text"] if row.get(DOCUMENT) is None else row[DOCUMENT]
+            kept = {name: row[name] for name in self.columns if name not in _SHOWN}
+            hits.append(Hit(row["id"], each[SCORE], each.get(COSINE), each.get(BM25), row[PASSAGE], text, kept))
+        return hits
+
     def _near(self, asked: _Asked, depth: int) -> pa.Table:
-        """Return the documents with the nearest passages, each with that passage, best first."""
-        rows = self._nearest(asked, depth, self.columns, 1)
-        rows = rows.append_column("_cosine", pc.subtract(1.0, rows["_distance"]))
-        first = {key: place for place, key in reversed([*enumerate(rows["id"].to_pylist())])}
-        return rows if len(first) == len(rows) else rows.take(sorted(first.values()))
+        """Return the nearest passages, best first; no more than asked for, but always of the same candidates."""
+        few = self.rows == self.documents and depth == DEPTH
+        each = next(each for each in _OF_DEPTH if each == 1 or (few and depth // each >= asked.k))
+        rows = self._nearest(asked, depth // each, ["id"], each)
+        return rows.append_column(COSINE, pc.subtract(1.0, rows["_distance"]))
 
     def _nearest(self, asked: _Asked, depth: int, columns: Sequence[str], refined: int) -> pa.Table:
         """Return the nearest passages, enough for so many documents on average.
@@ -206,13 +218,13 @@ class SearchTable:
         builder = builder.bypass_vector_index() if asked.exact else builder
         return self._read(builder, asked, [*columns, "_distance"], -(-depth * self.rows // max(self.documents, 1)))
 
-    def _worded(self, asked: _Asked, depth: int, more: str = DOCUMENT) -> pa.Table:
+    def _worded(self, asked: _Asked, depth: int, *more: str) -> pa.Table:
         """Return the first passages of the documents with the best words, of equal ones the earlier first."""
         from lancedb.query import MatchQuery
 
         builder = self.table.search(MatchQuery(" ".join(tokens(asked.query)), WORDS), query_type="fts")
-        rows = self._read(builder, asked, [*self.columns, more, "_score"], depth)
-        return rows.sort_by([("_score", "descending"), ("_rowid", "ascending")])
+        rows = self._read(builder, asked, ["id", *more, BM25], depth)
+        return rows.sort_by([(BM25, "descending"), (ROW, "ascending")])
 
     def _read(self, builder: Any, asked: _Asked, columns: Sequence[str], count: int) -> pa.Table:
         builder = builder if asked.where is None else builder.where(asked.where, prefilter=True)
@@ -220,12 +232,12 @@ class SearchTable:
 
     def _both(self, asked: _Asked, depth: int) -> pa.Table:
         """Return the documents that vectors and words found by their best passages, best first, without vectors."""
-        columns = [*self.columns, EMBEDDING]
+        columns = ["id", EMBEDDING]
         near, worded = self._nearest(asked, depth, columns, _PER_ROW), self._worded(asked, depth, EMBEDDING)
         new = worded.filter(pc.invert(pc.is_in(worded["id"], near["id"].combine_chunks())))
         if self.rows > self.documents:  # words find the first passage of a document, another may be nearer
             new = self._of_documents(new["id"].to_pylist(), columns, asked.where)
-        rows = pa.concat_tables([near, new], promote_options="default").select(columns)
+        rows = pa.concat_tables([near, new], promote_options="default").select([*columns, ROW])
         vectors = rows[EMBEDDING].combine_chunks().flatten().to_numpy().reshape(-1, self.dimension)
         cosines = vectors @ asked.vector
         ids = rows["id"].to_pylist()
@@ -233,12 +245,12 @@ class SearchTable:
         best = sorted(nearest_first.values())  # of each document the nearest passage
         rows = rows.drop_columns([EMBEDDING]).take(pa.array(best, pa.int64()))
         vectors, cosines = vectors[best], cosines[best]
-        bm25 = dict(zip(worded["id"].to_pylist(), worded["_score"].to_pylist(), strict=True))
+        bm25 = dict(zip(worded["id"].to_pylist(), worded[BM25].to_pylist(), strict=True))
         found = [bm25.get(ids[row]) for row in best]
         scored = np.array([score or 0 for score in found], np.float32)
         # beyond the first, nothing is lent: that would take time that grows with the square of the documents
         scores = search(cosines, scored, vectors) if depth == DEPTH else fuse(cosines, scored, depth)[0]
-        for name, values in (("_cosine", cosines), ("_score", found), (_SCORE, scores)):
+        for name, values in ((COSINE, cosines), (BM25, found), (SCORE, scores)):
             rows = rows.append_column(name, pa.array(values, pa.float64()))
         return rows.take(np.argsort(-scores, kind="stable")[:depth])
 
@@ -246,15 +258,16 @@ class SearchTable:
         """Return the rows of documents that meet a condition."""
         named = f"id IN ({', '.join(map(literal, ids))})" if ids else "false"
         condition = named if where is None else f"{named} AND {where}"
-        return self.table.search().where(condition).select(list(columns)).limit(self.rows).to_arrow()
+        builder = self.table.search().where(condition).select(list(columns)).with_row_id(True)
+        return builder.limit(self.rows).to_arrow()
 
     @contextmanager
     def _errors(self, where: str | None) -> Iterator[None]:
         try:
             yield
-        except (ValueError, RuntimeError, OSError) as error:
-            if isinstance(error, CseError):
-                raise
+        except CseError:
+            raise
+        except Exception as error:  # what is damaged makes LanceDB panic, with a class of its own
             said = str(error)
             if unknown := re.search(r"No field named (\"?)(.+?)\1\. Valid", said):
                 name = unknown[2]
@@ -309,8 +322,11 @@ def open_table(url: str) -> SearchTable:
     try:
         table = database.open_table(TABLE)
         table.checkout(READY)
-    except (ValueError, RuntimeError, OSError):
-        raise CseError(f"{url}: the index is not finished or damaged; {_again(url)}") from None
+    except Exception:  # as in `opened`
+        raise CseError(
+            f"{url}: the index is not finished or damaged; run `cse index` again with --out {url}, and --again if it "
+            "is damaged"
+        ) from None
     return SearchTable(table, url, facts_of(table, folder))
 
 

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import regex
 from numpy.typing import NDArray
-from scipy import sparse
 
 from cse.runtime.kept_vectors import mapped
 
@@ -128,7 +127,7 @@ class Words:
         row = np.repeat(np.arange(len(found)), list(map(len, columns)))
         column = np.fromiter((number for some in columns for number in some), np.int64, len(row))
         ones = np.ones(len(row), np.float32)
-        return sparse.csr_matrix((ones, (row, column)), (len(found), len(numbers)), np.float32)
+        return _sparse((ones, (row, column)), (len(found), len(numbers)), np.float32)
 
 
 def _weights(counts: Any, rarity: NDArray[np.float64], mean: float) -> Any:
@@ -138,9 +137,15 @@ def _weights(counts: Any, rarity: NDArray[np.float64], mean: float) -> Any:
     dampened = (_K1 + 1) * counts.data / (counts.data + _K1 * (1 - _B + _B * length[row] / mean))
     data = (rarity[counts.indices] * dampened).astype(np.float32)
     shape = (counts.shape[0], len(rarity))  # words that came later are in none of these
-    return sparse.csr_matrix((data, counts.indices, counts.indptr), shape).T.tocsr()
+    return _sparse((data, counts.indices, counts.indptr), shape).T.tocsr()
+
+
+def _sparse(*given: Any, **more: Any) -> Any:
+    from scipy.sparse import csr_matrix  # slow to import, and a search of a table needs no matrix
+
+    return csr_matrix(*given, **more)
 
 
 def _on_disk(matrix: Any) -> Any:
     arrays = tuple(map(mapped, (matrix.data, matrix.indices, matrix.indptr)))
-    return sparse.csr_matrix(arrays, matrix.shape, copy=False)
+    return _sparse(arrays, matrix.shape, copy=False)

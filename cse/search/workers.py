@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cse.errors import CseError, counted, error_line
-from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, largest_crew, listed_machines, ray_session, with_more
+from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, listed_machines, places, ray_session, with_more
 from cse.runtime.session import usable_cpus
 from cse.search.corpus import Document
 from cse.search.model import CorpusModel
@@ -85,13 +85,13 @@ class _Worker:
 
 def _crew(ray: Any, jobs: int, workers: int, provider: str) -> Crew:
     """Give each worker a CPU and, with CUDA, its share of the GPUs."""
-    there, gpu = with_more(ray), provider == "cuda"
-    if gpu and not gpus_each(there, 1):
+    there = with_more(ray)
+    gpus = gpus_each(there, workers) if provider == "cuda" else 0.0
+    if provider == "cuda" and not gpus:
         raise CseError("--device cuda: Ray sees no GPU beside a CPU; use --device cpu")
-    crew = largest_crew(ray, workers, workers, gpu=gpu)
-    if crew.workers < workers:
+    if (most := places(there, 1, gpus)) < workers:
         raise CseError(
-            f"--workers {workers}: each takes {in_words(1, gpus_each(there, workers) if gpu else 0)} of one machine, "
-            f"and Ray has {listed_machines(there)}; use {crew.workers} or fewer"
+            f"--workers {workers}: each takes {in_words(1, gpus)} of one machine, and Ray has "
+            f"{listed_machines(there)}; {f'use {most} or fewer' if most else 'add machines'}"
         )
-    return crew._replace(cpus=1, workers=min(jobs, crew.workers))
+    return Crew(min(jobs, workers), 1, gpus)

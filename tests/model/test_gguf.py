@@ -148,6 +148,6 @@ def test_a_damaged_file_is_one_line(model, tmp_path, damage):
 
 def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
     write(tmp_path / "tiny.gguf", model)
-    monkeypatch.setattr("cse.model.backbone_files.is_gguf_available", lambda: False)
+    monkeypatch.setattr("transformers.utils.is_gguf_available", lambda: False)
     with pytest.raises(CseError, match=r"to read .*tiny\.gguf, pip install 'cse\[gguf\]'"):
         find_backbone(str(tmp_path / "tiny.gguf"))

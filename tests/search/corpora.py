@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from cse.search.table import open_table
+
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat"]  # of the tiny bundle
 
 
@@ -26,6 +28,11 @@ def rows_of(folder: Path | str) -> pa.Table:
         .to_arrow()
         .sort_by([("id", "ascending"), ("passage", "ascending")])
     )
+
+
+def is_approximate(folder: Path | str) -> bool:
+    """Whether a search compares the nearest partitions alone."""
+    return any(index.columns == ["embedding"] for index in open_table(str(folder)).table.list_indices())
 
 
 def read_vectors(folder: Path | str) -> tuple[list, np.ndarray, list[str]]:

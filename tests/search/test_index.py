@@ -23,7 +23,7 @@ from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
 from tests.rows import write_lines, write_objects, write_parquet
 from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
-from tests.search.corpora import read_vectors, rows_of, sentences
+from tests.search.corpora import is_approximate, read_vectors, rows_of, sentences
 
 TEXTS = [*sentences(45), "a", "the cat", "the"]
 
@@ -265,7 +265,7 @@ def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse
     del rows["it's 9"]
     assert index() == "1 added, 1 changed, 2 removed"
     assert sorted(embedded) == ["a zebra", "zebra the mat"]
-    assert open_table(str(tmp_path / "out")).approximate == (kind == "approximate")
+    assert is_approximate(tmp_path / "out") == (kind == "approximate")
     for mode in MODES:
         (hits,) = found(cse, tmp_path / "out", "zebra", "--mode", mode, "-k", 500)
         assert {hit["id"]: hit["text"] for hit in hits if "zebra" in hit["text"]} == {

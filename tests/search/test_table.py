@@ -23,7 +23,7 @@ from cse.storage import Folder
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.deploy.bundles import write_bundle
 from tests.rows import write_lines, write_objects
-from tests.search.corpora import read_vectors, sentences
+from tests.search.corpora import is_approximate, read_vectors, sentences
 
 QUERIES = ["the cat sat", "dog", "a mat"]
 ROWS = [
@@ -88,7 +88,7 @@ def cosines(folder, bundle, queries=QUERIES):
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
 def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
-    assert open_table(str(folder)).approximate == (kind == "approximate")
+    assert is_approximate(folder) == (kind == "approximate")
     expected = cosines(folder, bundle)
     for number, answer in enumerate(answers(cse, folder, "--mode", "vectors", "-k", 5)):
         hits = answer["hits"]

@@ -24,6 +24,7 @@ from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.systems import find_records, group
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
+from cse.runtime.domain import Shape
 from cse.settings.model import BackboneSettings
 from cse.stages.common import shortfall
 from cse.stages.evaluate import describe_model, evaluate_models, evaluate_stage, stale_bundles
@@ -32,6 +33,7 @@ from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import make_task
 from tests.evaluation.test_transfer import part
 from tests.parts import new_prompt, refusal, sentence_encoder
+from tests.runtime.conftest import DIMENSION, domain_facts
 from tests.stages.training import train_in, write_checkpoint
 from tests.tiny import WORDS, make_backbone_folder
 
@@ -177,7 +179,8 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
 def write_bundle(folder, made_from):
     folder.mkdir(parents=True)
     files = dict.fromkeys((MODEL, TOKENIZER), "0" * 64)
-    Manifest(FORMAT, 8, "mean", True, 8, 0, files, checkpoint=made_from).write(folder)
+    shape = Shape("", 0, 0, 0, DIMENSION, 0, 0)
+    Manifest(FORMAT, 0, domain_facts(checkpoint=made_from), shape, files=files).write(folder)
     return folder
 
 
