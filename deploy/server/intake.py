@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import PlainValidator
 
-from deploy.server.errors import ServiceError
+from deploy.server.errors import FIELDS, ServiceError
 from deploy.server.options import Options
 
 _LARGE = 2**18  # bytes that are read in another thread
@@ -114,7 +114,7 @@ def _mended(body: bytes) -> bytes:
 
 def _count(body: Any, options: Options) -> None:
     """Refuse too many texts, or token ids of one text."""
-    for param in ("input", "inputs"):
+    for param in FIELDS:
         given = body.get(param) if isinstance(body, dict) else None
         if isinstance(given, dict):
             param, given = f"{param}.sentences", given.get("sentences")

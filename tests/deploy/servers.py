@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from deploy.server.metrics import Metrics
 from tests.waiting import wait_for
 
 # httpx.get makes a client for each request: 40 ms of reading certificates. Connections are its own as there, not kept.
@@ -110,3 +111,9 @@ def asked(app: Any, *requests: tuple[str, str, Any], key: str | None = None, **t
             ]
 
     return asyncio.run(ask())
+
+
+def metric_names() -> set[str]:
+    """The name of every series, as Prometheus stores it."""
+    ends = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
+    return {one.name + end for one in Metrics().registry.collect() for end in ends.get(one.type, ("",))}
