@@ -14,6 +14,7 @@ import orjson
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
+from prometheus_client import generate_latest
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
@@ -278,7 +279,7 @@ async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     service: Service = request.app.state.service
     # beside the requests: those of 10,000 models take a fifth of a second
-    text = await asyncio.to_thread(service.metrics.text)
+    text = await asyncio.to_thread(generate_latest, service.metrics.registry)
     return Response(text, media_type="text/plain; version=0.0.4")
 
 

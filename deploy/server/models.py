@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,12 +18,11 @@ from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
-from deploy.server.logs import log
+from deploy.server.logs import Troubles
 from deploy.server.storage import unreachable
 
 AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank; see ``deploy.server.storage.Watcher``
 PAGE, LARGEST_PAGE = 1000, 10_000  # models in an answer of ``/v1/models``
-_SAYING = threading.Lock()
 _T = TypeVar("_T")
 
 
@@ -81,7 +79,7 @@ class Served:
     name: str
     version: str
     loaded: float = field(default_factory=time.time)
-    _said: dict[str, str] = field(default_factory=dict)  # what was wrong with a bank at the last look
+    _troubles: Troubles = field(default_factory=Troubles)  # with files of a bank, and with its folder: ""
 
     @classmethod
     def load(cls, folder: Path, name: str, version: str | None, **options: Any) -> Served:
@@ -147,9 +145,7 @@ class Served:
         except BadDomainError:
             message = f"model {name!r}: its file in the bank is damaged; the log says how"
             raise ServiceError(503, message, param="model", code="model_damaged") from None
-        if name in self._said:
-            with _SAYING:
-                self._said.pop(name, None)
+        self._troubles.ends(name)
         return found
 
     def outline(self, name: str) -> Outline | None:
@@ -215,21 +211,13 @@ class Served:
         except NoDomainError:
             pass
         except BadDomainError as error:
-            self._say(name, str(error))
+            self._troubles.begins(name, str(error))
             raise
         except CseError as error:
-            self._say("", str(error))  # no file has this name
+            self._troubles.begins("", str(error))  # no file has this name
             raise unreachable("the bank's folder cannot be read now; the log says why") from None
-        if "" in self._said:
-            with _SAYING:
-                self._said.pop("", None)
+        self._troubles.ends("")
         return found
-
-    def _say(self, name: str, trouble: str) -> None:
-        with _SAYING:
-            if self._said.get(name) != trouble:
-                log.error(trouble)
-            self._said[name] = trouble
 
     def _chooses(self, names: Sequence[str]) -> bool:
         """Return whether a domain has centres; most often the first has."""

@@ -144,10 +144,11 @@ class Document(BaseModel):
     text: Text
 
 
-class RerankRequest(TeiOptions):
+class RerankRequest(Body):
     """Body of ``POST /rerank``: ``texts`` in the form of Text Embeddings Inference, or ``documents`` in Cohere's."""
 
     query: Text
+    truncate: bool = True
     texts: Annotated[Any, checked(Texts, alone=False)] = None
     documents: Annotated[Any, checked(list[Text | Document], alone=False), BeforeValidator(texts_of)] = None
     model: StrictStr | None = None

@@ -198,8 +198,9 @@ class Service:
         Vectors of several domains do not compare: with ``auto``, the domain of the query is that of the texts.
         """
         if wanted.model == AUTO:
-            nearest = (await self.embed([query], wanted, client)).domains
-            wanted, client = wanted._replace(model=nearest[0].name), client._replace(models=None)
+            (nearest,) = (await self.embed([query], wanted, client)).domains
+            wanted = wanted._replace(model=nearest.name)
+            client = client._replace(models=frozenset({nearest.name}))  # which ``auto`` may choose
         asked, found = await asyncio.gather(
             self.embed([query], wanted._replace(use=QUERY), client),
             self.embed(texts, wanted._replace(use="document"), client),

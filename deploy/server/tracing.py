@@ -25,7 +25,7 @@ _NAMES = {
     "route": "http.route",
     "status": "http.response.status_code",
 }
-
+_OTHERS = ("/v1/models", "/tokenize")  # embed nothing
 _FIXED = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": "cse"}
 
 
@@ -56,6 +56,8 @@ def note(tracer: Tracer, headers: Mapping[str, str], facts: Mapping[str, str | i
     Args:
         facts: as the log says them; what is known of an answer lacks where a request is refused.
     """
+    if facts["route"] in _OTHERS:
+        return
     now = time.time_ns()
     attributes = _FIXED | {_NAMES.get(name, f"cse.{name}"): value for name, value in facts.items()}
     model, status = facts.get("model"), int(facts["status"])

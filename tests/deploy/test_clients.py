@@ -66,6 +66,11 @@ def numbers(output: str) -> list[float]:
 # for each example: a part of it that no other has, how its output is read, and what it prints
 EXAMPLES = {
     "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
+    "curl, Cohere": (
+        "8080/v2/rerank",
+        lambda output: [one["relevance_score"] for one in json.loads(output)["results"]],
+        lambda encode: np.sort(encode([COME, LOAN]) @ encode(CARD))[::-1],
+    ),
     "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
     "huggingface_hub": (
         "InferenceClient(",

@@ -224,6 +224,14 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/embed", {"inputs": "bad"}, 424, "Backend"),
         ("/similarity", {"inputs": {"source_sentence": "", "sentences": ["a"]}}, 400, "Empty"),
         ("/similarity", {"inputs": "a"}, 422, "Validation"),
+        ("/rerank", {"query": "a"}, 422, "Validation"),
+        ("/rerank", {"query": "", "texts": ["a"]}, 422, "Validation"),
+        ("/rerank", {"query": "a", "texts": []}, 400, "Empty"),
+        ("/rerank", {"query": "a", "documents": [{"body": "a"}]}, 422, "Validation"),
+        ("/rerank", {"query": "a", "documents": ["a", {"text": ""}]}, 400, "Empty"),
+        ("/rerank", {"query": "a", "texts": ["a"] * 2049}, 413, "Validation"),
+        ("/rerank", {"query": "a", "texts": ["the cat sat on a mat"], "truncate": False}, 413, "Validation"),
+        ("/tokenize", {"inputs": [[9]]}, 422, "Validation"),
     ],
 )
 def test_bad_requests_of_tei(server, route, body, status, kind):
