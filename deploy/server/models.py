@@ -69,7 +69,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model that is loaded.
+    """A model that is loaded. Whatever asks for domains raises ``ServiceError`` 503 where the folder cannot be read.
 
     Attributes:
         version: in the registry, else the start of the hash of its files.
@@ -103,11 +103,7 @@ class Served:
         return self.encoder.manifest.files["model.onnx"]
 
     def names(self) -> Sequence[str]:
-        """Return the names of the domains, which may be damaged; a bundle's is its own.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
-        """
+        """Return the names of the domains, which may be damaged; a bundle's is its own."""
         return self._ask(self.encoder.bank.names) or ()
 
     def cards(self, after: str = "", limit: int = PAGE, allowed: Collection[str] | None = None) -> Cards:
@@ -120,9 +116,6 @@ class Served:
             after: the last id of the page before.
             limit: most models, each with its roles.
             allowed: names of models to list; None: all.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
         """
         bank, names = self.encoder.bank, self.names()
         known = names if allowed is None else sorted(set(names) & set(allowed))
@@ -138,7 +131,7 @@ class Served:
         """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
 
         Raises:
-            ServiceError: 503, its file is damaged, or the folder cannot be read now.
+            ServiceError: 503, its file is damaged.
         """
         try:
             found = self._ask(lambda: self.encoder.bank.domain(name), name)
@@ -149,11 +142,7 @@ class Served:
         return found
 
     def outline(self, name: str) -> Outline | None:
-        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
-        """
+        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``."""
         try:
             return self._ask(lambda: self.encoder.bank.outline(name), name)
         except BadDomainError:
@@ -163,7 +152,7 @@ class Served:
         """Return the domain whose centres are nearest to each of some vectors (n, d) of the bare backbone.
 
         Raises:
-            ServiceError: 404, no domain has centres any more; 503, the folder cannot be read now.
+            ServiceError: 404, no domain has centres any more.
         """
         found = self._ask(lambda: self.encoder.bank.nearest(vectors, AGE))
         if found is None:
@@ -174,7 +163,7 @@ class Served:
         """Return the only model's id.
 
         Raises:
-            ServiceError: 400, one of several must be named; 503, the bank's folder cannot be read.
+            ServiceError: 400, one of several must be named.
         """
         names = self.names()
         if len(names) != 1:
@@ -188,7 +177,7 @@ class Served:
             allowed: names to speak of where there is no such model; None: all.
 
         Raises:
-            ServiceError: 404, there is no such model; 503, its file is damaged, or the bank's folder cannot be read.
+            ServiceError: 404, there is no such model; 503, its file is damaged.
         """
         if model == AUTO and self._ask(lambda: bool(self.encoder.bank.centres(AGE))):
             return Target(self, AUTO, None)
