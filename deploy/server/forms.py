@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,7 @@ def predictions(scores: NDArray[np.float32], labels: list[str]) -> list[list[dic
 
 
 def ranked(
-    scores: NDArray[np.float32], name: str, shown: Sequence[dict[str, object]], most: int | None
+    scores: NDArray[np.float32], name: str, shown: Sequence[Mapping[str, object]], most: int | None
 ) -> list[dict[str, object]]:
     """Return the places of texts with their scores ``(n)``, the highest first.
 

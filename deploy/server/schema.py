@@ -149,8 +149,8 @@ class RerankRequest(Body):
 
     query: Text
     truncate: bool = True
-    texts: Annotated[Any, checked(Texts, alone=False)] = None
-    documents: Annotated[Any, checked(list[Text | Document], alone=False), BeforeValidator(texts_of)] = None
+    texts: Annotated[Any, checked(Texts, alone=False, ids=False)] = None
+    documents: Annotated[Any, checked(list[Text | Document], alone=False, ids=False), BeforeValidator(texts_of)] = None
     model: StrictStr | None = None
     raw_scores: bool = Field(False, description="Changes nothing: scores are cosines.")
     return_text: bool = False
@@ -193,7 +193,7 @@ class RerankAnswer(BaseModel):
 class TokenizeRequest(Body):
     """Body of ``POST /tokenize``; ``prompt_name`` is a role whose task text goes before each text."""
 
-    inputs: Annotated[Any, checked(Text | Texts)]
+    inputs: Annotated[Any, checked(Text | Texts, ids=False)]
     add_special_tokens: bool = True
     prompt_name: StrictStr | None = None
     model: StrictStr | None = None
@@ -235,7 +235,7 @@ class SimilarityInputs(Body):
     """One sentence, and those to compare it with."""
 
     source_sentence: Text
-    sentences: Annotated[Any, checked(Texts, alone=False)]
+    sentences: Annotated[Any, checked(Texts, alone=False, ids=False)]
 
 
 class SimilarityRequest(Body):

@@ -215,20 +215,20 @@ class Service:
 
     async def tokenize(
         self, texts: Sequence[str], wanted: Wanted, client: Client, *, special: bool
-    ) -> tuple[Inputs, list[Encoding]]:
+    ) -> tuple[Sequence[str], list[Encoding]]:
         """Return texts with the task text of their role, and what the tokenizer says of them, cut at nothing.
 
         Raises:
             ServiceError: as ``embed``, or 413: there are more tokens than may wait.
         """
         target = await self._target(wanted.model, client)
-        inputs = _with_task_text(texts, target, _role(target, wanted))
+        texts = cast("Sequence[str]", _with_task_text(texts, target, _role(target, wanted)))
         encode = partial(target.served.encoder.encodings, special=special)
-        found = await asyncio.get_running_loop().run_in_executor(self._beside, encode, inputs)
+        found = await asyncio.get_running_loop().run_in_executor(self._beside, encode, texts)
         count, most = sum(map(len, found)), self.options.max_queue_tokens
         if count > most:
             raise ServiceError(413, f"inputs: {count} tokens; an answer may have {most}", param="inputs")
-        return inputs, found
+        return texts, found
 
     async def _target(self, model: str | None, client: Client) -> Target:
         model = client.opened(model)

@@ -59,12 +59,13 @@ def note(tracer: Tracer, headers: Mapping[str, str], facts: Mapping[str, str | i
     if facts["route"] in _OTHERS:
         return
     now = time.time_ns()
-    attributes = _FIXED | {_NAMES.get(name, f"cse.{name}"): value for name, value in facts.items()}
+    attributes: dict[str, str | int | float | list[str]] = {**_FIXED}
+    attributes |= {_NAMES.get(name, f"cse.{name}"): value for name, value in facts.items()}
     model, status = facts.get("model"), int(facts["status"])
     if model is not None:
         attributes["gen_ai.request.model"] = model
     if "format" in facts:
-        attributes["gen_ai.request.encoding_formats"] = [attributes.pop("cse.format")]
+        attributes["gen_ai.request.encoding_formats"] = [str(attributes.pop("cse.format"))]
     if status >= 400:
         attributes["error.type"] = str(status)
     span = tracer.start_span(
