@@ -1,1 +1,1 @@
-"""What runs in front of downstream services: a script and a server, both without torch."""
+"""What runs in front of downstream services, without torch: the server, its images, its manifests."""

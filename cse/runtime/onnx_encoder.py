@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from cse.errors import CseError, error_line
 from cse.runtime.bank import Bank, Chosen, Meaning
@@ -261,6 +261,10 @@ class OnnxEncoder(Compatible):
     def token_counts(self, texts: Sequence[str]) -> list[int]:
         """Return how many tokens texts have, special tokens included, however long they are."""
         return [len(found) for found in self._tokenizers.whole.encode_batch_fast(list(texts))]
+
+    def encodings(self, texts: Sequence[str], *, special: bool = True) -> list[Encoding]:
+        """Return what the tokenizer says of texts, however long they are, with special tokens or without."""
+        return self._tokenizers.whole.encode_batch(list(texts), add_special_tokens=special)
 
     def from_token_ids(self, rows: Sequence[Sequence[int]], domains: Sequence[Domain] = ()) -> Tokens:
         """Return the tokens of texts whose ids are given without special tokens, which are put around them."""

@@ -1,21 +1,20 @@
-"""The ASGI application: routes of OpenAI and of Text Embeddings Inference, the page, health and metrics."""
+"""The ASGI application: routes of OpenAI, Text Embeddings Inference and Cohere, the page, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-import base64
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import orjson
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.security import HTTPBearer
 from fastapi_offline import FastAPIOffline
-from numpy.typing import NDArray
+from prometheus_client import generate_latest
 from starlette.responses import FileResponse
 from starlette.staticfiles import StaticFiles
 
@@ -23,15 +22,15 @@ from cse import __version__
 from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
-from deploy.server.door import Door
-from deploy.server.errors import ServiceError
+from deploy.server.door import Door, Trace
+from deploy.server.errors import TEI_ROUTES, ServiceError, refuse_in_form
+from deploy.server.forms import openai, predictions, ranked, spelled, usage
 from deploy.server.intake import SizedRoute
 from deploy.server.keys import read_keys, unknown_models
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
 from deploy.server.models import LARGEST_PAGE, PAGE
 from deploy.server.options import Options
-from deploy.server.refusals import refuse_in_form
 from deploy.server.schema import (
     EmbeddingAnswer,
     EmbeddingRequest,
@@ -41,11 +40,16 @@ from deploy.server.schema import (
     ModelList,
     Prediction,
     PredictRequest,
+    Rank,
+    RerankAnswer,
+    RerankRequest,
     SimilarityRequest,
     TeiError,
     TeiRequest,
+    Token,
+    TokenizeRequest,
 )
-from deploy.server.service import Answer, Inputs, Service
+from deploy.server.service import Answer, Inputs, Service, Wanted
 
 _PAGE = Path(__file__).parent / "page"
 _JSON = "application/json"
@@ -80,6 +84,7 @@ def create_app(options: Options) -> Door:
     """Load the model and return the application."""
     metrics = Metrics()
     keys = {} if options.api_keys is None else read_keys(options.api_keys)
+    trace = _start_tracing() if options.otel else None
     service = Service(options, metrics)
     if options.api_keys is not None and (wrong := unknown_models(options.api_keys, keys, service.served.names())):
         log.warning(wrong)
@@ -97,43 +102,42 @@ def create_app(options: Options) -> Door:
     app.router.route_class = SizedRoute
     refuse_in_form(app)
     closed = [Depends(HTTPBearer(auto_error=False))] if keys else []
-    openai: dict[str, Any] = {"responses": _OPENAI_ERRORS, "dependencies": closed}
-    tei: dict[str, Any] = {"responses": _TEI_ERRORS, "dependencies": closed}
-    app.add_api_route("/v1/embeddings", embeddings, methods=["POST"], response_model=EmbeddingAnswer, **openai)
-    app.add_api_route("/v1/models", models, response_model=ModelList, **openai)
-    app.add_api_route("/embed", embed, methods=["POST"], response_model=list[list[float]], **tei)
-    app.add_api_route("/similarity", similarity, methods=["POST"], response_model=list[float], **tei)
-    app.add_api_route(
-        "/predict", predict, methods=["POST"], response_model=list[Prediction] | list[list[Prediction]], **tei
-    )
-    app.add_api_route("/", embed_or_compare, methods=["POST"], response_model=list[list[float]] | list[float], **tei)
+    for method, path, answer, shape in (
+        ("POST", "/v1/embeddings", embeddings, EmbeddingAnswer),
+        ("GET", "/v1/models", models, ModelList),
+        ("POST", "/embed", embed, list[list[float]]),
+        ("POST", "/similarity", similarity, list[float]),
+        ("POST", "/predict", predict, list[Prediction] | list[list[Prediction]]),
+        ("POST", "/", embed_or_compare, list[list[float]] | list[float]),
+        ("POST", "/rerank", rerank, list[Rank] | RerankAnswer),
+        ("POST", "/v1/rerank", rerank, list[Rank] | RerankAnswer),
+        ("POST", "/v2/rerank", rerank, list[Rank] | RerankAnswer),
+        ("POST", "/tokenize", tokenize, list[list[Token]]),
+    ):
+        errors = _TEI_ERRORS if path in TEI_ROUTES else _OPENAI_ERRORS
+        app.add_api_route(path, answer, methods=[method], response_model=shape, responses=errors, dependencies=closed)
     app.add_api_route("/info", info, response_model=Info)
     app.add_api_route("/health", health, responses={503: {"model": ErrorAnswer, "description": "Restart it"}})
     app.add_api_route("/ready", ready, responses={503: {"model": ErrorAnswer, "description": "Not ready"}})
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_PAGE))
-    return Door(app, options, metrics, keys)
+    return Door(app, options, metrics, keys, trace)
 
 
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     """Embed texts, or lists of token ids, in OpenAI's form.
 
     A text beyond the model's length is cut; header `x-truncated` counts them. Token ids are those of the model's own
-    tokenizer, without special tokens.
+    tokenizer, without special tokens. `int8`, `binary` and `ubinary` are Cohere's and Jina's: of `int8` the largest
+    number of a vector is 127 or -127, so compare by cosine.
     """
-    service: Service = request.app.state.service
-    inputs: Inputs = _listed(body.input)
-    _check(inputs, service.options, "input")
-    answer = await service.embed(
-        inputs, body.model, client=request.state.client, normalize=None, dimensions=body.dimensions
-    )
-    as_text = body.encoding_format == "base64"
-    if len(answer.vectors) > _MANY:
-        content = await asyncio.get_running_loop().run_in_executor(None, _openai_json, answer, as_text)
-    else:
-        content = _openai_json(answer, as_text)
-    return _json(content, answer, request)
+    form = body.embedding_type or body.encoding_format
+    wanted = Wanted(body.model, normalize=None, dimensions=body.dimensions)
+    answer = await _embedded(request, body.input, "input", wanted)
+    found = await _response(request, answer, partial(openai, answer, form))
+    request.state.facts["format"] = form
+    return found
 
 
 async def models(
@@ -153,61 +157,80 @@ async def models(
 
 async def embed(body: EmbedRequest, request: Request) -> Response:
     """Embed texts in the form of Text Embeddings Inference."""
-    service: Service = request.app.state.service
-    inputs: Inputs = _listed(body.inputs)
-    _check(inputs, service.options, "inputs")
-    answer = await service.embed(
-        inputs,
+    wanted = Wanted(
         body.model,
-        client=request.state.client,
         normalize=body.normalize,
         whole=not body.truncate,
         role=body.prompt_name,
         dimensions=body.dimensions,
     )
-    return _json(orjson.dumps(answer.rows, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+    answer = await _embedded(request, body.inputs, "inputs", wanted)
+    return await _response(request, answer, lambda: answer.rows)
 
 
 async def similarity(body: SimilarityRequest, request: Request) -> Response:
     """Compare one sentence with others: their cosines."""
-    service: Service = request.app.state.service
-    inputs = [body.inputs.source_sentence, *body.inputs.sentences]
-    _check(inputs, service.options, "inputs.sentences")
-    answer = await service.embed(
-        inputs,
-        body.model,
-        client=request.state.client,
-        normalize=True,
-        whole=not body.parameters.truncate,
-        role=body.parameters.prompt_name,
-    )
-    cosines = cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0]
-    return _json(orjson.dumps(cosines, option=orjson.OPT_SERIALIZE_NUMPY), answer, request)
+    given, more = body.inputs, body.parameters
+    wanted = Wanted(body.model, whole=not more.truncate, role=more.prompt_name)
+    answer = await _embedded(request, [given.source_sentence, *given.sentences], "inputs.sentences", wanted)
+    return await _response(request, answer, lambda: cosine_similarity(answer.vectors[:1], answer.vectors[1:])[0])
 
 
 async def predict(body: PredictRequest, request: Request) -> Response:
     """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first."""
     service: Service = request.app.state.service
-    inputs: Inputs = _listed(body.inputs)
-    _check(inputs, service.options, "inputs")
     classifier = service.served.encoder.classifier
     if classifier is None:
         raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
-    answer = await service.embed(
-        inputs, body.model, client=request.state.client, normalize=True, whole=not body.truncate
-    )
-    scores = classifier.logits(answer.vectors) if body.raw_scores else classifier.probabilities(answer.vectors)
-    labels = classifier.facts.labels
-    if len(scores) > _MANY:
-        found = await asyncio.get_running_loop().run_in_executor(None, _predictions, scores, labels)
-    else:
-        found = _predictions(scores, labels)
-    return _json(orjson.dumps(found[0] if isinstance(body.inputs, str) else found), answer, request)
+    answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
+    score = classifier.logits if body.raw_scores else classifier.probabilities
+
+    def told() -> object:
+        found = predictions(score(answer.vectors), classifier.facts.labels)
+        return found[0] if isinstance(body.inputs, str) else found
+
+    return await _response(request, answer, told)
 
 
 async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
     """Answer as ``/embed``, or as ``/similarity`` where ``inputs`` has a ``source_sentence``."""
     return await (similarity(body, request) if isinstance(body, SimilarityRequest) else embed(body, request))
+
+
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    """Order texts by their cosines with a query, the nearest first: no model reads both, as a reranker's would.
+
+    `texts` are answered in the form of Text Embeddings Inference, `documents` in Cohere's and Jina's. Where the model
+    declares a query, query and texts are read in their roles.
+    """
+    service: Service = request.app.state.service
+    tei = body.documents is None
+    texts = body.texts if tei else body.documents
+    _check([body.query], service.options, "query")
+    _check(texts, service.options, "texts" if tei else "documents")
+    wanted = Wanted(body.model, whole=not body.truncate)
+    scores, answer = await service.rerank(body.query, texts, wanted, request.state.client)
+
+    def tree() -> object:
+        if tei:
+            return ranked(scores, "score", [{"text": text} for text in texts] if body.return_text else [], body.top_n)
+        shown = [{"document": {"text": text}} for text in texts] if body.return_documents else []
+        results = ranked(scores, "relevance_score", shown, body.top_n)
+        facts = {"id": request.state.id, "model": answer.model, "results": results, "usage": usage(answer)}
+        return facts | {"meta": {"tokens": {"input_tokens": answer.tokens}}}
+
+    return await _response(request, answer, tree)
+
+
+async def tokenize(body: TokenizeRequest, request: Request) -> Response:
+    """Spell texts in the model's tokens, cut at nothing, in the form of Text Embeddings Inference."""
+    service: Service = request.app.state.service
+    texts = _listed(body.inputs)
+    _check(texts, service.options, "inputs")
+    wanted = Wanted(body.model, role=body.prompt_name)
+    read, found = await service.tokenize(texts, wanted, request.state.client, special=body.add_special_tokens)
+    content = await asyncio.to_thread(lambda: orjson.dumps(list(map(spelled, read, found))))
+    return Response(content, media_type=_JSON)
 
 
 async def info(request: Request) -> Response:
@@ -256,7 +279,7 @@ async def metrics_page(request: Request) -> Response:
     """Return the metrics for Prometheus."""
     service: Service = request.app.state.service
     # beside the requests: those of 10,000 models take a fifth of a second
-    text = await asyncio.to_thread(service.metrics.text)
+    text = await asyncio.to_thread(generate_latest, service.metrics.registry)
     return Response(text, media_type="text/plain; version=0.0.4")
 
 
@@ -273,41 +296,57 @@ async def report(request: Request) -> Response:
     return FileResponse(path, media_type="text/html")
 
 
-def _openai_json(answer: Answer, as_text: bool) -> bytes:
-    """Return the body of ``/v1/embeddings``; as text, a vector is base64 of little-endian float32."""
-    data = []
-    for index, vector in enumerate(answer.rows):
-        value = base64.b64encode(vector.astype("<f4", copy=False).tobytes()).decode() if as_text else vector
-        item: dict[str, Any] = {"object": "embedding", "index": index, "embedding": value}
-        if answer.domains:
-            item["domain"] = answer.domains[index].name
-        data.append(item)
-    usage = {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
-    tree = {"object": "list", "data": data, "model": answer.model, "usage": usage}
-    return orjson.dumps(tree, option=orjson.OPT_SERIALIZE_NUMPY)
+async def _embedded(request: Request, given: Any, param: str, wanted: Wanted) -> Answer:
+    """Return the vectors of a body's texts, or refuse them."""
+    service: Service = request.app.state.service
+    inputs: Inputs = _listed(given)
+    _check(inputs, service.options, param)
+    return await service.embed(inputs, wanted, request.state.client)
 
 
-def _predictions(scores: NDArray[np.float32], labels: list[str]) -> list[list[dict[str, Any]]]:
-    """Return all labels of each text with their scores ``(n, c)``, the likeliest first."""
-    return [
-        [{"label": labels[place], "score": float(row[place])} for place in np.argsort(-row, kind="stable")]
-        for row in scores
-    ]
+async def _response(request: Request, answer: Answer, tree: Callable[[], object]) -> Response:
+    """Answer with a tree, which is made and written in another thread where it is large."""
 
+    def write() -> bytes:
+        return orjson.dumps(tree(), option=orjson.OPT_SERIALIZE_NUMPY)
 
-def _json(content: bytes, answer: Answer, request: Request) -> Response:
-    facts = {"texts": len(answer.vectors), "tokens": answer.tokens, "model": answer.model}
-    request.state.facts = facts | {"truncated": answer.truncated}
+    many = len(answer.vectors) > _MANY
+    content = await asyncio.get_running_loop().run_in_executor(None, write) if many else write()
+    times = {
+        "tokenize_ms": answer.tokenize_seconds * 1000,
+        "queue_ms": answer.queue_seconds * 1000,
+        "compute_ms": answer.compute_seconds * 1000,
+    }
+    request.state.facts = {
+        "texts": len(answer.vectors),
+        "tokens": answer.tokens,
+        "model": answer.model,
+        "dimension": answer.vectors.shape[1],
+        "truncated": answer.truncated,
+        "cached": answer.cached,
+        **{name: round(ms, 3) for name, ms in times.items()},
+    }
     return Response(
         content,
         media_type=_JSON,
         headers={
             "x-truncated": str(answer.truncated),
             "x-compute-tokens": str(answer.tokens),
-            "x-queue-time": str(round(answer.queue_seconds * 1000)),
-            "x-inference-time": str(round(answer.compute_seconds * 1000)),
+            "x-tokenization-time": str(round(times["tokenize_ms"])),
+            "x-queue-time": str(round(times["queue_ms"])),
+            "x-inference-time": str(round(times["compute_ms"])),
         },
     )
+
+
+def _start_tracing() -> Trace:
+    """Return what is told of each request; nothing of OpenTelemetry is imported without ``--otel``."""
+    try:
+        from deploy.server.tracing import start
+
+        return start()
+    except ImportError:
+        raise CseError("--otel: needs OpenTelemetry: pip install 'cse[otel]'") from None
 
 
 def _listed(given: Any) -> Any:

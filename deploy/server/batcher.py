@@ -1,6 +1,6 @@
 """Batches across requests, formed by tokens.
 
-Rows wait in the order of their tags (``turns``), and a batch holds the row with the lowest tag and those of nearly its
+Rows wait in the order of their tags (``Turns``), and a batch holds the row with the lowest tag and those of nearly its
 length among the next ones, up to a number of tokens with padding.
 
 A client may fill the queue to half, a second one half of what is left, and so on (dynamic thresholds, Choudhury and
@@ -16,7 +16,6 @@ import itertools
 import math
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -25,8 +24,7 @@ from cse.runtime.domain import Domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 from deploy.server.errors import ServiceError
-from deploy.server.turns import Turns
-from deploy.server.work import BatchFacts, QueuedText, Work, call, finish, refuse
+from deploy.server.waiting import BatchFacts, Queue, QueuedText, Turns, Work, call, finish, refuse
 
 # times a batch: among the first so many rows and tokens it looks for its own length. More would fill batches better
 # (a whole queue of 64 texts: 1.5 % more texts/s) and let texts of a rare length wait (p99 a quarter longer).
@@ -35,38 +33,6 @@ _FEW = 1 / 256  # of the queue: a request of so many tokens, or of one text, is 
 _RESERVE = 1 / 4  # of the queue, for small requests, beside it
 _LONGEST_WAIT = 60  # seconds that a refused client is told to wait; clients do not come back after more
 _QUIET = 3  # batches in turn without a neighbour
-
-
-class _Queue:
-    """What waits of small requests, or of all others.
-
-    Attributes:
-        held: those of each client.
-        large: a client's request beyond its share, taken because nothing waited.
-    """
-
-    def __init__(self) -> None:
-        self.tokens = 0
-        self.held: Counter[str] = Counter()
-        self.large: Work | None = None
-
-    def free(self, limit: float) -> float:
-        """Return how many tokens more may wait; a client's large request counts as half of the queue."""
-        beyond = 0.0 if self.large is None else max(0.0, self.large.waiting_tokens - limit / 2)
-        return limit - self.tokens + beyond
-
-    def room(self, client: str | None, limit: float) -> float:
-        """Return how many tokens more a client may let wait: afterwards at least as much is free as it holds."""
-        free = self.free(limit)
-        return free if client is None else (free - self.held[client]) / 2
-
-    def add(self, client: str | None, tokens: int) -> None:
-        """Note that tokens of a client wait, or no longer do if there are less than none."""
-        self.tokens += tokens
-        if client is not None:
-            self.held[client] += tokens
-            if not self.held[client]:
-                del self.held[client]
 
 
 class Batcher:
@@ -96,7 +62,7 @@ class Batcher:
         self._changed = threading.Condition()
         self._rows: list[QueuedText] = []  # a heap by tags; rows of cancelled requests stay until their turn
         self._texts = 0  # that wait
-        self._others, self._small = _Queue(), _Queue()
+        self._others, self._small = Queue(), Queue()
         self._turns = Turns()
         self._busy = 0  # lanes that run a batch
         self._undisturbed = 0  # batches of late beside which nothing ran or waited

@@ -12,11 +12,10 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
-import orjson
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
-from deploy.server.errors import ServiceError, body_of
+from deploy.server.errors import TEI_ROUTES, ServiceError, answer_to, route_of
 from deploy.server.keys import Client, Keys, key_of
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
@@ -27,9 +26,10 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Trace = Callable[[Headers, dict[str, Any]], None]
 
 # begin routes that need a key where keys are set, and alone have bodies
-_CLOSED = ("/v1/", "/embed", "/similarity", "/predict")
+_CLOSED = ("/v1/", "/v2/", *(route for route in TEI_ROUTES if route != "/"))
 _REASONS = {400: "invalid", 401: "key", 404: "unknown", 405: "unknown", 408: "slow", 413: "too large", 422: "invalid"}
 _GONE = 499  # the client went away; nobody reads this status
 _ID = re.compile(r"[\w.-]{1,128}")
@@ -40,10 +40,11 @@ class Door:
 
     Args:
         keys: the API keys; none: the service is open.
+        trace: is told of each request to a route that embeds, with what the log would say of it; None: nobody is.
     """
 
-    def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys) -> None:
-        self._app, self._options, self.metrics, self._keys = app, options, metrics, keys
+    def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys, trace: Trace | None) -> None:
+        self._app, self._options, self.metrics, self._keys, self._trace = app, options, metrics, keys, trace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -56,7 +57,7 @@ class Door:
         request = given if _ID.fullmatch(given) else uuid.uuid4().hex
         status = 0
         unread = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-        path = scope["path"].removeprefix(scope.get("root_path", ""))  # behind a proxy that adds a prefix
+        path = route_of(scope)
 
         async def reply(message: Message) -> None:
             nonlocal status
@@ -70,11 +71,11 @@ class Door:
         try:
             if not self._keys:
                 _check_origin(scope, headers)
-            closed = path.startswith(_CLOSED) or (path == "/" and scope["method"] == "POST")
+            closed = _is_closed(scope)
             key = self._admit(closed, headers)
             # a proxy's address is read from X-Forwarded-For
             name, models = ((scope.get("client") or ("",))[0], None) if key is None else (key, self._keys[key].models)
-            scope.setdefault("state", {})["client"] = Client(name, models)
+            scope.setdefault("state", {}).update(client=Client(name, models), id=request)
             body = b""
             if unread and closed:
                 body = await self._body(receive)
@@ -84,12 +85,13 @@ class Door:
             status = status or _GONE
         except HTTPException as error:
             if not status:  # else the answer has begun, and what is left is to hang up
-                await _refuse(error, path, reply)
+                await answer_to(error, path)(scope, receive, reply)
         except Exception:
             log.exception("unforeseen error", extra={"facts": {"request": request, "path": path[:100]}})
             if not status:
-                await _refuse(HTTPException(500, "unforeseen error; the log says where"), path, reply)
-        self._note(scope, status, time.perf_counter() - start, request)
+                unforeseen = HTTPException(500, "unforeseen error; the log says where")
+                await answer_to(unforeseen, path)(scope, receive, reply)
+        self._note(scope, headers, status, time.perf_counter() - start, request)
 
     def _admit(self, closed: bool, headers: Headers) -> str | None:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
@@ -163,30 +165,40 @@ class Door:
     def _too_large(self) -> ServiceError:
         return ServiceError(413, f"the request is larger than {self._options.max_body} bytes; send it in parts")
 
-    def _note(self, scope: Scope, status: int, seconds: float, request: str) -> None:
+    def _note(self, scope: Scope, headers: Headers, status: int, seconds: float, request: str) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, status).inc()
         self.metrics.request_seconds.labels(route).observe(seconds)
         if status >= 400:
             self.metrics.refused.labels(_REASONS.get(status, str(status))).inc()
+        facts = {"request": request, "route": route, "status": status, "ms": round(seconds * 1000, 3)}
+        facts |= scope.get("state", {}).get("facts", {})
         if self._options.log_requests or status >= 500:
-            facts = {"request": request, "route": route, "status": status, "ms": round(seconds * 1000, 1)}
-            log.info("request", extra={"facts": facts | scope.get("state", {}).get("facts", {})})
+            log.info("request", extra={"facts": facts})
+        if self._trace is not None and _is_closed(scope):
+            self._trace(headers, facts)
+
+
+def _is_closed(scope: Scope) -> bool:
+    """Return whether a request needs a key where keys are set."""
+    path = route_of(scope)
+    return path.startswith(_CLOSED) or (path == "/" and scope["method"] == "POST")
 
 
 def _check_origin(scope: Scope, headers: Headers) -> None:
     """Refuse what a page of elsewhere lets a browser ask a server without keys on this machine."""
-    if not _is_loopback((scope.get("server") or ("",))[0]):
+    if not is_loopback((scope.get("server") or ("",))[0]):
         return
     host = headers.get("host", "")
-    if host and not _is_loopback(urlsplit(f"//{host}").hostname or ""):
+    if host and not is_loopback(urlsplit(f"//{host}").hostname or ""):
         raise ServiceError(403, "Host: this server without API keys answers as localhost only", code="wrong_host")
     origin = headers.get("origin")
     if origin is not None and origin.partition("://")[2] != host:
         raise ServiceError(403, "Origin: this server without API keys answers its own page only", code="wrong_origin")
 
 
-def _is_loopback(name: str) -> bool:
+def is_loopback(name: str) -> bool:
+    """Return whether a name or an address is this machine's own."""
     try:
         return name == "localhost" or ipaddress.ip_address(name.partition("%")[0]).is_loopback
     except ValueError:
@@ -195,11 +207,3 @@ def _is_loopback(name: str) -> bool:
 
 class _GoneError(Exception):
     """The client went away."""
-
-
-async def _refuse(error: HTTPException, path: str, reply: Send) -> None:
-    body = orjson.dumps(body_of(error, path))
-    headers = {"content-type": "application/json", "content-length": str(len(body)), **(error.headers or {})}
-    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
-    await reply({"type": "http.response.start", "status": error.status_code, "headers": pairs})
-    await reply({"type": "http.response.body", "body": body})

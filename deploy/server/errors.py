@@ -1,14 +1,29 @@
-"""Errors of the service, in OpenAI's form or in that of Text Embeddings Inference, by route."""
+"""Refusals, in OpenAI's form or in that of Text Embeddings Inference, by route."""
 
 from __future__ import annotations
 
+from collections.abc import MutableMapping
 from typing import Any
 
+import orjson
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 
-TEI_ROUTES = ("/", "/embed", "/similarity", "/predict")
+from cse.errors import CseError, one_line
+
+TEI_ROUTES = ("/", "/embed", "/similarity", "/predict", "/rerank", "/tokenize")
+FIELDS = ("input", "inputs", "texts", "documents")  # that hold the texts of a request
+KINDS = ("embed", "similarity")  # of a body of ``POST /``
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TEI_TYPES = {413: "Validation", 422: "Tokenizer", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
+
+
+def texts_of(given: Any) -> Any:
+    """Return the texts of documents that may be objects, as Cohere has them; anything else as it is."""
+    if not isinstance(given, list):
+        return given
+    return [one.get("text") if isinstance(one, dict) and "text" in one else one for one in given]
 
 
 class ServiceError(HTTPException):
@@ -35,11 +50,71 @@ class ServiceError(HTTPException):
         self.param, self.code, self.kind = param, code, kind
 
 
-def body_of(error: HTTPException, path: str) -> dict[str, Any]:
-    """Return the JSON body of an error on a route."""
+def route_of(scope: MutableMapping[str, Any]) -> str:
+    """Return a request's path, without the prefix that a proxy adds."""
+    path: str = scope["path"]
+    return path.removeprefix(scope.get("root_path", ""))
+
+
+def answer_to(error: HTTPException, route: str) -> Response:
+    """Return the answer to a refused request."""
     status, message = error.status_code, str(error.detail)
-    if path in TEI_ROUTES:
-        return {"error": message, "error_type": getattr(error, "kind", None) or _TEI_TYPES.get(status, "Validation")}
-    kind = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    param, code = getattr(error, "param", None), getattr(error, "code", None)
-    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+    param, code, kind = (error.param, error.code, error.kind) if isinstance(error, ServiceError) else (None,) * 3
+    body: dict[str, Any]
+    if route in TEI_ROUTES:
+        body = {"error": message, "error_type": kind or _TEI_TYPES.get(status, "Validation")}
+    else:
+        by_status = _OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
+        body = {"error": {"message": message, "type": by_status, "param": param, "code": code}}
+    return Response(orjson.dumps(body), status, headers=error.headers, media_type="application/json")
+
+
+def refuse_in_form(app: FastAPI) -> None:
+    """Let an application answer every error in the form of its route."""
+    for kind in (HTTPException, RequestValidationError, CseError):
+        app.add_exception_handler(kind, _refused)
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    route = route_of(request.scope)
+    tei = route in TEI_ROUTES
+    if isinstance(error, RequestValidationError):
+        error = _invalid(error, tei)
+    elif isinstance(error, CseError):  # of the tokenizer
+        error = ServiceError(422 if tei else 400, one_line(str(error)), param="input", code="invalid_tokens")
+    assert isinstance(error, HTTPException)  # noqa: S101 - no other is registered
+    return answer_to(error, route)
+
+
+def _invalid(error: RequestValidationError, tei: bool) -> ServiceError:
+    """Return what to say of a body: of the first wrong field that holds no texts, else of the first wrong text."""
+    found = [one | {"loc": [part for part in one["loc"] if part not in KINDS]} for one in error.errors()]
+    first = next((one for one in found if one["loc"][1:2] not in [[field] for field in FIELDS]), found[0])
+    field = first["loc"][1] if len(first["loc"]) > 1 else ""
+    value = error.body.get(field) if isinstance(error.body, dict) else None
+    if field not in FIELDS or value is None:
+        where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
+        message = f"{where}: {one_line(first['msg'])[:200]}"
+        return ServiceError(422 if tei else 400, message, param=where, kind="Validation")
+    where, empty = _first_wrong(field, value)
+    if empty:
+        return ServiceError(400, f"{where} is empty", param=field, code="empty_input", kind="Empty")
+    message = f"{where} is not valid: send a text or a list of texts"
+    return ServiceError(422 if tei else 400, message, param=field, kind="Validation")
+
+
+def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
+    """Return the place of the first wrong input, and whether it is wrong for being empty."""
+    if isinstance(value, dict) and value.keys() & {"source_sentence", "sentences"}:
+        source = value.get("source_sentence")
+        if not isinstance(source, str) or not source:
+            return f"{field}.source_sentence", source == ""
+        field, value = f"{field}.sentences", value.get("sentences")
+    items = texts_of(value)
+    if not isinstance(items, list) or not items:
+        return field, items in ("", [])
+    kind = type(items[0])
+    for index, item in enumerate(items):
+        if item in ("", []) or type(item) is not kind or not isinstance(item, str | int | list):
+            return f"{field}[{index}]", item in ("", [])
+    return field, False

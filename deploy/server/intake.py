@@ -13,7 +13,7 @@ from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import PlainValidator
 
-from deploy.server.errors import ServiceError
+from deploy.server.errors import FIELDS, ServiceError
 from deploy.server.options import Options
 
 _LARGE = 2**18  # bytes that are read in another thread
@@ -28,13 +28,14 @@ _HALVES = (
 )
 
 
-def checked(shape: Any, *, alone: bool = True) -> PlainValidator:
+def checked(shape: Any, *, alone: bool = True, ids: bool = True) -> PlainValidator:
     """Return the check of a field that holds texts.
 
     pydantic's own would write an error for each wrong item and each alternative: gigabytes for a small body.
 
     Args:
-        alone: whether one text, and token ids, are taken beside a list of texts.
+        alone: whether one text is taken beside a list of texts.
+        ids: whether token ids are.
     """
 
     def check(value: Any) -> Any:
@@ -42,7 +43,7 @@ def checked(shape: Any, *, alone: bool = True) -> PlainValidator:
         if type(value) is list and value:
             kind = type(value[0])
             good = (kind is str and all(map(_is_text, value))) or (
-                alone and ((kind is int and _is_row(value)) or (kind is list and all(map(_is_row, value))))
+                ids and ((kind is int and _is_row(value)) or (kind is list and all(map(_is_row, value))))
             )
         if not good:
             raise ValueError("is not valid")
@@ -114,7 +115,7 @@ def _mended(body: bytes) -> bytes:
 
 def _count(body: Any, options: Options) -> None:
     """Refuse too many texts, or token ids of one text."""
-    for param in ("input", "inputs"):
+    for param in FIELDS:
         given = body.get(param) if isinstance(body, dict) else None
         if isinstance(given, dict):
             param, given = f"{param}.sentences", given.get("sentences")

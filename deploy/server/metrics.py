@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _TEXTS = (1, 2, 4, 8, 16, 32, 64)
@@ -16,7 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         disable_created_metrics()  # a second series per series
-        self._registry = made = CollectorRegistry()
+        self.registry = made = CollectorRegistry()
         self.requests = Counter("cse_requests", "Requests answered.", ["route", "status"], registry=made)
         self.request_seconds = Histogram(
             "cse_request_seconds",
@@ -42,32 +40,14 @@ class Metrics:
         self.beyond = Counter(
             "cse_beyond_ranges_texts", "Texts clipped to the ranges of a model in int8.", ["model"], registry=made
         )
+        self.cached = Counter("cse_cache_hits", "Texts whose vectors were known.", ["model"], registry=made)
         self.refused = Counter("cse_refused", "Requests refused.", ["reason"], registry=made)
         self.model = Gauge("cse_model_info", "The model in service.", ["model", "version"], registry=made)
         self.load_failures = Counter("cse_model_load_failures", "Promotions that did not load.", registry=made)
         self.domain_bytes = Gauge("cse_domain_bytes", "Bytes of a bank's domains in memory.", registry=made)
         self.connections = Gauge("cse_connections", "Open connections.", registry=made)
 
-    def watch(self, gauge: Gauge, value: Callable[[], float]) -> None:
-        """Ask for a gauge's value when the metrics are read."""
-        gauge.set_function(value)
-
     def serves(self, model: str, version: str) -> None:
         """Record which model is in service now."""
         self.model.clear()
         self.model.labels(model, version).set(1)
-
-    def text(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
-
-
-def names() -> set[str]:
-    """Return the name of every metric, as Prometheus stores it."""
-    return {sample for family in Metrics()._registry.collect() for sample in _series(family.name, family.type)}
-
-
-def _series(name: str, kind: str) -> list[str]:
-    if kind == "histogram":
-        return [f"{name}_{part}" for part in ("bucket", "sum", "count")]
-    return [f"{name}_total"] if kind == "counter" else [name]

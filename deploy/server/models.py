@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -19,12 +18,11 @@ from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
-from deploy.server.logs import log
+from deploy.server.logs import Troubles
 from deploy.server.storage import unreachable
 
 AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank; see ``deploy.server.storage.Watcher``
 PAGE, LARGEST_PAGE = 1000, 10_000  # models in an answer of ``/v1/models``
-_SAYING = threading.Lock()
 _T = TypeVar("_T")
 
 
@@ -71,7 +69,7 @@ class Target(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Served:
-    """A model that is loaded.
+    """A model that is loaded. Whatever asks for domains raises ``ServiceError`` 503 where the folder cannot be read.
 
     Attributes:
         version: in the registry, else the start of the hash of its files.
@@ -81,7 +79,7 @@ class Served:
     name: str
     version: str
     loaded: float = field(default_factory=time.time)
-    _said: dict[str, str] = field(default_factory=dict)  # what was wrong with a bank at the last look
+    _troubles: Troubles = field(default_factory=Troubles)  # with files of a bank, and with its folder: ""
 
     @classmethod
     def load(cls, folder: Path, name: str, version: str | None, **options: Any) -> Served:
@@ -105,11 +103,7 @@ class Served:
         return self.encoder.manifest.files["model.onnx"]
 
     def names(self) -> Sequence[str]:
-        """Return the names of the domains, which may be damaged; a bundle's is its own.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
-        """
+        """Return the names of the domains, which may be damaged; a bundle's is its own."""
         return self._ask(self.encoder.bank.names) or ()
 
     def cards(self, after: str = "", limit: int = PAGE, allowed: Collection[str] | None = None) -> Cards:
@@ -122,9 +116,6 @@ class Served:
             after: the last id of the page before.
             limit: most models, each with its roles.
             allowed: names of models to list; None: all.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
         """
         bank, names = self.encoder.bank, self.names()
         known = names if allowed is None else sorted(set(names) & set(allowed))
@@ -140,24 +131,18 @@ class Served:
         """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
 
         Raises:
-            ServiceError: 503, its file is damaged, or the folder cannot be read now.
+            ServiceError: 503, its file is damaged.
         """
         try:
             found = self._ask(lambda: self.encoder.bank.domain(name), name)
         except BadDomainError:
             message = f"model {name!r}: its file in the bank is damaged; the log says how"
             raise ServiceError(503, message, param="model", code="model_damaged") from None
-        if name in self._said:
-            with _SAYING:
-                self._said.pop(name, None)
+        self._troubles.ends(name)
         return found
 
     def outline(self, name: str) -> Outline | None:
-        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``.
-
-        Raises:
-            ServiceError: 503, the folder cannot be read now.
-        """
+        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``."""
         try:
             return self._ask(lambda: self.encoder.bank.outline(name), name)
         except BadDomainError:
@@ -167,7 +152,7 @@ class Served:
         """Return the domain whose centres are nearest to each of some vectors (n, d) of the bare backbone.
 
         Raises:
-            ServiceError: 404, no domain has centres any more; 503, the folder cannot be read now.
+            ServiceError: 404, no domain has centres any more.
         """
         found = self._ask(lambda: self.encoder.bank.nearest(vectors, AGE))
         if found is None:
@@ -178,7 +163,7 @@ class Served:
         """Return the only model's id.
 
         Raises:
-            ServiceError: 400, one of several must be named; 503, the bank's folder cannot be read.
+            ServiceError: 400, one of several must be named.
         """
         names = self.names()
         if len(names) != 1:
@@ -192,7 +177,7 @@ class Served:
             allowed: names to speak of where there is no such model; None: all.
 
         Raises:
-            ServiceError: 404, there is no such model; 503, its file is damaged, or the bank's folder cannot be read.
+            ServiceError: 404, there is no such model; 503, its file is damaged.
         """
         if model == AUTO and self._ask(lambda: bool(self.encoder.bank.centres(AGE))):
             return Target(self, AUTO, None)
@@ -215,21 +200,13 @@ class Served:
         except NoDomainError:
             pass
         except BadDomainError as error:
-            self._say(name, str(error))
+            self._troubles.begins(name, str(error))
             raise
         except CseError as error:
-            self._say("", str(error))  # no file has this name
+            self._troubles.begins("", str(error))  # no file has this name
             raise unreachable("the bank's folder cannot be read now; the log says why") from None
-        if "" in self._said:
-            with _SAYING:
-                self._said.pop("", None)
+        self._troubles.ends("")
         return found
-
-    def _say(self, name: str, trouble: str) -> None:
-        with _SAYING:
-            if self._said.get(name) != trouble:
-                log.error(trouble)
-            self._said[name] = trouble
 
     def _chooses(self, names: Sequence[str]) -> bool:
         """Return whether a domain has centres; most often the first has."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import resource
 import signal
 import socket
@@ -13,6 +12,7 @@ import uvicorn
 
 from cse.errors import CseError, error_line
 from deploy.server.app import create_app
+from deploy.server.door import is_loopback
 from deploy.server.logs import log, set_up
 from deploy.server.options import Options
 
@@ -29,7 +29,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
     listener = listen(host, port)  # first: it fails sooner than a model loads
     app = create_app(options)
     address, found = listener.getsockname()[:2]
-    if not _is_loopback(address):
+    if not is_loopback(address):
         if options.api_keys is None:
             log.warning("listening on %s without API keys: whoever reaches this machine can use it", address)
         log.warning("a client may send without end: put a proxy before the server, as in deploy/nginx.conf")
@@ -46,7 +46,7 @@ def run(options: Options, host: str, port: int, drain: float) -> None:
         lifespan="on",
     )
     server = _Server(config, f"http://{f'[{address}]' if ':' in address else address}:{found}")
-    app.metrics.watch(app.metrics.connections, lambda: len(server.server_state.connections))
+    app.metrics.connections.set_function(lambda: len(server.server_state.connections))
     server.run([listener])
 
 
@@ -89,7 +89,3 @@ def listen(host: str, port: int) -> socket.socket:
         ) from None
     listener.set_inheritable(True)
     return listener
-
-
-def _is_loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -15,7 +15,9 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
+from deploy.server.errors import KINDS, texts_of
 from deploy.server.intake import checked
 
 Text = Annotated[StrictStr, Field(min_length=1)]
@@ -23,6 +25,11 @@ TokenId = Annotated[StrictInt, Field(ge=0, le=2**31 - 1)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1)]
 Texts = Annotated[list[Text], Field(min_length=1)]
 Rows = Annotated[list[TokenIds], Field(min_length=1)]
+
+
+# of a vector. int8: its largest number is 127 or -127; binary, ubinary: a bit for each number, 1 if it is above 0, the
+# first the highest of a byte, as numbers of -128 to 127 or of 0 to 255
+Format = Literal["float", "base64", "int8", "binary", "ubinary"]
 
 
 class Body(BaseModel):
@@ -44,7 +51,8 @@ class EmbeddingRequest(Body):
 
     input: Annotated[Any, checked(Text | Texts | TokenIds | Rows)]
     model: StrictStr
-    encoding_format: Literal["float", "base64"] = "float"
+    encoding_format: Format = "float"
+    embedding_type: Format | None = Field(None, description="What Jina calls `encoding_format`.")
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
     user: StrictStr | None = None
 
@@ -54,7 +62,7 @@ class Embedding(BaseModel):
 
     object: Literal["embedding"]
     index: int
-    embedding: list[float] | str
+    embedding: list[float] | list[int] | str
     domain: str | None = None
 
 
@@ -130,6 +138,77 @@ class EmbedRequest(TeiOptions):
     model: StrictStr | None = None
 
 
+class Document(BaseModel):
+    """A text, as Cohere may have it."""
+
+    text: Text
+
+
+class RerankRequest(Body):
+    """Body of ``POST /rerank``: ``texts`` in the form of Text Embeddings Inference, or ``documents`` in Cohere's."""
+
+    query: Text
+    truncate: bool = True
+    texts: Annotated[Any, checked(Texts, alone=False, ids=False)] = None
+    documents: Annotated[Any, checked(list[Text | Document], alone=False, ids=False), BeforeValidator(texts_of)] = None
+    model: StrictStr | None = None
+    raw_scores: bool = Field(False, description="Changes nothing: scores are cosines.")
+    return_text: bool = False
+    return_documents: bool = False
+    top_n: Annotated[StrictInt, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.texts is None) == (self.documents is None):
+            raise PydanticCustomError("one", "give texts, or documents")
+        return self
+
+
+class Rank(BaseModel):
+    """A text's place among those given, and its cosine with the query."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class Result(BaseModel):
+    """A document's place among those given, and its cosine with the query."""
+
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class RerankAnswer(BaseModel):
+    """Answer to ``documents``: the nearest first."""
+
+    id: str
+    model: str
+    results: list[Result]
+    usage: Usage
+    meta: dict[str, Any]
+
+
+class TokenizeRequest(Body):
+    """Body of ``POST /tokenize``; ``prompt_name`` is a role whose task text goes before each text."""
+
+    inputs: Annotated[Any, checked(Text | Texts, ids=False)]
+    add_special_tokens: bool = True
+    prompt_name: StrictStr | None = None
+    model: StrictStr | None = None
+
+
+class Token(BaseModel):
+    """A token, and where in the text's UTF-8 bytes it stands; a special token stands nowhere."""
+
+    id: int
+    text: str
+    special: bool
+    start: int | None
+    stop: int | None
+
+
 def _flat(given: Any) -> Any:
     """Return texts of ``[[text], [text]]``, as clients of Text Embeddings Inference send several."""
     alone = isinstance(given, list) and all(isinstance(one, list) and len(one) == 1 for one in given)
@@ -156,7 +235,7 @@ class SimilarityInputs(Body):
     """One sentence, and those to compare it with."""
 
     source_sentence: Text
-    sentences: Annotated[Any, checked(Texts, alone=False)]
+    sentences: Annotated[Any, checked(Texts, alone=False, ids=False)]
 
 
 class SimilarityRequest(Body):
@@ -165,9 +244,6 @@ class SimilarityRequest(Body):
     inputs: SimilarityInputs
     parameters: TeiOptions = TeiOptions()
     model: StrictStr | None = None
-
-
-KINDS = ("embed", "similarity")  # of a body of ``POST /``
 
 
 def _kind(given: Any) -> str:

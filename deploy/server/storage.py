@@ -15,7 +15,7 @@ from typing import TypeVar
 from cse.errors import CseError
 from cse.runtime.bank import Bank
 from deploy.server.errors import ServiceError
-from deploy.server.logs import log
+from deploy.server.logs import Troubles
 
 SECONDS = 5.0  # that a question may take
 PATIENCE = 1.0  # seconds that a question about many domains waits for one of them
@@ -29,7 +29,7 @@ class _Turn:
 
     def __init__(self) -> None:
         self.questions: deque[tuple[Future[object], Callable[[], object]]] = deque()
-        self.since, self.said = time.monotonic(), False
+        self.since = time.monotonic()
 
 
 class Storage:
@@ -44,6 +44,7 @@ class Storage:
         self._begun: SimpleQueue[str] = SimpleQueue()
         self._threads = self._idle = 0
         self._own = threading.local()
+        self._troubles = Troubles()
 
     async def ask(self, name: str, question: Callable[[], _T]) -> _T:
         """Return the answer to a question that may look at the file of domain ``name``; "": at the folder.
@@ -54,7 +55,7 @@ class Storage:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(self._submit(name, question, SECONDS)), SECONDS)
         except TimeoutError:
-            self._say(name)
+            self._hangs(name)
             whose = f"model {name[:80]!r}: its file" if name else "the bank's folder"
             raise unreachable(f"{whose} did not answer within {SECONDS:g} s") from None
 
@@ -71,7 +72,7 @@ class Storage:
             return answer.result(PATIENCE)
         except TimeoutError:
             answer.cancel()
-            self._say(name)
+            self._hangs(name)
             raise TimeoutError("it does not answer") from None
 
     def _submit(self, name: str, question: Callable[[], _T], seconds: float) -> Future[_T]:
@@ -114,17 +115,13 @@ class Storage:
                 return turn.questions.popleft()
             del self._turns[name]
             self._idle += 1
-            return None
+        self._troubles.ends(name)
+        return None
 
-    def _say(self, name: str) -> None:
-        """Log once that a file hangs."""
-        with self._lock:
-            turn = self._turns.get(name)
-            new = turn is not None and not turn.said
-            if turn is not None:
-                turn.said = True
-        if new:
-            log.error(f"domain {name[:80]}: its file does not answer" if name else "the bank's folder does not answer")
+    def _hangs(self, name: str) -> None:
+        said = f"domain {name[:80]}: its file does not answer" if name else "the bank's folder does not answer"
+        if name in self._turns:
+            self._troubles.begins(name, said)
 
 
 class Watcher:

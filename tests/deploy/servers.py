@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from deploy.server.metrics import Metrics
 from tests.waiting import wait_for
 
 # httpx.get makes a client for each request: 40 ms of reading certificates. Connections are its own as there, not kept.
@@ -53,10 +54,12 @@ class Server(NamedTuple):
 
 
 @contextmanager
-def serving(model: object, *options: object, log: Path, cwd: Path | None = None) -> Iterator[Server]:
+def serving(
+    model: object, *options: object, log: Path, cwd: Path | None = None, out: Path | None = None
+) -> Iterator[Server]:
     command = [sys.executable, "-m", "cse.cli", "serve", str(model), "--port", "0", *map(str, options)]
-    with log.open("wb") as stream:
-        process = subprocess.Popen(command, stderr=stream, cwd=cwd)
+    with log.open("wb") as stream, (out or Path(os.devnull)).open("wb") as printed:
+        process = subprocess.Popen(command, stdout=printed, stderr=stream, cwd=cwd)
     try:
         urls: list[str] = []
 
@@ -110,3 +113,9 @@ def asked(app: Any, *requests: tuple[str, str, Any], key: str | None = None, **t
             ]
 
     return asyncio.run(ask())
+
+
+def metric_names() -> set[str]:
+    """The name of every series, as Prometheus stores it."""
+    ends = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",)}
+    return {one.name + end for one in Metrics().registry.collect() for end in ends.get(one.type, ("",))}

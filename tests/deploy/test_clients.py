@@ -16,8 +16,7 @@ import openai
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
-from deploy.server.metrics import names
-from tests.deploy.servers import serving
+from tests.deploy.servers import metric_names, serving
 from tests.pages.blocks import printed, run_by
 from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.waiting import wait_for
@@ -67,6 +66,11 @@ def numbers(output: str) -> list[float]:
 # for each example: a part of it that no other has, how its output is read, and what it prints
 EXAMPLES = {
     "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
+    "curl, Cohere": (
+        "8080/v2/rerank",
+        lambda output: [one["relevance_score"] for one in json.loads(output)["results"]],
+        lambda encode: np.sort(encode([COME, LOAN]) @ encode(CARD))[::-1],
+    ),
     "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
     "huggingface_hub": (
         "InferenceClient(",
@@ -134,7 +138,7 @@ def test_the_commands_on_the_page_have_options_of_the_command(cse):
 
 def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
     listed = set(re.findall(r"`(cse_\w+)", PAGE))
-    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in names()}
+    assert listed == {re.sub(r"_(bucket|sum|count)$", "", name) for name in metric_names()}
     routes = set(service.get("/openapi.json").json()["paths"]) | {"/", "/metrics", "/docs", "/openapi.json"}
     table = PAGE.partition("## Routes")[2].partition("## Clients")[0]
     assert routes <= set(re.findall(r"(?<=[ `])/[\w/.]*(?=`)", table))

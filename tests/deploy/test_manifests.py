@@ -13,7 +13,7 @@ import pytest
 from ruamel.yaml import YAML
 
 from cse.training.workers import STORAGE_VARIABLE
-from deploy.server.metrics import names
+from tests.deploy.servers import metric_names
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -285,10 +285,10 @@ def expressions() -> list[str]:
 
 def test_metrics_and_variables_of_the_dashboard_are_there_and_ids_are_unique():
     used = set().union(*map(metrics_in, expressions()))
-    assert used <= names()
+    assert used <= metric_names()
     assert len(set(map(family, used))) >= 15
     for variable in VARIABLES.values():
-        assert metrics_in(json.dumps(variable)) <= names()
+        assert metrics_in(json.dumps(variable)) <= metric_names()
     used = set(re.findall(r"\$\{?(\w+)", json.dumps(BOARD))) - GIVEN
     assert used == set(VARIABLES)
     assert VARIABLES["datasource"]["type"] == "datasource"

@@ -99,3 +99,13 @@ def test_the_nearest_domain_gives_its_documents_side(service, encoder):
     refused = server.post("/embed", {"inputs": TEXTS, "model": "other", "prompt_name": "query"})
     assert refused.status_code == 400
     assert "this model has none" in refused.json()["error"]
+
+
+def test_a_query_is_ranked_with_the_texts_by_both_sides(service, encoder):
+    """With `auto`, on the side of the query's domain."""
+    server, kind = service
+    wanted = encoder.encode(TEXTS, role="passage") @ encoder.encode("a cat", role="query")
+    for model in ("legal", "legal:query", *(["auto"] if kind == "bank" else [])):
+        answer = server.post("/rerank", {"query": "a cat", "texts": TEXTS, "model": model}).json()
+        assert [one["index"] for one in answer] == np.argsort(-wanted).tolist()
+        np.testing.assert_allclose([one["score"] for one in answer], np.sort(wanted)[::-1], atol=1e-5)

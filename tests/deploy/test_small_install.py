@@ -73,7 +73,3 @@ def test_the_server_installation_helps_serves_and_encodes(server, tmp_path):
     assert "cse serve" in worked(server / "cse", "serve", "--help")
     worked(server / "cse", "encode", bundle, "--out", tmp_path / "x.npy", stdin="\n".join(LINES) + "\n")
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
-    consumer = [server / "python", ROOT / "deploy/embed.py", bundle, "--device", "cpu"]
-    row = json.loads(worked(*consumer, stdin=f"{LINES[0]}\n"))
-    assert row["text"] == LINES[0]
-    np.testing.assert_allclose(row["embedding"], expected[0], atol=1e-6)

@@ -1,0 +1,206 @@
+"""What services of today have: ranked texts, tokens, small vectors, a cache and spans."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import numpy as np
+import pytest
+
+from cse.export.as_domain import make_domain
+from cse.export.domains import add_domain
+from cse.runtime.onnx_encoder import OnnxEncoder
+from deploy.server.app import create_app
+from deploy.server.cache import Cache
+from deploy.server.options import Options
+from tests.deploy.servers import asked, serving
+from tests.export.banks import make_encoder
+
+QUERY, TEXTS = "the cat", ["a dog", "the cat sat", "mat"]
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
+
+
+@pytest.fixture(scope="module")
+def encoder(small_bundle):
+    return OnnxEncoder(small_bundle, provider="cpu")
+
+
+def embeddings(app, texts, **more):
+    body = {"model": "small", "input": texts} | more
+    (answer,) = asked(app, ("POST", "/v1/embeddings", body))
+    return [item["embedding"] for item in answer.json()["data"]]
+
+
+def count(app, series):
+    (answer,) = asked(app, ("GET", "/metrics", None))
+    return sum(float(line.split()[-1]) for line in answer.text.splitlines() if line.startswith(series))
+
+
+# ---- ranked ---------------------------------------------------------------------------------------------------------
+
+
+def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
+    cosines = encoder.encode(TEXTS) @ encoder.encode(QUERY)
+    order = np.argsort(-cosines).tolist()
+    assert order != sorted(order)
+    tei = server.post("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True, "return_text": True})
+    assert [(one["index"], one["text"]) for one in tei.json()] == [(place, TEXTS[place]) for place in order]
+    np.testing.assert_allclose([one["score"] for one in tei.json()], cosines[order], atol=1e-6)
+    assert tei.headers["x-compute-tokens"] == str(4 + 4 + 5 + 3)
+    documents = [TEXTS[0], {"text": TEXTS[1], "title": "x"}, TEXTS[2]]
+    for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
+        answer = server.post(route, body).json()
+        assert [(one["index"], one["document"]["text"]) for one in answer["results"]] == [
+            (place, TEXTS[place]) for place in order[:2]
+        ]
+        scores = [one["relevance_score"] for one in answer["results"]]
+        np.testing.assert_allclose(scores, cosines[order[:2]], atol=1e-6)
+        assert (answer["model"], answer["usage"]["total_tokens"], bool(answer["id"])) == ("small", 16, True)
+    assert server.post("/v2/rerank", {"query": QUERY, "documents": []}).json()["error"]["code"] == "empty_input"
+
+
+# ---- tokens ---------------------------------------------------------------------------------------------------------
+
+
+def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle, encoder):
+    texts = ["the é cat", "the cat sat on a mat the cat"]
+    found = server.post("/tokenize", {"inputs": texts}).json()
+    assert [len(row) for row in found] == encoder.token_counts(texts), "nothing is cut"
+    for text, row in zip(texts, found, strict=True):
+        assert [(one["start"], one["stop"]) for one in (row[0], row[-1])] == [(None, None)] * 2
+        assert row[0]["special"] and row[0]["text"] == "[CLS]"
+        for one in row[1:-1]:
+            assert text.encode()[one["start"] : one["stop"]].decode() == one["text"] and not one["special"]
+    bare = server.post("/tokenize", {"inputs": texts[0], "add_special_tokens": False}).json()
+    assert bare == [found[0][1:-1]]
+    app = create_app(Options(model=str(small_bundle), max_queue_tokens=10))
+    (answer,) = asked(app, ("POST", "/tokenize", {"inputs": texts}))
+    assert (answer.status_code, answer.json()["error"]) == (413, "inputs: 15 tokens; an answer may have 10")
+
+
+# ---- small vectors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["binary", "ubinary"])
+def test_bits_are_those_of_sentence_transformers(server, encoder, form):
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    wanted = quantization.quantize_embeddings(encoder.encode(TEXTS), form)
+    for name in ("encoding_format", "embedding_type"):
+        answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, name: form}).json()
+        assert [item["embedding"] for item in answer["data"]] == wanted.tolist()
+
+
+def test_int8_keeps_cosines(server, encoder):
+    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, "encoding_format": "int8"}).json()
+    found = np.array([item["embedding"] for item in answer["data"]])
+    assert found.dtype == np.int64 and (np.abs(found).max(axis=1) == 127).all()
+    np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
+
+
+# ---- the cache ------------------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, encoder):
+    app = create_app(Options(model=str(small_bundle), cache_bytes=100_000))
+    embeddings(app, TEXTS)
+    before = count(app, "cse_batch_texts_sum")
+    mixed = ["mat", "zebra", "a dog", "the cat"]
+    np.testing.assert_allclose(embeddings(app, mixed), encoder.encode(mixed), atol=1e-6)
+    np.testing.assert_allclose(embeddings(app, TEXTS), encoder.encode(TEXTS), atol=1e-6)
+    assert count(app, "cse_cache_hits_total") == 2 + 3
+    assert count(app, "cse_batch_texts_sum") == before + 2
+    (refused,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ["mat", "bad"]}))
+    assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
+    off = create_app(Options(model=str(small_bundle)))
+    assert embeddings(off, ["mat"]) == embeddings(off, ["mat"])
+    assert count(off, "cse_batch_texts_sum") == 2
+
+
+def test_the_longest_unused_vectors_give_way():
+    cache, vectors = Cache(3 * (400 + 40)), np.arange(50, dtype=np.float32).reshape(5, 10)
+    keys = [bytes([place]) for place in range(5)]
+    for place in range(3):
+        cache.keep(keys[place], vectors[place])
+    cache.find(keys[:1])
+    for place in range(3, 5):
+        cache.keep(keys[place], vectors[place])
+    assert list(cache.find(keys)) == [0, 3, 4]
+
+
+def test_each_domain_has_vectors_of_its_own_in_the_cache(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    app = create_app(Options(model=str(bank), cache_bytes=100_000))
+    for _ in range(2):
+        for name in ("plain", "shared"):
+            (found,) = embeddings(app, ["the cat sits"], model=name)
+            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
+    assert count(app, "cse_cache_hits_total") == 2
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+    (found,) = embeddings(app, ["the cat sits"], model="plain")
+    np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain="plain"), atol=1e-6)
+
+
+# ---- spans ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_request_is_a_span_below_that_of_its_client(small_bundle, tmp_path, monkeypatch):
+    pytest.importorskip("opentelemetry.sdk")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
+    out = tmp_path / "out"
+    with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log", out=out) as server:
+        body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
+        assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
+        assert server.post("/embed", {"inputs": ""}).status_code == 400
+        assert server.get("/health").status_code == 200
+    text, spans, decoder = out.read_text(), [], json.JSONDecoder()
+    while text.strip():
+        span, end = decoder.raw_decode(text := text.lstrip())
+        spans.append(span)
+        text = text[end:]
+    answered, refused = spans
+    assert (answered["name"], answered["kind"]) == ("embeddings small", "SpanKind.SERVER")
+    assert (answered["context"]["trace_id"], answered["parent_id"]) == (f"0x{TRACE}", f"0x{PARENT}")
+    facts = answered["attributes"]
+    assert facts["gen_ai.operation.name"] == "embeddings"
+    assert facts["gen_ai.request.model"] == facts["gen_ai.response.model"] == "small"
+    assert (facts["gen_ai.usage.input_tokens"], facts["gen_ai.embeddings.dimension.count"]) == (4 + 5 + 3, 8)
+    assert facts["gen_ai.request.encoding_formats"] == ["int8"]
+    assert (facts["http.route"], facts["cse.texts"], facts["cse.cached"]) == ("/v1/embeddings", 3, 0)
+    assert all(facts[f"cse.{name}_ms"] > 0 for name in ("tokenize", "queue", "compute"))
+    assert (refused["name"], refused["parent_id"], refused["attributes"]["error.type"]) == ("embeddings", None, "400")
+    assert not any(text in out.read_text() for text in TEXTS[:2])
+
+
+def test_spans_reach_a_collector(small_bundle, tmp_path, monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    sent = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            sent.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        with serving(small_bundle, "--otel", log=tmp_path / "log") as server:
+            server.post("/embed", {"inputs": "the cat"}, headers=TRACED)
+        collector.shutdown()
+    (path, content), *_ = sent
+    assert path == "/v1/traces" and bytes.fromhex(TRACE) in content and b"embeddings small" in content
+
+
+def test_spans_without_the_package_are_one_line(cse, small_bundle, monkeypatch):
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "deploy.server.tracing", raising=False)
+    assert cse("serve", small_bundle, "--otel").refused() == "--otel: needs OpenTelemetry: pip install 'cse[otel]'"
