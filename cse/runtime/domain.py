@@ -2,7 +2,7 @@
 
 Legend: ``n`` layers, ``h`` attention heads, ``p`` prompt vectors, ``k`` head width, ``d`` the backbone's width, ``w``
 numbers of a vector behind the domain's linear map, ``c`` centres; ``r`` rank of its updates, ``i`` inputs and ``o``
-outputs of the layers that take them, ``x`` outputs of the other layers that have a bias.
+outputs of the layers that take them, ``x`` outputs of the other layers that have a bias; ``m`` labels.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from safetensors.numpy import save
 
 from cse.artifact import check_limits, check_seal, digest, fields_of, sealed, short
 from cse.errors import CseError
+from cse.runtime.classifier import Classifier, ClassifierFacts, read_facts
 from cse.runtime.uses import NO_TEXTS, QUERY, SIDES
 
 AUTO = "auto"  # as a domain: choose by the text
@@ -39,7 +40,8 @@ _METADATA = "cse"
 _START = b'{"__metadata__":{"cse":'  # of the header, behind its length
 UPDATES = ("update_down", "update_up", "update_rest")
 _PROJECTOR, _MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres")
+_CLASSES = ("class_weight", "class_bias")
+_TENSORS = ("prompt", "cls", *_PROJECTOR, *_MAP, *UPDATES, "centres", *_CLASSES)
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class DomainFacts:
         texts: task texts by role, which go before a text.
         side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
         adapters: layers whose low-rank updates it holds, in order.
+        classes: ``ClassifierFacts`` of its classifier, as JSON; empty without one.
     """
 
     format: int
@@ -75,6 +78,7 @@ class DomainFacts:
     texts: dict[str, str] = field(default_factory=dict)
     side: str = "both"
     adapters: list[str] = field(default_factory=list)
+    classes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +96,7 @@ class Domain:
         update_up: what is added to their biases, and the other factor (1 + r, o).
         update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
+        class_weight, class_bias: of its classifier (m, w), (m,), or None.
     """
 
     facts: DomainFacts
@@ -105,6 +110,8 @@ class Domain:
     update_up: NDArray[np.float32] | None = None
     update_rest: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
+    class_weight: NDArray[np.float32] | None = None
+    class_bias: NDArray[np.float32] | None = None
 
     @property
     def name(self) -> str:
@@ -161,6 +168,21 @@ class Domain:
         """Identity of its checkpoint, or of itself if it has none."""
         return self.facts.checkpoint or self.identity()
 
+    @cached_property
+    def classifier(self) -> Classifier | None:
+        """What tells the labels of its vectors; None if it was not made of labelled texts."""
+        if self.class_weight is None or self.class_bias is None:
+            return None
+        return Classifier(ClassifierFacts(**self.facts.classes), self.class_weight, self.class_bias)
+
+    def classifying(self, classifier: Classifier | None) -> Self:
+        """Return the domain with a classifier."""
+        if classifier is None:
+            return self
+        tensors = dict(zip(_CLASSES, (classifier.weight, classifier.bias), strict=True))
+        hashes = self.facts.hashes | hashes_of(tensors)
+        return replace(self, facts=replace(self.facts, hashes=hashes, classes=asdict(classifier.facts)), **tensors)
+
     def in_role(self, role: str | None, bare: Domain) -> Domain:
         """Return what encodes a text in a role: this domain, or the bare one if this is a query side and not for it."""
         return bare if self.for_queries and role != QUERY else self
@@ -186,7 +208,8 @@ class Domain:
 
     def identity(self) -> str:
         """Return a hash of everything that makes the domain's vectors."""
-        return digest({key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")})
+        own = {**vars(self.facts), "hashes": {k: v for k, v in self.facts.hashes.items() if k not in _CLASSES}}
+        return digest({key: value for key, value in own.items() if key not in ("metrics", "versions", "classes")})
 
 
 @dataclass(frozen=True)
@@ -426,7 +449,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
             f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
             f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
         )
-    rank = own(UPDATES[0], 0)
+    rank, labels = own(UPDATES[0], 0), len(read_facts(facts.classes, path, _AGAIN).labels) if facts.classes else 0
     _check_rank(path, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, own("prompt", 2), shape.head_size),
@@ -436,10 +459,12 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_mean": (width,),
         "map_matrix": (width, min(own("map_matrix", 1) or width, width)),
         "centres": (own("centres", 0) or 1, width),
+        "class_weight": (labels, own("map_matrix", 1) or width),
+        "class_bias": (labels,),
         **update_shapes(shape.updates, rank),
     }
     missing = {"prompt"}
-    for together in map(set, (_PROJECTOR, _MAP, UPDATES)):
+    for together in map(set, (_PROJECTOR, _MAP, UPDATES, _CLASSES)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise _not_as_written(path)

@@ -190,12 +190,12 @@ async def predict(body: PredictRequest, request: Request) -> Response:
     service: Service = request.app.state.service
     inputs: Inputs = _listed(body.inputs)
     _check(inputs, service.options, "inputs")
-    classifier = service.served.encoder.classifier
-    if classifier is None:
-        raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
     answer = await service.embed(
         inputs, body.model, client=request.state.client, normalize=True, whole=not body.truncate
     )
+    classifier = answer.classifier
+    if classifier is None:
+        raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
     scores = classifier.logits(answer.vectors) if body.raw_scores else classifier.probabilities(answer.vectors)
     labels = classifier.facts.labels
     if len(scores) > _MANY:

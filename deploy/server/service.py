@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.errors import CseError
+from cse.runtime.classifier import Classifier
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
@@ -45,6 +46,7 @@ class Answer(NamedTuple):
         vectors: (n, d) float32; with ``auto``, a narrower domain's end in zeros.
         domains: each text's domain, where the server chose it; else empty.
         queue_seconds: from arrival to the first batch.
+        classifier: of the model, or the domain, that the request names.
     """
 
     vectors: NDArray[np.float32]
@@ -54,6 +56,7 @@ class Answer(NamedTuple):
     domains: Sequence[Domain]
     queue_seconds: float
     compute_seconds: float
+    classifier: Classifier | None
 
     @property
     def rows(self) -> list[NDArray[np.float32]]:
@@ -166,7 +169,10 @@ class Service:
             self.metrics.truncated.labels(target.id).inc(tokens.truncated)
         now = time.perf_counter()
         queue_seconds = max(0.0, work.started - work.submitted) + queued if len(inputs) else 0.0
-        return Answer(vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started))
+        classifier = target.served.encoder.classifier_of(target.domain)
+        return Answer(
+            vectors, target.id, count, tokens.truncated, chosen, queue_seconds, max(0.0, now - work.started), classifier
+        )
 
     async def stored(self, question: Callable[..., _T], *arguments: object, name: str = "") -> _T:
         """Return what a function answers that looks at the files of domains, if they may change.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
 _DEV_LABELLED = 0.2  # share of a task's reference texts that are its dev part
+_Value = TypeVar("_Value")
 _SEED = "cse study"  # of hashes: another word would draw other parts
 
 
@@ -44,6 +45,47 @@ def part_for_test(task: Task) -> Task:
         held_out = task.split == HELD_OUT
         return _of_test(task, _drawn_of_labels(task), inside=False) if held_out else task
     return _part(task, [place for place, drawn in enumerate(_halved(task)) if not drawn])
+
+
+def sample_of(task: Task, texts: int) -> Task:
+    """Return a part of a task with about so many texts, spread over all of it: the same one each time.
+
+    Of labelled texts half are reference rows, spread over the labels; of a search a fifth are queries, and the
+    documents that these look for are there.
+    """
+    if isinstance(task, LabelledTexts):
+        by_label = sorted(range(len(task.reference)), key=task.reference_label.__getitem__)
+        known, test = sorted(spread(by_label, texts // 2)), spread(range(len(task.test)), texts // 2)
+        return dataclasses.replace(
+            task,
+            reference=[task.reference[row] for row in known],
+            reference_label=[task.reference_label[row] for row in known],
+            test=[task.test[row] for row in test],
+            test_label=[task.test_label[row] for row in test],
+        )
+    if not isinstance(task, Retrieval):
+        return _part(task, spread(range(len(task)), texts // len(task.held_out)))
+    part = task.only(spread(range(len(task)), max(texts // 5, texts - len(task.documents))))
+    wanted = {*part.document[part.relevance > 0].tolist(), *([] if part.own is None else part.own.tolist())} - {-1}
+    others = [number for number in range(len(task.documents)) if number not in wanted]
+    kept = sorted({*wanted, *spread(others, max(texts - len(part) - len(wanted), 1))})
+    place = dict(zip(kept, range(len(kept)), strict=True)) | {-1: -1}
+    rows = [row for row, document in enumerate(part.document.tolist()) if document in place]
+    return dataclasses.replace(
+        part,
+        documents=[task.documents[number] for number in kept],
+        query=part.query[rows],
+        document=np.array([place[number] for number in part.document[rows].tolist()], np.int64),
+        relevance=part.relevance[rows],
+        own=None if part.own is None else np.array([place[number] for number in part.own.tolist()], np.int64),
+    )
+
+
+def spread(values: Sequence[_Value], count: int) -> list[_Value]:
+    """Return up to ``count`` of some values, evenly spaced."""
+    if not len(values):
+        return []
+    return [values[place] for place in sorted({*np.linspace(0, len(values) - 1, count).astype(int).tolist()})]
 
 
 def _halved(task: Any) -> list[bool]:
