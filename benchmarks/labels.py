@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from cse.data.tasks.kinds import LabelledTexts
 from cse.data.tasks.read import read_task
 from cse.errors import CseError
 from cse.evaluation.classifier import Rows, calibration_error, fit_classifier, name_in_words
-from cse.model.sentence_encoder import SentenceEncoder
+from cse.stages.open_model import open_model
 
 
 def drawn(task: LabelledTexts, count: int, seed: int) -> NDArray[np.int64]:
@@ -46,22 +46,32 @@ def measure(asked: argparse.Namespace) -> dict[str, Any]:
     task = read_task(asked.folder)
     if not isinstance(task, LabelledTexts):
         raise CseError(f"{asked.folder}: no labelled texts; name a folder with train.* and test.*")
-    encoder, labels = SentenceEncoder.load(asked.backbone), sorted(set(task.reference_label))
-    say(f"encoding {len(task.reference) + len(task.test):,} texts")
-    known, test, named = (
-        np.asarray(encoder.encode(texts, normalize=True, show_progress_bar=True))
-        for texts in (task.reference, task.test, [name_in_words(label) for label in labels])
-    )
+    encoder, labels = open_model(asked.backbone), sorted(set(task.reference_label))
+    of_draw = {(count, seed): drawn(task, count, seed) for count in asked.rows for seed in range(asked.seeds)}
+    texts = [
+        *task.test,
+        *map(name_in_words, labels),
+        *(task.reference[row] for rows in of_draw.values() for row in rows),
+    ]
+    texts = list(dict.fromkeys(texts))
+    say(f"encoding {len(texts):,} texts")
+    vectors = np.asarray(encoder.encode(texts, normalize=True, show_progress_bar=True))
+    place = {text: number for number, text in enumerate(texts)}
+
+    def embedded(texts: Iterable[str]) -> NDArray[np.float32]:
+        return vectors[[place[text] for text in texts]]
+
+    test, named = embedded(task.test), embedded(map(name_in_words, labels))
     names, own, rows, every = Rows(named, labels), np.array(task.test_label), [], {}
     for count in asked.rows:
         found: dict[str, list[float]] = {name: [] for name in ("rows alone", "bundle", "calibration", "unknown")}
         for seed in range(asked.seeds):
-            places = drawn(task, count, seed)
-            label = [task.reference_label[place] for place in places]
+            label = [task.reference_label[row] for row in of_draw[count, seed]]
+            known = embedded(task.reference[row] for row in of_draw[count, seed])
             if count:
-                plain = LogisticRegression(C=10, max_iter=1000).fit(known[places], label)
+                plain = LogisticRegression(C=10, max_iter=1000).fit(known, label)
                 found["rows alone"].append(100 * plain.score(test, own))
-            classifier = fit_classifier(Rows(known[places], label), names)
+            classifier = fit_classifier(Rows(known, label), names)
             chance = classifier.probabilities(test)
             right = np.array(labels)[chance.argmax(axis=1)] == own
             found["bundle"].append(100 * right.mean())
@@ -78,7 +88,9 @@ def main() -> int:
     """Read the command line and measure."""
     parser = parser_of(__doc__)
     parser.add_argument("folder", type=Path, help="labelled texts")
-    parser.add_argument("--backbone", default="sentence-transformers/all-MiniLM-L6-v2", help="folder or hub id")
+    parser.add_argument(
+        "--backbone", default="sentence-transformers/all-MiniLM-L6-v2", help="folder or hub id, or a bundle"
+    )
     parser.add_argument("--rows", type=int, nargs="+", default=[0, 1, 3, 5, 10, 20], help="rows a label")
     parser.add_argument("--seeds", type=int, default=4, help="draws")
     asked = parser.parse_args()

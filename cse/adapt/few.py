@@ -7,28 +7,40 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+from cse.adapt.backbones import choose_backbone
 from cse.adapt.look import Found
 from cse.adapt.models import say
 from cse.data.clean import text_key
 from cse.data.prepare import own_tasks
 from cse.data.tasks.kinds import LabelledTexts, of_kind
 from cse.errors import CseError
-from cse.evaluation.classifier import Rows, fit_classifier, names_of
+from cse.evaluation.classifier import fit_classifier, names_of, rows_of
+from cse.evaluation.score import ACCURACY
+from cse.ledger import Ledger
 from cse.runtime.classifier import Classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.load import settings_with
+from cse.settings.model import BackboneSettings
 from cse.stages.export import export_stage, names_in
 
 
-def classify_few(settings: Settings, found: Found, labelled: LabelledTexts, out: Path, label_names: Path | None) -> str:
-    """Make the bundle, and return on one screen what is known of it."""
+def classify_few(
+    settings: Settings,
+    found: Found,
+    labelled: LabelledTexts,
+    out: Path,
+    label_names: Path | None,
+    rivals: Sequence[BackboneSettings],
+    ledger: Ledger,
+) -> str:
+    """Make the bundle, and return on one screen what is known of it; for ``rivals`` see ``choose_backbone``."""
     begun, data, bundle = time.monotonic(), settings.data, out / "bundle"
     if data.more:
         raise CseError(f"{data.more[0].path}: {found.told}; nothing is trained on so few, so leave SOURCE out")
@@ -42,11 +54,12 @@ def classify_few(settings: Settings, found: Found, labelled: LabelledTexts, out:
     rows = [*zip(labelled.reference, labelled.reference_label, strict=True)]
     texts, known = ([row[side] for row in rows if text_key(row[0]) not in seen] for side in (0, 1))
     labelled = replace(labelled, reference=texts, reference_label=known, names=names)
+    settings, chose = choose_backbone(settings, rivals, labelled, ACCURACY, ledger)
     plain = settings_with(settings, {"export.precision": "fp32"})  # so few texts judge no other
     export_stage(plain, model=settings.backbone, prepared=None, metrics=(), bundle=bundle, labelled=labelled)
     encoder = OnnxEncoder(bundle)
     assert encoder.classifier is not None  # noqa: S101 - it was made above
-    lines = [*_known(encoder, encoder.classifier, labelled, measured)]
+    lines = [*_known(encoder, encoder.classifier, labelled, measured), *chose]
     lines.append(f"in the bundle: the bare backbone, and a classifier of {len(labels):,} labels")
     lines.append(
         f"{time.monotonic() - begun:.0f} s; model {bundle}; next: cse encode {bundle} texts.csv --classify --out "
@@ -78,10 +91,8 @@ def _known(
             f"accuracy {share(round(facts.accuracy * facts.rows), facts.rows)}: of {facts.rows:,} texts, each told by "
             "a classifier of the others"
         )
-        known, names = (
-            Rows(np.asarray(encoder.encode(texts, normalize=True)), labels)
-            for texts, labels in ((rows.reference, rows.reference_label), names_of(rows.reference_label, rows.names))
-        )
+        known = rows_of(encoder, rows.reference, rows.reference_label)
+        names = rows_of(encoder, *names_of(rows.reference_label, rows.names))
         without = fit_classifier(known, replace(names, vector=names.vector[:0], label=[])).facts.accuracy
         by_name = np.mean(np.array(names.label)[(known.vector @ names.vector.T).argmax(axis=1)] == known.label)
         yield (

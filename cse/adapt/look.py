@@ -226,7 +226,11 @@ def base_settings(
     file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}
     usual, values = flatten(Settings().model_dump(mode="json")), {**found, **own}
 
+    other = values.get("backbone.name", file.get("backbone.name")) != file.get("backbone.name")
+
     def takes(key: str) -> bool:
+        if other and key.startswith("backbone."):  # revision, length and task texts are those of the file's own
+            return False
         return not key.startswith("data.") and key != "train.dev_measure" if named else key.startswith(_TAKEN)
 
     changed = {key: value for key, value in file.items() if usual.get(key) != value}

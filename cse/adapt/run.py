@@ -17,6 +17,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from cse.adapt.backbones import NOTHING_HELD_OUT, choose_backbone, files_of_backbones
 from cse.adapt.clock import TooShortError, TrainingPlan, Workload, make_plan
 from cse.adapt.documents import JUDGED, Judged, index_documents
 from cse.adapt.few import classify_few
@@ -36,6 +37,7 @@ from cse.report.systems import System, find_records, group
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
+from cse.settings.model import BackboneSettings
 from cse.stages.place import steps_of
 from cse.stages.prepare import files_of
 from cse.training.ready import depends_on
@@ -77,6 +79,7 @@ def adapt(
     judged: bool = False,
     use: str | None = None,
     label_names: Path | None = None,
+    rivals: Sequence[BackboneSettings] = (),
     again: bool = False,
 ) -> Adapted | str:
     """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
@@ -88,6 +91,7 @@ def adapt(
         judged: whether judged queries choose among adaptations to documents.
         use: what labelled texts are for, see ``Models``.
         label_names: table of texts that describe labels.
+        rivals: backbones that compete with that of the settings, see ``choose_backbone``.
         again: whether to set another adaptation in the folder aside in place of refusing it.
 
     Returns:
@@ -97,12 +101,16 @@ def adapt(
         raise CseError("train.parameters: none leaves nothing to adapt; choose prompts or full")
     begun, asked = time.monotonic(), {"budget": budget, "own_backbone": own_backbone}
     described = fingerprint({}, [] if label_names is None else [label_names])
-    ledger = open_ledger(out, settings, asked, {"--for": use, "--label-names": described}, again=again)
+    own = {"--for": use, "--label-names": described} | files_of_backbones(rivals)
+    if rivals and ((found.kind == DOCUMENTS and not judged) or (found.few is not None and not found.few.reference)):
+        raise CseError(NOTHING_HELD_OUT)
+    if rivals and (settings.mine.wanted or settings.objective.replaced_tokens.corrupts_beforehand):
+        raise CseError("--backbone: the rows are mined or corrupted by a model before backbones are compared; name one")
+    ledger = open_ledger(out, settings, asked, own, again=again)
     if found.few is not None:
-        return classify_few(settings, found, found.few, out, label_names)
+        return classify_few(settings, found, found.few, out, label_names, rivals, ledger)
     before = seconds_on_record(out)
     say(found.told)
-    notes = _other_language(settings, found)
 
     # the rows, and the measure that says whether it helped, before anything is trained
     queries = Judged(settings.data, out) if judged else None
@@ -113,6 +121,9 @@ def adapt(
     kept = KeptVectors(out / "vectors") if found.kind == DOCUMENTS else None
     models = Models(settings, out, ledger, FEW_ROWS if few else found.kind, use, label_names, kept)
     models.prepare()
+    settings, notes = choose_backbone(settings, rivals, models.dev, models.chooses_by, ledger)
+    models = replace(models, settings=settings)
+    notes += _other_language(settings, found)
     main = models.main_measure()
     untold = models.kind == DOCUMENTS and queries is None and main is None  # nothing says what finds more
 

@@ -22,6 +22,7 @@ Examples:
   cse adapt corpus.jsonl --task my-search --dev-queries my-search    half of its queries choose and are trained on
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
+  cse adapt --labels intents.csv --backbone A B C        the one of these backbones that wins for its cost
   cse adapt --labels names.txt                           names of labels, one a line, and no text: in seconds
   cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
   cse adapt --labels intents.csv --shared-backbone       nothing that a bank cannot serve beside other domains
@@ -38,7 +39,19 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-@click.command(epilog=_EXAMPLES)
+class _ManyBackbones(click.Command):
+    """Takes ``--backbone A B C`` for ``--backbone A --backbone B --backbone C``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given, inside = list[str](), False
+        for word in args:
+            inside = word == "--backbone" or (inside and not word.startswith("-"))
+            given += ["--backbone"] if inside and "--backbone" not in (word, given[-1]) else []
+            given.append(word)
+        return super().parse_args(ctx, given)
+
+
+@click.command(cls=_ManyBackbones, epilog=_EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=click.Path(path_type=Path))
 @click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
 @click.option(
@@ -58,6 +71,10 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
 )  # fmt: skip
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
+@click.option(
+    "--backbone", "backbones", multiple=True, metavar="MODEL...",
+    help="Backbone in place of that of params.yaml; of several the one that wins for its cost, on held-out rows.",
+)  # fmt: skip
 @click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
 @click.option("--budget", callback=_seconds, default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option(
@@ -80,6 +97,7 @@ def adapt(
     label_names: Path | None,
     text_column: str | None,
     label_column: str | None,
+    backbones: Sequence[str],
     pairs: Path | None,
     budget: float,
     shared_backbone: bool | None,
@@ -113,6 +131,10 @@ def adapt(
     if labels is None and (use or label_names):
         raise CseError("--for and --label-names: for labelled texts, which --labels has to name")
     own, tree = parse_overrides(overrides), dict[str, Any]()
+    if backbones and "backbone.name" in own:
+        raise CseError("--backbone: -s backbone.name names one too; give one of them")
+    if len(set(backbones)) < len(backbones):
+        raise CseError(f"--backbone: {max(backbones, key=backbones.count)} is named twice")
     for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
         set_key(tree, key, own[key])
     data, columns = check_settings(tree, where="--set").data, own.get("data.columns")
@@ -126,7 +148,10 @@ def adapt(
     reading = Reading(columns, data.encoding, (lowest, highest))
     found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, reading=reading)
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
-    settings, left = base_settings(params, found.settings, own, named=named)
+    (settings, left), *others = (
+        base_settings(params, found.settings, own | name, named=named)
+        for name in [{"backbone.name": name} for name in backbones] or [{}]
+    )
     if left:
         click.echo(left, err=True)
 
@@ -144,6 +169,7 @@ def adapt(
         judged=dev_queries is not None,
         use=None if labels is None else use or "classify",
         label_names=label_names,
+        rivals=[one.backbone for one, _ in others],
         again=again,
     )
     text = adapted if isinstance(adapted, str) else summary(adapted)

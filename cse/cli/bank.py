@@ -59,12 +59,20 @@ def create_command(bank: Path, model: str, params: Path, overrides: Sequence[str
 @click.option(
     "--data",
     type=PATH,
-    help="Its prepared data; lets domain `auto` choose it by text.",
+    help="Its prepared data; lets domain `auto` choose it by text, and of labelled texts makes its classifier.",
 )
+@click.option("--classifier", type=PATH, metavar="BUNDLE", help="Bundle of the same model, whose classifier it gets.")
 @click.option("--replace", is_flag=True, help="Replace a domain of that name.")
 @settings_options
 def add_command(
-    bank: Path, model: str, name: str, data: Path | None, replace: bool, params: Path, overrides: Sequence[str]
+    bank: Path,
+    model: str,
+    name: str,
+    data: Path | None,
+    classifier: Path | None,
+    replace: bool,
+    params: Path,
+    overrides: Sequence[str],
 ) -> None:
     """Add a trained checkpoint to a bank as a domain.
 
@@ -79,8 +87,10 @@ def add_command(
     check_given(model, data)
     from cse.stages.bank import add
 
-    added = add(model, bank, name, settings, data=data, replace=replace)
+    added = add(model, bank, name, settings, data=data, replace=replace, classifier=classifier)
     click.echo(f"{bank}: domain {name}, {_prompt(added)}, {_bytes(bank, added):,} bytes")
+    if added.classifier is not None:
+        click.echo(f"classifier of {added.classifier.facts}")
 
 
 @bank.command(

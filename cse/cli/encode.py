@@ -52,7 +52,7 @@ _CLASSIFIED = (".csv", ".jsonl", ".parquet")
 @click.option(
     "--classify", is_flag=True,
     help="Write no vectors but each text's label, its probability and whether it is known (.csv, .jsonl, .parquet), by "
-    "a bundle made of labelled texts.",
+    "a bundle or domains made of labelled texts.",
 )  # fmt: skip
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
@@ -68,10 +68,8 @@ def encode(
     from cse.outputs import check_file, publish_file
     from cse.runtime.onnx_encoder import OnnxEncoder
 
-    if classify and (role or dimensions or domain_column or not normalize or out.suffix not in _CLASSIFIED):
-        raise CseError(
-            f"--classify: --out ends in {', '.join(_CLASSIFIED)}; without --raw, --role, --dimensions, --domain-column"
-        )
+    if classify and (role or dimensions or not normalize or out.suffix not in _CLASSIFIED):
+        raise CseError(f"--classify: --out ends in {', '.join(_CLASSIFIED)}; without --raw, --role, --dimensions")
     check_file(out, _made_here)
     lines, *domains = _columns(text, column, domain_column, encoding)
     encoder: TextEncoder = OnnxEncoder(model, provider=device) if domains else _open(model, device)
@@ -80,7 +78,7 @@ def encode(
     if classify:
         if not isinstance(encoder, OnnxEncoder):
             raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
-        told = encoder.classify(lines, batch_size)
+        told = encoder.classify(lines, batch_size, domain=domains[0] if domains else None)
         with publish_file(out) as target:
             _write_rows(target, out.suffix, [(line, *one) for line, one in zip(lines, told, strict=True)])
         click.echo(f"{out}: {len(told):,} texts, {sum(not one.known for one in told):,} of them not known", err=True)

@@ -67,7 +67,10 @@ Examples:
     help="Form of the model, see below.",
 )
 @data_option
-@click.option("--label-names", type=PATH, help="onnx: table of texts that describe labels (text, label).")
+@click.option("--label-names", type=PATH, help="Table of texts that describe labels (text, label).")
+@click.option(
+    "--classifier", type=PATH, metavar="BUNDLE", help="sentence-transformers: bundle of MODEL with the one it gets."
+)
 @click.option("--out", type=PATH, show_default=f"{BUNDLE}, for onnx alone", help="Output folder.")
 def export(
     model: str,
@@ -76,6 +79,7 @@ def export(
     form: str,
     data: Path,
     label_names: Path | None,
+    classifier: Path | None,
     out: Path | None,
 ) -> None:
     """Write MODEL in the form that a service or another tool loads.
@@ -90,6 +94,8 @@ def export(
     needs = form == "onnx" and (data.is_dir() or data != PREPARED or meaning_of(model).kind is Kind.CHECKPOINT)
     check_given(model, data if needs else None)  # a bare backbone needs no data
     if form == "onnx":
+        if classifier is not None:
+            raise CseError("--classifier: a bundle makes its own of prepared labelled texts; leave it out")
         from cse.stages.export import SCORES, export_stage
 
         export_stage(
@@ -101,6 +107,8 @@ def export(
             label_names=label_names,
         )
         return
+    if classifier is not None and form == "peft":
+        raise CseError("--classifier: an adapter has none; use --format sentence-transformers")
     if out is None:
         raise CseError(f"--format {form}: name a folder to write with --out")
     if form == "peft":
@@ -110,16 +118,22 @@ def export(
     from cse.data.store import PreparedData
     from cse.export.bank import SENTENCES
     from cse.outputs import Kind, check_folder
-    from cse.stages.export import open_with_torch, sentences_for_parity
+    from cse.stages.export import classifier_for, open_with_torch, sentences_for_parity
 
     check_folder(out, Kind.PEFT if form == "peft" else Kind.SENTENCE_TRANSFORMERS)
     encoder, tolerance = open_with_torch(model), settings.export.tolerance
-    sentences = sentences_for_parity(PreparedData(data)) if data.is_dir() else SENTENCES
+    prepared = PreparedData(data) if data.is_dir() else None
+    sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
     loads = ""
     if form == "peft":
         found = export_adapter(encoder, out, sentences, tolerance=tolerance)
     else:
-        found = export_sentence_transformers(encoder, out, sentences, normalize=True, tolerance=tolerance)
+        told = classifier_for(encoder, Path(model), prepared, label_names, classifier)
+        found = export_sentence_transformers(
+            encoder, out, sentences, normalize=True, tolerance=tolerance, classifier=told
+        )
+        if told is not None:
+            click.echo(f"classifier of {told.facts}")
         ordinary = encoder.prompt is None and encoder.cls is None
         loads = f"; load it with SentenceTransformer({str(out)!r}{'' if ordinary else ', trust_remote_code=True'})"
     if found is None:

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.evaluation.labels import class_means
+from cse.evaluation.measures import TextEncoder
 from cse.runtime.classifier import Classifier, ClassifierFacts
 
 _REGRESSION = {"C": 10.0, "max_iter": 1000}  # of unit vectors; cross-validation of C was no better on eight sets
@@ -53,6 +54,11 @@ class Rows:
 
     vector: NDArray[np.float32]
     label: list[str]
+
+
+def rows_of(encoder: TextEncoder, texts: Sequence[str], labels: Sequence[str]) -> Rows:
+    """Return labelled texts in the vectors of an encoder."""
+    return Rows(np.asarray(encoder.encode([*texts], normalize=True)), [*labels])
 
 
 class _Rows(NamedTuple):
@@ -104,9 +110,8 @@ def fit_classifier(
     if len(apart.label):
         first = _fit(rows + named, len(labels))
         own, logit_NC, scale = apart.label, first.logits(apart.vector), first.scale
-    else:  # of what another row, or a name, can tell
-        told = np.isin(rows.label, named.label) | (np.bincount(rows.label, minlength=len(labels))[rows.label] > 1)
-        logit_NC, scale = _told_by_others(rows, named, len(labels)) if told.any() else (np.empty((len(told), 0)), 1.0)
+    else:
+        told, logit_NC, scale = _told_by_others(rows, named, len(labels))
         own, logit_NC = rows.label[told], logit_NC[told]
     if not len(own):
         return _classifier(facts, last, _UNCALIBRATED)
@@ -119,6 +124,14 @@ def label_logits(known: Rows, names: Rows, vector_ND: NDArray[np.float32]) -> tu
     labels = sorted({*known.label, *names.label})
     rows, named = _numbered(known, labels), _numbered(names, labels)
     return labels, _fit(rows + _telling(named, rows), len(labels)).logits(vector_ND)
+
+
+def told_right(known: Rows, names: Rows) -> NDArray[np.bool_]:
+    """Return whether a classifier of the other rows, and of the names, tells each row its own label."""
+    labels = sorted({*known.label, *names.label})
+    rows, named = _numbered(known, labels), _numbered(names, labels)
+    can, logit_NC, _ = _told_by_others(rows, _telling(named, rows), len(labels))
+    return can & (logit_NC.argmax(axis=1) == rows.label)
 
 
 def _numbered(rows: Rows, labels: list[str]) -> _Rows:
@@ -166,11 +179,14 @@ def _fit(rows: _Rows, labels: int) -> _Linear:
     return _Linear(weight, bias)
 
 
-def _told_by_others(rows: _Rows, named: _Rows, labels: int) -> tuple[NDArray[np.float64], float]:
+def _told_by_others(rows: _Rows, named: _Rows, labels: int) -> tuple[NDArray[np.bool_], NDArray[np.float64], float]:
     """Return the logits of each row by a fit of those in other folds, over which a label's rows are spread.
 
-    And the mean scale of these fits.
+    Before them, whether another row of its label, or a name, can tell it; behind them the mean scale of these fits.
     """
+    can = np.isin(rows.label, named.label) | (np.bincount(rows.label, minlength=labels)[rows.label] > 1)
+    if not can.any():
+        return can, np.empty((len(can), labels)), 1.0
     order = np.lexsort((np.random.default_rng(0).permutation(len(rows.label)), rows.label))
     first = np.searchsorted(rows.label[order], rows.label[order])  # of the label's rows
     fold = np.empty(len(order), np.int64)
@@ -181,7 +197,7 @@ def _told_by_others(rows: _Rows, named: _Rows, labels: int) -> tuple[NDArray[np.
         linear = _fit(rows.at(~inside) + named, labels)
         found[inside] = linear.logits(rows.vector[inside])
         scales.append(linear.scale)
-    return found, float(np.mean(scales))
+    return can, found, float(np.mean(scales))
 
 
 def temperature(logit_NC: NDArray[np.float64], own: NDArray[np.int64]) -> float:

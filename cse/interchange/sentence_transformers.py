@@ -33,6 +33,7 @@ from cse.model.post import LinearMap
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.transformer import Transformer
 from cse.outputs import Kind, publish_folder
+from cse.runtime.classifier import Classifier
 from cse.runtime.tokens import plain_copy
 from cse.runtime.uses import QUERY, role_for
 
@@ -46,9 +47,18 @@ _MODULES = "sentence_transformers.models"  # the name that every version since 2
 
 
 def export_sentence_transformers(
-    encoder: SentenceEncoder, out: Path, sentences: Sequence[str], *, normalize: bool, tolerance: float
+    encoder: SentenceEncoder,
+    out: Path,
+    sentences: Sequence[str],
+    *,
+    normalize: bool,
+    tolerance: float,
+    classifier: Classifier | None = None,
 ) -> dict[str, Any]:
-    """Write the folder, load it back and publish it if it gives the encoder's vectors; see ``check_parity``."""
+    """Write the folder, load it back and publish it if it gives the encoder's vectors; see ``check_parity``.
+
+    A classifier is a file beside the model: the library does not read it.
+    """
     reason = obstacle(encoder)
     if not reason and encoder.read_out.mlp == "always" and not isinstance(encoder.mlp, TanhMlp):
         reason = f"its projector is {encoder.read_out.projector}, not tanh"
@@ -56,6 +66,8 @@ def export_sentence_transformers(
         raise CseError(f"--format {TOOL}: this model has no such form, because {reason}; use --format onnx")
     with quietly(), merged(encoder.backbone), publish_folder(out, Kind.SENTENCE_TRANSFORMERS) as folder:
         write_folder(encoder, folder, normalize=normalize)
+        if classifier is not None:
+            classifier.write(folder)
         with _loaded_back(folder) as model:
             return check_parity(encoder, _LoadedModel(model), sentences, tolerance=tolerance, name=TOOL)
 

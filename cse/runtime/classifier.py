@@ -1,5 +1,6 @@
-"""The classifier of a bundle made of labelled texts: a linear layer on its unit vectors, with calibrated probabilities.
+"""The classifier of a model made of labelled texts: a linear layer on its unit vectors, with calibrated probabilities.
 
+Of a bundle, and of a folder for sentence-transformers, it is a file; of a bank's domain it is in the domain's.
 ``classifier.safetensors`` holds ``weight (c, d)`` and ``bias (c,)``, float32, and in its metadata the labels and what
 held-out rows said: ``p(label | v) = softmax(weight v + bias)``.
 """
@@ -98,9 +99,19 @@ class Classifier:
         ]
 
     def write(self, folder: Path) -> None:
-        """Write the classifier into the folder of a bundle."""
+        """Write the classifier into the folder of a model."""
         tensors = {"weight": np.ascontiguousarray(self.weight, "<f4"), "bias": np.ascontiguousarray(self.bias, "<f4")}
         (folder / CLASSIFIER).write_bytes(save(tensors, {_FACTS: json.dumps(asdict(self.facts))}))
+
+
+def read_facts(tree: object, path: Path, again: str) -> ClassifierFacts:
+    """Return the facts of a classifier from JSON."""
+    if not isinstance(tree, dict):
+        raise CseError(f"{path}: no classifier: its facts are no object; {again}")
+    facts = fields_of(ClassifierFacts, tree, path, again)
+    shares = dict.fromkeys(("accuracy", "calibration_error", "threshold", "false_alarms"), (0, 1))
+    check_limits({name: getattr(facts, name) for name in shares}, shares, path, again)
+    return facts
 
 
 def read_classifier(folder: Path | str, dimension: int) -> Classifier | None:
@@ -114,11 +125,7 @@ def read_classifier(folder: Path | str, dimension: int) -> Classifier | None:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - no mapping
     except (SafetensorError, ValueError, KeyError, RecursionError) as error:
         raise CseError(f"{path}: no classifier: {short(str(error))}; {_AGAIN}") from None
-    if not isinstance(tree, dict):
-        raise CseError(f"{path}: no classifier: its facts are no object; {_AGAIN}")
-    facts = fields_of(ClassifierFacts, tree, path, _AGAIN)
-    shares = dict.fromkeys(("accuracy", "calibration_error", "threshold", "false_alarms"), (0, 1))
-    check_limits({name: getattr(facts, name) for name in shares}, shares, path, _AGAIN)
+    facts = read_facts(tree, path, _AGAIN)
     wanted = {"weight": (len(facts.labels), dimension), "bias": (len(facts.labels),)}
     found = {name: tensors[name].shape for name in wanted if name in tensors}
     if found != wanted or any(tensors[name].dtype != np.float32 for name in wanted):

@@ -4,8 +4,8 @@ Its prompts lie in a small safetensors file, sealed like a manifest; ``cse.runti
 
 Legend: ``n`` layers, ``h`` attention heads, ``p`` prompt vectors, ``k`` head width, ``d`` the backbone's width, ``w``
 numbers of a vector behind the domain's linear map, ``c`` centres; ``r`` rank of its updates, ``i`` inputs and ``o``
-outputs of the layers that take them, ``x`` outputs of the other layers that have a bias; ``b`` rows of a batch, which
-belong to ``u`` distinct domains.
+outputs of the layers that take them, ``x`` outputs of the other layers that have a bias; ``m`` labels; ``b`` rows of a
+batch, which belong to ``u`` distinct domains.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from safetensors.numpy import save
 
 from cse.artifact import digest, sealed
 from cse.errors import CseError
+from cse.runtime.classifier import Classifier, ClassifierFacts
 from cse.runtime.uses import NO_TEXTS, QUERY
 
 AUTO = "auto"  # as a domain: choose by the text
@@ -36,7 +37,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 METADATA = "cse"
 UPDATES = ("update_down", "update_up", "update_rest")
 PROJECTOR, MAP = ("projector_weight", "projector_bias"), ("map_mean", "map_matrix")
-_TENSORS = ("prompt", "cls", *PROJECTOR, *MAP, *UPDATES, "centres")
+CLASSES = ("class_weight", "class_bias")
+_TENSORS = ("prompt", "cls", *PROJECTOR, *MAP, *UPDATES, "centres", *CLASSES)
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class DomainFacts:
         texts: task texts by role, which go before a text.
         side: ``both``, or ``query``: texts of every other role have the bare backbone's vectors.
         adapters: layers whose low-rank updates it holds, in order.
+        classes: ``ClassifierFacts`` of its classifier, as JSON; empty without one.
     """
 
     format: int
@@ -72,6 +75,7 @@ class DomainFacts:
     texts: dict[str, str] = field(default_factory=dict)
     side: str = "both"
     adapters: list[str] = field(default_factory=list)
+    classes: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +93,7 @@ class Domain:
         update_up: what is added to their biases, and the other factor (1 + r, o).
         update_rest: what is added to the biases of the other layers (x,).
         centres: unit-length vectors (c, d) that the bare backbone gives to typical texts of the domain, or None.
+        class_weight, class_bias: of its classifier (m, w), (m,), or None.
     """
 
     facts: DomainFacts
@@ -102,6 +107,8 @@ class Domain:
     update_up: NDArray[np.float32] | None = None
     update_rest: NDArray[np.float32] | None = None
     centres: NDArray[np.float32] | None = None
+    class_weight: NDArray[np.float32] | None = None
+    class_bias: NDArray[np.float32] | None = None
 
     @property
     def name(self) -> str:
@@ -163,6 +170,21 @@ class Domain:
         """Identity of its checkpoint, or of itself if it has none."""
         return self.facts.checkpoint or self.identity()
 
+    @cached_property
+    def classifier(self) -> Classifier | None:
+        """What tells the labels of its vectors; None if it was not made of labelled texts."""
+        if self.class_weight is None or self.class_bias is None:
+            return None
+        return Classifier(ClassifierFacts(**self.facts.classes), self.class_weight, self.class_bias)
+
+    def classifying(self, classifier: Classifier | None) -> Self:
+        """Return the domain with a classifier."""
+        if classifier is None:
+            return self
+        tensors = dict(zip(CLASSES, (classifier.weight, classifier.bias), strict=True))
+        hashes = self.facts.hashes | hashes_of(tensors)
+        return replace(self, facts=replace(self.facts, hashes=hashes, classes=asdict(classifier.facts)), **tensors)
+
     def in_role(self, role: str | None, bare: Domain) -> Domain:
         """Return what encodes a text in a role: this domain, or the bare one if this is a query side and not for it."""
         return bare if self.for_queries and role != QUERY else self
@@ -188,7 +210,8 @@ class Domain:
 
     def identity(self) -> str:
         """Return a hash of everything that makes the domain's vectors."""
-        return digest({key: value for key, value in vars(self.facts).items() if key not in ("metrics", "versions")})
+        own = {**vars(self.facts), "hashes": {k: v for k, v in self.facts.hashes.items() if k not in CLASSES}}
+        return digest({key: value for key, value in own.items() if key not in ("metrics", "versions", "classes")})
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 from cse.artifact import check_limits, check_seal, fields_of, short
 from cse.errors import CseError
+from cse.runtime.classifier import read_facts
 from cse.runtime.domain import (
+    CLASSES,
     DOMAIN_FORMAT,
     KEPT_BYTES,
     MAP,
@@ -223,7 +225,7 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
             f"{path}: has biases or low-rank updates for a bank with adapters ({', '.join(facts.adapters)}), and this "
             f"one takes {taken}; add its checkpoint again to a bank that takes them (bank.adapters)"
         )
-    rank = own(UPDATES[0], 0)
+    rank, labels = own(UPDATES[0], 0), len(read_facts(facts.classes, path, _AGAIN).labels) if facts.classes else 0
     _check_rank(path, rank, shape)
     wanted: dict[str, tuple[int, ...]] = {
         "prompt": (2 * shape.layers, shape.heads, own("prompt", 2), shape.head_size),
@@ -233,10 +235,12 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
         "map_mean": (width,),
         "map_matrix": (width, min(own("map_matrix", 1) or width, width)),
         "centres": (own("centres", 0) or 1, width),
+        "class_weight": (labels, own("map_matrix", 1) or width),
+        "class_bias": (labels,),
         **update_shapes(shape.updates, rank),
     }
     missing = {"prompt"}
-    for together in map(set, (PROJECTOR, MAP, UPDATES)):
+    for together in map(set, (PROJECTOR, MAP, UPDATES, CLASSES)):
         missing |= together if together & tensors.keys() else set()
     if missing - tensors.keys() or tensors.keys() - wanted.keys() or hashes_of(tensors) != facts.hashes:
         raise _not_as_written(path)

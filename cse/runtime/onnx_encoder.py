@@ -166,19 +166,40 @@ class OnnxEncoder(Compatible):
         )
 
     @cached_property
-    def classifier(self) -> Classifier | None:
-        """The classifier of a bundle made of labelled texts; None where there is none."""
+    def _in_bundle(self) -> Classifier | None:
         return read_classifier(self.path, self.manifest.shape.dimension)
 
-    def classify(self, sentences: Sequence[str], batch_size: int | None = None) -> list[Told]:
+    @property
+    def classifier(self) -> Classifier | None:
+        """The classifier of texts that name no domain; None where there is none: it was made without labelled texts."""
+        return self.classifier_of(self.one)
+
+    def classifier_of(self, domain: Domain | None) -> Classifier | None:
+        """Return the classifier of a domain, that of a bundle lies beside it; None where there is none."""
+        return (None if domain is None else domain.classifier) or self._in_bundle
+
+    def classify(self, sentences: Sequence[str], batch_size: int | None = None, *, domain: Chosen = None) -> list[Told]:
         """Return the likeliest label of each text, its probability, and whether that is enough to call it known.
 
+        Args:
+            domain: see ``encode``: whose prompts and classifier.
+
         Raises:
-            CseError: the bundle was not made of labelled texts.
+            CseError: the bundle, or a domain, was not made of labelled texts.
         """
-        if self.classifier is None:
-            raise CseError(f"{self.path}: no classifier; export a model with labelled texts, see `cse adapt --labels`")
-        return self.classifier.classify(np.asarray(self.encode(sentences, batch_size, normalize=True)))
+        chosen = self.bank.choose(self._of if domain is None else domain, len(sentences))
+        told: dict[int, Told] = {}
+        for one in dict.fromkeys(chosen):
+            if one is None:
+                raise CseError(f"{self.path}: domain {AUTO} has no classifier; name the domain of each text")
+            rows = [row for row, own in enumerate(chosen) if own is one]
+            classifier = self.classifier_of(one)
+            if classifier is None:
+                where = self.path if self.bank.only is not None else f"{self.path}:{one.name}"
+                raise CseError(f"{where}: no classifier; export a model with labelled texts, see `cse adapt --labels`")
+            vectors = np.asarray(self.encode([sentences[row] for row in rows], batch_size, normalize=True, domain=one))
+            told |= zip(rows, classifier.classify(vectors), strict=True)
+        return [told[row] for row in range(len(sentences))]
 
     def prepare(self, sentences: str | Sequence[str], *, domain: Chosen = None, role: str | None = None) -> Prepared:
         """Tokenise sentences for ``encode_prepared``; while that runs, another thread may prepare the next.

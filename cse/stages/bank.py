@@ -32,7 +32,7 @@ from cse.runtime.domain_files import check_fit
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.stages.common import DOMAINS
-from cse.stages.export import sentences_for_parity, training_sentences
+from cse.stages.export import classifier_in, classifier_of, labelled_of, sentences_for_parity, training_sentences
 from cse.stages.open_model import bare_of
 
 CENTRES = 8  # per domain, for `auto`
@@ -132,12 +132,23 @@ def _create(encoder: SentenceEncoder, bank: Path, settings: Settings) -> str:
     return f"{bank}: bank of {name} without domains; largest difference from torch {difference:.1e}"
 
 
-def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | None, replace: bool) -> Domain:
+def add(
+    model: str,
+    bank: Path,
+    name: str,
+    settings: Settings,
+    *,
+    data: Path | None,
+    replace: bool,
+    classifier: Path | None = None,
+) -> Domain:
     """Compare a model's prompts in the bank with torch, then add them as a domain.
 
     Args:
         model: checkpoint folder, or the bank's bare backbone by folder or hub id.
-        data: prepared data of the domain, for the comparison and for the choice of domains by text; or None.
+        data: prepared data of the domain, for the comparison, the choice of domains by text and, of labelled texts, a
+            classifier; or None.
+        classifier: a bundle of the model, whose classifier the domain gets.
     """
     onnx, encoder = _open(bank), SentenceEncoder.load(model)
     prepared = None if data is None else PreparedData(data)
@@ -145,6 +156,8 @@ def add(model: str, bank: Path, name: str, settings: Settings, *, data: Path | N
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
         check_parity(encoder, onnx.of(domain), sentences, tolerance=settings.export.tolerance)
+    if classifier is not None:
+        domain = domain.classifying(classifier_in(classifier, domain.facts.checkpoint, domain.facts.backbone))
     add_domain(bank, domain, replace=replace)
     return domain
 
@@ -223,13 +236,13 @@ def _open(bank: Path) -> OnnxEncoder:
 def _domain_of(
     encoder: SentenceEncoder, model: Path, onnx: OnnxEncoder, name: str, data: PreparedData | None
 ) -> Domain:
-    """Return an encoder as a domain, with what its checkpoint records and the centres of its text."""
+    """Return an encoder as a domain, with what its checkpoint records, and centres and classifier of its text."""
     checkpoint, metrics, centres = identity_of(model), dev_facts_in(recorded(model), DEV), None
     if data is not None:
         texts = training_sentences(data, _TEXTS)
         click.echo(f"encoding {len(texts):,} training texts of {name} for its centres", err=True)
         centres = centres_of(onnx.of(onnx.bank.bare), texts)
-    return make_domain(
+    domain = make_domain(
         encoder,
         name,
         normalize=True,
@@ -238,6 +251,10 @@ def _domain_of(
         centres=centres,
         shape=onnx.manifest.shape,
     )
+    labelled = None if data is None else labelled_of(data)
+    if labelled is None or domain.for_queries or domain.facts.backbone != onnx.manifest.backbone["sha256"]:
+        return domain
+    return domain.classifying(classifier_of(onnx.of(domain), labelled))
 
 
 def centres_of(bare: OnnxEncoder, sentences: Sequence[str]) -> NDArray[np.float32]:

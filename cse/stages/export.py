@@ -10,14 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import click
-import numpy as np
 
 from cse.data.shape import read_rows
 from cse.data.store import PreparedData, texts_in
 from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, nearest
-from cse.evaluation.classifier import Named, Rows, fit_classifier, names_of
+from cse.evaluation.classifier import Named, Rows, fit_classifier, names_of, rows_of
 from cse.evaluation.measures import TextEncoder
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import evaluate_sts
@@ -29,7 +28,8 @@ from cse.export.precision import CALIBRATED
 from cse.model.checkpoint import identity_of
 from cse.model.sentence_encoder import SentenceEncoder, load_bare, load_checkpoint
 from cse.outputs import Kind, check_folder
-from cse.runtime.classifier import Classifier, ClassifierFacts
+from cse.runtime.bundle import verify
+from cse.runtime.classifier import Classifier, ClassifierFacts, read_classifier
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY
 from cse.settings import Settings
@@ -191,14 +191,36 @@ def classifier_of(encoder: TextEncoder, task: LabelledTexts, like: ClassifierFac
     Args:
         like: see ``fit_classifier``.
     """
-
-    def rows(texts: Sequence[str], labels: Sequence[str]) -> Rows:
-        return Rows(np.asarray(encoder.encode([*texts], normalize=True)), [*labels])
-
-    names = rows(*names_of(task.reference_label, task.names))
-    known = rows(task.reference, task.reference_label) if task.reference else Rows(names.vector[:0], [])
-    held = rows(task.test, task.test_label) if task.test else None
+    names = rows_of(encoder, *names_of(task.reference_label, task.names))
+    known = rows_of(encoder, task.reference, task.reference_label) if task.reference else Rows(names.vector[:0], [])
+    held = rows_of(encoder, task.test, task.test_label) if task.test else None
     return fit_classifier(known, names, held, like)
+
+
+def classifier_for(
+    encoder: SentenceEncoder, model: Path, data: PreparedData | None, label_names: Path | None, bundle: Path | None
+) -> Classifier | None:
+    """Return the classifier of a model that leaves: that of its bundle, or of prepared labelled texts.
+
+    Args:
+        model: its checkpoint, or its backbone.
+        label_names: see ``export_stage``.
+    """
+    if bundle is not None:
+        return classifier_in(bundle, identity_of(model), encoder.backbone.files.sha256)
+    labelled = None if data is None or encoder.side == QUERY else labelled_of(data, label_names)
+    return None if labelled is None else classifier_of(encoder, labelled)
+
+
+def classifier_in(bundle: Path, checkpoint: str, backbone: str) -> Classifier:
+    """Return the classifier of a bundle of the same model: a checkpoint by its identity, or a bare backbone's hash."""
+    manifest = verify(bundle)
+    found = read_classifier(bundle, manifest.dimension)
+    if found is None:
+        raise CseError(f"--classifier: {bundle}: no classifier; make one with `cse adapt --labels`")
+    if (manifest.checkpoint, manifest.backbone.get("sha256")) != (checkpoint, backbone):
+        raise CseError(f"--classifier: {bundle}: of another model than this one; name the bundle that was made of it")
+    return found
 
 
 def names_in(file: Path | None, labels: Sequence[str]) -> Named:

@@ -178,11 +178,10 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 
 async def predict(body: PredictRequest, request: Request) -> Response:
     """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first."""
-    service: Service = request.app.state.service
-    classifier = service.served.encoder.classifier
+    answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
+    classifier = answer.classifier
     if classifier is None:
         raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
-    answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
     score = classifier.logits if body.raw_scores else classifier.probabilities
 
     def told() -> object:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding
 
 from cse.errors import CseError
+from cse.runtime.classifier import Classifier
 from cse.runtime.domain import AUTO, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
@@ -77,6 +78,7 @@ class Answer(NamedTuple):
         domains: each text's domain, where the server chose it; else empty.
         cached: texts whose vectors were known.
         queue_seconds: from arrival to the first batch.
+        classifier: of the model, or the domain, that the request names.
     """
 
     vectors: NDArray[np.float32]
@@ -88,6 +90,7 @@ class Answer(NamedTuple):
     tokenize_seconds: float
     queue_seconds: float
     compute_seconds: float
+    classifier: Classifier | None
 
     @property
     def rows(self) -> list[NDArray[np.float32]]:
@@ -188,6 +191,7 @@ class Service:
             tokenize_seconds=tokenize_seconds,
             queue_seconds=ran.queue_seconds + queued,
             compute_seconds=ran.compute_seconds,
+            classifier=target.served.encoder.classifier_of(target.domain),
         )
 
     async def rerank(

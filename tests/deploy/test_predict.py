@@ -9,6 +9,9 @@ import numpy as np
 import pytest
 
 from cse.artifact import sha256
+from cse.export.bundle import make_domain
+from cse.export.domains import add_domain
+from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import read_manifest
 from cse.runtime.classifier import CLASSIFIER, Classifier, ClassifierFacts
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -56,6 +59,20 @@ def test_texts_get_all_labels_the_likeliest_first(predicting, classifying):
 def test_pairs_and_token_ids_are_refused(predicting, inputs):
     answer = predicting.post("/predict", {"inputs": inputs})
     assert answer.status_code in (400, 422) and answer.json()["error"].startswith("inputs")
+
+
+def test_a_domain_of_a_bank_has_its_own_labels(classifying, tiny_folders, empty_banks, tmp_path):
+    bank = shutil.copytree(empty_banks("bert"), tmp_path / "bank")
+    bare = SentenceEncoder.load(tiny_folders["bert"])
+    vectors = bare.encode(TEXTS, normalize=True)
+    told = Classifier(ClassifierFacts(["meow", "woof"], names=False), 5 * vectors, np.zeros(2, np.float32))
+    add_domain(bank, make_domain(bare, "pets").classifying(told))
+    add_domain(bank, make_domain(bare, "plain"))
+    with serving(bank, "--threads", 1, log=tmp_path / "log") as server:
+        found = server.post("/predict", {"inputs": TEXTS, "model": "pets"}).json()
+        assert [row[0]["label"] for row in found] == ["meow", "woof"]
+        answer = server.post("/predict", {"inputs": TEXTS, "model": "plain"})
+        assert answer.status_code == 424 and "no classifier" in answer.json()["error"]
 
 
 def test_a_model_without_labels_says_so(server):

@@ -11,7 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 import pytest
 
-from cse.export.as_domain import make_domain
+from cse.export.bundle import make_domain
 from cse.export.domains import add_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app

@@ -15,6 +15,7 @@ from cse.evaluation.classifier import (
     name_in_words,
     own_probability,
     temperature,
+    told_right,
 )
 from cse.runtime.encode import unit_rows
 
@@ -53,6 +54,15 @@ def test_it_is_a_logistic_regression_on_rows_names_and_held_out_rows_at_their_te
     np.testing.assert_allclose(found.probabilities(test.vector), expected, atol=0.005)
     assert found.facts.accuracy == first.score(held.vector, held.label)
     assert (found.facts.rows, found.facts.names, found.facts.labels) == (20, True, LABELS)
+
+
+def test_each_row_is_told_by_the_others_and_one_that_none_can_tell_is_wrong():
+    known = drawn(6, 1, 0.5)
+    facts = fit_classifier(known, NAMES).facts
+    right = told_right(known, NAMES)
+    assert (len(right), right.mean()) == (facts.rows, facts.accuracy)
+    alone = Rows(np.concatenate([known.vector, CENTRES[:1]]).astype(np.float32), [*known.label, "alone"])
+    assert not told_right(alone, NO_NAMES)[-1] and told_right(alone, NO_NAMES).any()
 
 
 def test_the_measure_is_the_classifier_before_it_knows_what_is_held_out():

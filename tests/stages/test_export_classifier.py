@@ -15,8 +15,10 @@ from cse.evaluation.classifier import Rows, fit_classifier, names_of
 from cse.export.mix import mixed_texts
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
+from cse.runtime.domain import read_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.stages.export import export_stage, names_in, sentences_for_parity, sentences_for_ranges
+from cse.stages.bank import add, create
+from cse.stages.export import classifier_in, export_stage, names_in, sentences_for_parity, sentences_for_ranges
 from tests.pages.blocks import run_by
 from tests.stages.test_dev_task import labelled
 
@@ -97,6 +99,56 @@ def test_texts_that_judge_int8_do_not_calibrate_it(data, tmp_path, scored):
     for one, other in ((judged, ranges), mixed):
         assert not {*one} & {*other}
         assert all(len({*texts}) == len(texts) for texts in (one, other))
+
+
+# ---- what leaves in another form -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prepared(data, tmp_path):
+    """Prepared rows whose own task is labelled texts."""
+    folder = shutil.copytree(data["sentences"], tmp_path / "labelled")
+    write_tasks(folder, dev=None, test=open_tasks(PreparedData(folder), TEST), own=[labelled()])
+    return folder
+
+
+def test_a_domain_of_labelled_texts_keeps_its_classifier(exported, models, prepared, settings, tmp_path):
+    bundle, bank, task, made = exported(), tmp_path / "bank", labelled(), settings()
+    create(str(models["bert"]), bank, made)
+    plain = add(str(models["bert"]), bank, "plain", made, data=None, replace=False)
+    fitted = add(str(models["bert"]), bank, "fitted", made, data=prepared, replace=False)
+    given = add(str(models["bert"]), bank, "given", made, data=None, replace=False, classifier=bundle)
+    assert plain.classifier is None and len({replace(one, facts=replace(one.facts, name="")).identity()
+                                             for one in (plain, given)}) == 1, "it makes no vectors"  # fmt: skip
+    encoder, alone = OnnxEncoder(bank, provider="cpu"), OnnxEncoder(bundle, provider="cpu")
+    expected = alone.classify(task.test)
+    for name in ("fitted", "given"):
+        for found in (encoder.classify(task.test, domain=name), encoder.of(name).classify(task.test)):
+            assert [one.label for one in found] == [one.label for one in expected]
+            np.testing.assert_allclose([one[1] for one in found], [one[1] for one in expected], atol=1e-4)
+    assert fitted.classifier.facts.labels == given.classifier.facts.labels == ["four", "one", "three", "two"]
+    mixed = encoder.classify(task.test[:4], domain=["given", "fitted"] * 2)
+    assert [one.label for one in mixed] == [one.label for one in expected[:4]]
+    for domain, says in (("plain", "bank:plain: no classifier"), ("auto", "domain auto has no classifier")):
+        with pytest.raises(CseError, match=says):
+            encoder.classify(task.test, domain=domain)
+    with pytest.raises(CseError, match="of another model than this one; name the bundle that was made of it"):
+        classifier_in(bundle, "another", "hash")
+
+
+def test_a_damaged_classifier_of_a_domain_is_refused(exported, models, settings, tmp_path):
+    bundle, bank, made = exported(), tmp_path / "bank", settings()
+    create(str(models["bert"]), bank, made)
+    domain = add(str(models["bert"]), bank, "given", made, data=None, replace=False, classifier=bundle)
+    shape, path = OnnxEncoder(bank, provider="cpu").manifest.shape, bank / "domains/given.safetensors"
+    for broken, says in (
+        (replace(domain, class_bias=None), "its tensors are not those it was written with"),
+        (replace(domain, facts=replace(domain.facts, classes={})), "class_bias is float32"),
+        (replace(domain, facts=replace(domain.facts, classes=domain.facts.classes | {"threshold": 7})), "threshold"),
+    ):
+        broken.write(path)
+        with pytest.raises(CseError, match=says):
+            read_domain(path, shape)
 
 
 def test_a_bundle_of_text_without_labels_has_none(models, data, settings, tmp_path):

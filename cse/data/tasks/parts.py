@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from cse.data.hold_out import LEAST, draw_parts
 from cse.data.tasks.kinds import LabelledTexts, Retrieval, Task
 from cse.errors import CseError
 
+_Value = TypeVar("_Value")
 _SEED = "cse study"  # of hashes: another word would draw other parts
 
 
@@ -24,27 +25,72 @@ def dev_part(task: Task) -> Task:
     the queries, of pairs and triplets about half: what shares a text stays together. If that binds most of them to each
     other, as negatives drawn from a pool do, those that share the first text stay together.
     """
-    return _part(task, drawn=True)
+    return _half(task, drawn=True)
 
 
 def part_for_test(task: Task) -> Task:
     """Return the other half of a task."""
-    return _part(task, drawn=False)
+    return _half(task, drawn=False)
 
 
-def _part(task: Any, *, drawn: bool) -> Any:
-    labelled = isinstance(task, LabelledTexts)
-    halves = _halved_by_label(task) if labelled else _halved(task)
-    places = [place for place, half in enumerate(halves) if half is drawn]
+def _half(task: Any, *, drawn: bool) -> Any:
+    halves = _halved_by_label(task) if isinstance(task, LabelledTexts) else _halved(task)
+    return _part(task, [place for place, half in enumerate(halves) if half is drawn])
+
+
+def _part(task: Any, places: Sequence[int]) -> Any:
+    """Return the rows of a task in some places; of labelled texts, the test rows."""
     if isinstance(task, Retrieval):
         return task.only(places)
     columns = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+    taken = ("test", "test_label") if isinstance(task, LabelledTexts) else columns
     kept = {
         name: values[np.array(places)] if isinstance(values, np.ndarray) else [values[place] for place in places]
         for name, values in columns.items()
-        if isinstance(values, (list, np.ndarray)) and (not labelled or name in ("test", "test_label"))
+        if isinstance(values, (list, np.ndarray)) and name in taken
     }
     return dataclasses.replace(task, **kept)
+
+
+def sample_of(task: Task, texts: int) -> Task:
+    """Return a part of a task with about so many texts, spread over all of it: the same one each time.
+
+    Of labelled texts half are reference rows, spread over the labels; of a search a fifth are queries, and the
+    documents that these look for are there.
+    """
+    if isinstance(task, LabelledTexts):
+        by_label = sorted(range(len(task.reference)), key=task.reference_label.__getitem__)
+        known, test = sorted(spread(by_label, texts // 2)), spread(range(len(task.test)), texts // 2)
+        return dataclasses.replace(
+            task,
+            reference=[task.reference[row] for row in known],
+            reference_label=[task.reference_label[row] for row in known],
+            test=[task.test[row] for row in test],
+            test_label=[task.test_label[row] for row in test],
+        )
+    if not isinstance(task, Retrieval):
+        return _part(task, spread(range(len(task)), texts // len(task.held_out)))
+    part = task.only(spread(range(len(task)), max(texts // 5, texts - len(task.documents))))
+    wanted = {*part.document[part.relevance > 0].tolist(), *([] if part.own is None else part.own.tolist())} - {-1}
+    others = [number for number in range(len(task.documents)) if number not in wanted]
+    kept = sorted({*wanted, *spread(others, max(texts - len(part) - len(wanted), 1))})
+    place = dict(zip(kept, range(len(kept)), strict=True)) | {-1: -1}
+    rows = [row for row, document in enumerate(part.document.tolist()) if document in place]
+    return dataclasses.replace(
+        part,
+        documents=[task.documents[number] for number in kept],
+        query=part.query[rows],
+        document=np.array([place[number] for number in part.document[rows].tolist()], np.int64),
+        relevance=part.relevance[rows],
+        own=None if part.own is None else np.array([place[number] for number in part.own.tolist()], np.int64),
+    )
+
+
+def spread(values: Sequence[_Value], count: int) -> list[_Value]:
+    """Return up to ``count`` of some values, evenly spaced."""
+    if not len(values):
+        return []
+    return [values[place] for place in sorted({*np.linspace(0, len(values) - 1, count).astype(int).tolist()})]
 
 
 def _halved(task: Any) -> list[bool]:

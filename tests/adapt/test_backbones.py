@@ -1,0 +1,142 @@
+"""`cse adapt --backbone A B C`: bare backbones on the same held-out rows, and the one that wins for its cost."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from cse.adapt import backbones
+from cse.adapt.backbones import MOST, SAMPLE, Shown, choose_backbone
+from cse.cli.adapt import adapt
+from cse.data.tasks.kinds import LabelledTexts, Retrieval
+from cse.data.tasks.parts import sample_of
+from cse.errors import CseError
+from cse.evaluation.score import ACCURACY, CLASS_PROBABILITY
+from cse.ledger import Ledger
+from cse.settings import Settings
+from cse.settings.model import BackboneSettings
+from tests.adapt.test_few import LABELS_OF, table
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import write_params
+
+ROWS = 2000  # that measure, as many as there are reference rows: more than a sample has, fewer than two
+TASK = LabelledTexts("t", [f"k{n}" for n in range(ROWS)], ["a", "b"] * (ROWS // 2),
+                     [f"t{n}" for n in range(ROWS)], ["a", "b"] * (ROWS // 2))  # fmt: skip
+SPEED = {"small": 300.0, "middle": 200.0, "large": 20.0}
+
+
+def chosen(monkeypatch, ledger: Ledger, right: dict[str, float]) -> tuple[str, list[tuple[str, int]]]:
+    """Return which backbone goes on, and which were measured on how many test rows; each is right at random."""
+    measured = []
+
+    def measure(backbone, task, measure, device):
+        assert measure == ACCURACY
+        measured.append((backbone.name, len(task)))
+        random = np.random.default_rng(int(SPEED[backbone.name]))  # the rows that one tells are not those of another
+        values = (random.permutation(len(task)) < right[backbone.name] * len(task)).astype(float)
+        return vars(Shown(backbone.name, 90.0, SPEED[backbone.name], values.tolist()))
+
+    monkeypatch.setattr(backbones, "_measure", measure)
+    first, *others = (BackboneSettings(name=name) for name in right)
+    settings = Settings(backbone=first)
+    found, told = choose_backbone(settings, others, TASK, CLASS_PROBABILITY, ledger)
+    assert told == [f"of 3 backbones {found.backbone.name} goes on: {backbones.RULE.format(ACCURACY)}"]
+    return found.backbone.name, measured
+
+
+def test_the_sample_puts_out_what_is_plainly_worse_and_more_rows_tell_the_rest(monkeypatch, tmp_path, capsys):
+    right = {"large": 0.90, "small": 0.87, "middle": 0.60}
+    name, measured = chosen(monkeypatch, Ledger(tmp_path), right)
+    assert name == "large", "3 points are nothing on 500 rows, and something on 2,000"
+    assert measured == [("large", 500), ("small", 500), ("middle", 500), ("large", ROWS), ("small", ROWS)]
+    shown = capsys.readouterr().err
+    assert re.search(r"500 items, 1,000 of 4,000 texts:\nbare backbone +accuracy +against the best +MB +texts/s", shown)
+    assert re.search(r"middle +60\.00 +-30\.00 \(-\d.* to -\d.*\) +90 +200", shown)
+    assert re.search(
+        r"2,000 items, 4,000 of 4,000 texts:\n.*\nlarge +90\.00 +best +90 +20\nsmall +87\.00 +-3\.00 ", shown
+    )
+    again = chosen(monkeypatch, Ledger(tmp_path), right)
+    assert again == ("large", []), "what is on record is not measured again"
+
+
+def test_the_fastest_of_equals_goes_on(monkeypatch, tmp_path):
+    assert chosen(monkeypatch, Ledger(tmp_path), {"large": 0.90, "middle": 0.895, "small": 0.89})[0] == "small"
+
+
+def test_a_sample_is_spread_over_labels_and_keeps_what_queries_look_for():
+    labels = [f"{number % 7}" for number in range(700)]
+    task = LabelledTexts("t", [f"k{n}" for n in range(700)], sorted(labels), [f"t{n}" for n in range(90)], labels[:90])
+    part = sample_of(task, 140)
+    assert ({*part.reference_label}, len(part.reference), len(part)) == ({*labels}, 70, 70)
+    assert all(
+        label == sorted(labels)[int(text[1:])] for text, label in zip(part.reference, part.reference_label, strict=True)
+    )
+    documents = [f"d{n}" for n in range(1000)]
+    judged = np.array([[0, 999, 2], [0, 3, 0], [1, -1, 1], [1, 500, 1], [2, 7, 1]])
+    search = Retrieval("s", ["q0", "q1", "q2"], documents, *judged.T)
+    part = sample_of(search, 100)
+    assert part.queries == search.queries and 95 <= len(part.documents) <= 98
+    found = [part.documents[place] if place >= 0 else None for place in part.document]
+    assert found == ["d999", None, "d500", "d7"] or found == ["d999", "d3", None, "d500", "d7"]
+    assert sample_of(search, MOST).documents == documents and SAMPLE < MOST
+    np.testing.assert_array_equal(sample_of(search, MOST).document[[0, -1]], [999, 7])
+
+
+def test_several_names_behind_one_option():
+    words = ["x.csv", "--backbone", "a", "b/c", "--task", "t", "--backbone=d", "--backbone", "e"]
+    given = adapt.make_context("adapt", words).params
+    assert (given["backbones"], [str(one) for one in given["sources"]]) == (("a", "b/c", "d", "e"), ["x.csv"])
+
+
+@pytest.fixture
+def place(tiny_folders, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    (tmp_path / "few.csv").write_text(table(3), encoding="utf-8")
+    return tmp_path
+
+
+def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders):  # noqa: F811
+    both = [str(tiny_folders["bert"]), str(tiny_folders["roberta"])]
+    words = ("adapt", "--labels", "few.csv", "--out", "out", "--backbone", *both)
+    done = cse(*words)
+    assert done.code == 0, done.err
+    assert "9 items, 9 of 9 texts:" in done.err and all(f"measuring {one}, bare" in done.err for one in both)
+    told = re.search(r"of 2 backbones (\S+) goes on: the fastest whose accuracy is not below", done.out)
+    assert told and told[1] in both
+    from cse.runtime.onnx_encoder import OnnxEncoder
+
+    bundle = OnnxEncoder(place / "out/bundle", provider="cpu")
+    assert bundle.manifest.backbone["name"] == told[1] and bundle.classifier.facts.labels == sorted(LABELS_OF)
+    assert cse(*words[:-1]).err.endswith("with --again\n"), "another list of backbones is another adaptation"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("--labels few.csv --backbone a a", "--backbone: a is named twice"),
+        ("--labels few.csv --backbone a -s backbone.name=b", "--backbone: -s backbone.name names one too"),
+        ("--labels names.txt --backbone bert other", "--backbone: several are compared on held-out rows or judged"),
+        ("texts.txt --backbone bert other", "the rows are mined or corrupted by a model before backbones are compared"),
+        ("--labels few.csv --backbone bert ./other", "no folder ./other"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_work(cse, place, tiny_folders, words, says):  # noqa: F811
+    (place / "names.txt").write_text("red cat\nsmall dog\n", encoding="utf-8")
+    (place / "texts.txt").write_text("a red cat\na small dog\nthe house\n", encoding="utf-8")
+    for name in ("bert", "other"):
+        (place / name).symlink_to(tiny_folders["bert"])
+    if "./other" in words:
+        (place / "other").unlink()
+    done = cse("adapt", *words.split(), "--out", "out")
+    assert (done.code, says in done.err.splitlines()[-1]) == (2, True), done.err
+    assert not (place / "out").exists()
+
+
+def test_a_backbone_alone_is_not_measured(tmp_path):
+    settings = Settings()
+    assert choose_backbone(settings, [], None, None, Ledger(tmp_path)) == (settings, [])
+    with pytest.raises(CseError, match="several are compared on held-out rows or judged queries"):
+        choose_backbone(settings, [BackboneSettings(name="b")], None, None, Ledger(tmp_path))
