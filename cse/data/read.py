@@ -237,8 +237,7 @@ def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> T
 
         def objects(names: Sequence[str]) -> Iterator[Numbered]:
             for number, record in json_records(read(), shown):
-                found = dict(_leaves(record)) if record is not BLANK else {}
-                yield number, BLANK if record is BLANK else [found.get(name) for name in names]
+                yield number, BLANK if record is BLANK else _picked(record, names)
 
         return TableFile(shown, columns, objects)
     separator, first = _separator_of(read()) if kind == "csv" else ("\t", 1)
@@ -379,6 +378,11 @@ def _object(record: Any, shown: str, number: int) -> dict[str, Any]:
         found = type(record).__name__
         raise CseError(f"{shown}:{number}: expected a JSON object with named columns, found {found}")
     return record
+
+
+def _picked(record: dict[str, Any], names: Sequence[str]) -> list[Any]:
+    found = record if all(map(record.__contains__, names)) else dict(_leaves(record))
+    return [found.get(name) for name in names]
 
 
 def _leaves(record: dict[str, Any], above: str = "", depth: int = 3) -> Iterator[tuple[str, Any]]:

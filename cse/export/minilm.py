@@ -124,7 +124,7 @@ def _model(weights: Mapping[str, NDArray[Any]]) -> onnx.ModelProto:
 
     weight_BL1 = node("Unsqueeze", node("Cast", mask, to=TensorProto.FLOAT), last)
     total_BD = node("ReduceSum", node("Mul", hidden_BLD, weight_BL1), one, keepdims=0)
-    count_B1 = node("Max", node("ReduceSum", weight_BL1, one, keepdims=0), constant("least", np.float32([1])))
+    count_B1 = node("Max", node("ReduceSum", weight_BL1, one, keepdims=0), constant("least", np.ones(1, np.float32)))
     graph.nodes.append(helper.make_node("Div", [total_BD, count_B1], ["sentence_embedding"]))
 
     axes = ["batch", "length"]

@@ -99,12 +99,12 @@ class SearchTable:
     url: str
     facts: dict[str, Any]
 
-    @property
+    @cached_property
     def dimension(self) -> int:
         """Width of a vector."""
         return int(self.table.schema.field(EMBEDDING).type.list_size)
 
-    @property
+    @cached_property
     def columns(self) -> list[str]:
         """Names of the columns that a search shows."""
         return [name for name in self.table.schema.names if name not in OWN or name in _SHOWN]
