@@ -54,6 +54,12 @@ _USUAL = {
 }
 JUDGED = ("pairs", "triplets")  # views of which labels make the rows
 _SENTENCES = (*TEXTS, "sent0", "sentence1", "anchor", "premise")
+# a column of numbers with such a name may be a label that the table does not know
+_SUSPECT = re.compile(
+    r"(^|_)(labels?|scores?|gold|similarity|duplicate|paraphrase|relevance|entailment|judge?ment|grade|rating|target)"
+    r"(_|$)",
+    re.IGNORECASE,
+)
 _SEEN = 1000  # rows that tell whether a column holds labels
 
 _NO_LABEL = ("", "-", "nan", "none", "null", "n/a")
@@ -323,8 +329,23 @@ def _truth(word: str) -> bool | None:
 
 def holds_labels(table: TableFile, name: str) -> bool:
     """Return whether the first values of a column are labels or scores of pairs."""
-    words = _words_of(table, name, _SEEN)
-    return all(_truth(word) is not None or word in _CLASSES or _NUMBER.fullmatch(word) for word in words)
+    return all(_is_label(word) or _NUMBER.fullmatch(word) for word in _words_of(table, name, _SEEN))
+
+
+def _is_label(word: str) -> bool:
+    return _truth(word) is not None or word in _CLASSES or word == UNLABELLED
+
+
+def _refuse_unknown_labels(table: TableFile, texts: Sequence[str], others: Sequence[str]) -> None:
+    """Refuse pairs beside a column that may hold their labels, under a name that is not known."""
+    for name in (name for name in others if others.count(name) == 1):
+        seen = _words_of(table, name, _SEEN)
+        scores = seen and _SUSPECT.search(name) and all(map(_NUMBER.fullmatch, seen))
+        if scores or (len(seen) > 1 and all(map(_is_label, seen))):
+            raise CseError(
+                f"{table.shown}: column {name!r} may say which pairs belong together; if so, set data.columns: "
+                f"[{', '.join(texts)}, {name}], else [{', '.join(texts)}]"
+            )
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
@@ -357,6 +378,7 @@ def read_rows(
         tell(judge.told)
     elif view == "pairs" and columns is None:
         others = [name for name in table.columns if name not in chosen.texts and not _NEGATIVE.fullmatch(name)]
+        _refuse_unknown_labels(table, chosen.texts, others)
         tell(f"every pair belongs together; not read: {listed(others)}" if others else "")
     return _refuse_none(path, rows_of(table, view, chosen, judge))
 

@@ -95,9 +95,13 @@ def test_columns_that_are_named_say_what_they_are(tmp_path):
 
 def test_columns_beside_pairs_are_not_read_and_told(tmp_path):
     notes = []
-    path = pairs(tmp_path, ["0", "1"], ("sentence1", "sentence2", "agree"))
+    path = pairs(tmp_path, ["by mail", "1"], ("sentence1", "sentence2", "source"))
     assert faults(path, tell=notes.append) == "++"
-    assert notes == ["every pair belongs together; not read: agree"]
+    assert notes == ["every pair belongs together; not read: source"]
+    for name, values in (("agree", ["0", "1"]), ("my_score", ["0.3", "12"]), ("verdict", ["yes", "no"])):
+        path = pairs(tmp_path, values, ("anchor", "positive", name))
+        with pytest.raises(CseError, match=f"a.csv: column {name!r} may say which pairs belong together; if so, set"):
+            faults(path)
     write_table(tmp_path / "b.csv", ("sent0", "sent1", "hard_neg"), [("a", "b", "c")])
     assert faults(tmp_path / "b.csv", tell=notes.append) == "+" and notes[1:] == [""]
 
