@@ -15,7 +15,7 @@ from cse.evaluation.classifier import Rows, fit_classifier, names_of
 from cse.export.mix import mixed_texts
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
-from cse.runtime.domain import read_domain
+from cse.runtime.domain_files import read_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.bank import add, create
 from cse.stages.export import classifier_in, export_stage, names_in, sentences_for_parity, sentences_for_ranges
