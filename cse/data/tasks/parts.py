@@ -69,7 +69,7 @@ def sample_of(task: Task, texts: int) -> Task:
             test_label=[task.test_label[row] for row in test],
         )
     if not isinstance(task, Retrieval):
-        return _part(task, spread(range(len(task)), texts // len(task.held_out)))
+        return _part(task, spread(range(len(task)), texts // 2))
     part = task.only(spread(range(len(task)), max(texts // 5, texts - len(task.documents))))
     wanted = {*part.document[part.relevance > 0].tolist(), *([] if part.own is None else part.own.tolist())} - {-1}
     others = [number for number in range(len(task.documents)) if number not in wanted]
