@@ -215,10 +215,10 @@ def classifier_for(
 def classifier_in(bundle: Path, checkpoint: str, backbone: str) -> Classifier:
     """Return the classifier of a bundle of the same model: a checkpoint by its identity, or a bare backbone's hash."""
     manifest = verify(bundle)
-    found = read_classifier(bundle, manifest.dimension)
+    found = read_classifier(bundle, manifest.shape.dimension)
     if found is None:
         raise CseError(f"--classifier: {bundle}: no classifier; make one with `cse adapt --labels`")
-    if (manifest.checkpoint, manifest.backbone.get("sha256")) != (checkpoint, backbone):
+    if (manifest.domain.checkpoint, manifest.backbone.get("sha256")) != (checkpoint, backbone):
         raise CseError(f"--classifier: {bundle}: of another model than this one; name the bundle that was made of it")
     return found
 
