@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from cse.cli.options import parse_overrides, settings_options
 from cse.errors import CseError
+from cse.model.declared import is_gguf, is_word_file
 from cse.settings.load import check_settings, set_key
 
 DEFAULT = Path("data/adapt")
@@ -39,14 +40,20 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
+def _is_text(path: Path) -> bool:
+    return path.exists() and not (is_gguf(path) or is_word_file(path) or (path / "config.json").is_file())
+
+
 class _ManyBackbones(click.Command):
-    """Takes ``--backbone A B C`` for ``--backbone A --backbone B --backbone C``."""
+    """Takes ``--backbone A B C`` for ``--backbone A --backbone B --backbone C``; text behind it is a source."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given, inside = list[str](), False
         for word in args:
-            inside = word == "--backbone" or (inside and not word.startswith("-"))
-            given += ["--backbone"] if inside and "--backbone" not in (word, given[-1]) else []
+            first = given[-1:] == ["--backbone"]
+            more = inside and not (first or word.startswith("-") or _is_text(Path(word)))
+            given += ["--backbone"] if more else []
+            inside = word == "--backbone" or first or more
             given.append(word)
         return super().parse_args(ctx, given)
 

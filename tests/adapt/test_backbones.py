@@ -84,10 +84,14 @@ def test_a_sample_is_spread_over_labels_and_keeps_what_queries_look_for():
     np.testing.assert_array_equal(sample_of(search, MOST).document[[0, -1]], [999, 7])
 
 
-def test_several_names_behind_one_option():
+def test_several_names_behind_one_option_and_text_behind_them(tmp_path, tiny_folders):
     words = ["x.csv", "--backbone", "a", "b/c", "--task", "t", "--backbone=d", "--backbone", "e"]
     given = adapt.make_context("adapt", words).params
     assert (given["backbones"], [str(one) for one in given["sources"]]) == (("a", "b/c", "d", "e"), ["x.csv"])
+    (tmp_path / "manual").mkdir()
+    model, text = str(tiny_folders["bert"]), str(tmp_path / "manual")
+    given = adapt.make_context("adapt", ["--backbone", "a", model, text]).params
+    assert (given["backbones"], [str(one) for one in given["sources"]]) == (("a", model), [text])
 
 
 @pytest.fixture
