@@ -13,7 +13,6 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.bundle import read_manifest
-from deploy import embed as consumer
 from tests.sides import PARTS, query_side
 
 TEXTS = ["the cat sits on the mat", "a small dog", "two friends"]
@@ -52,10 +51,6 @@ def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
             given = ("--role", role) if role else ()
             assert cse("encode", model, f"{name}.txt", *given, "--out", f"{name}.npy").code == 0
             np.testing.assert_allclose(np.load(f"{name}.npy"), expected(role), atol=1e-5)
-    for name, options in (("bundle", []), ("bank", ["--domain", "legal"])):
-        given = [f"data/{name}", "questions.txt", "--role", "query", "--out", f"{name}.npy", *options]
-        consumer.embed(consumer.parse(given))
-        np.testing.assert_allclose(np.load(f"{name}.npy"), expected("query"), atol=1e-5)
     for name in ("checkpoint", "bundle"):
         done = cse("push", "me/legal", f"data/{name}", "--card", f"{name}.md")
         assert done.code == 0, done.err

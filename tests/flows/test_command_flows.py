@@ -39,7 +39,7 @@ def test_a_table_is_made_by_index(ran):
     assert ran["given"] == given | {
         "out": "data/search", "model": None, "text_column": None, "domain_column": None, "batch_size": None,
         "provider": "auto", "again": False, "role": None, "title_column": None, "keep_column": (), "encoding": "utf-8",
-        "kind": "auto",
+        "kind": "auto", "verify": False,
     }  # fmt: skip
 
 
@@ -89,7 +89,7 @@ def test_the_form_knows_numbers_choices_and_what_is_required():
     workers = schema["properties"]["workers"]
     assert (workers["type"], workers["minimum"], workers["default"]) == ("integer", 0, 0)
     assert schema["properties"]["provider"]["enum"] == ["auto", "cpu", "cuda", "openvino"]
-    assert schema["required"] == ["texts", "out"]
+    assert schema["required"] == ["out"]
     assert parameter_schema(export_cse).model_dump()["required"] == ["out"], "train-cse writes the pipeline's bundle"
     models = parameter_schema(evaluate_cse).model_dump()["properties"]["models"]
     assert models["default"] == ["data/checkpoint"]
