@@ -85,7 +85,7 @@ def world(tmp_path_factory):
 def test_stage_train_with_a_preset(world, device, figure, tmp_path, monkeypatch, name):
     """The whole stage: settings, training, choice of weights, post-processing, checkpoint."""
     still = partial(MaskedLmGenerator.__init__, dropout=False)
-    monkeypatch.setattr(MaskedLmGenerator, "__init__", lambda self, model, name, dropout: still(self, model, name))
+    monkeypatch.setattr(MaskedLmGenerator, "__init__", lambda self, model, dropout: still(self, model))
     models, data, warm_start = world
     found = {}
     for where, place in ((CPU, "cpu"), (device, "device")):
