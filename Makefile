@@ -80,7 +80,7 @@ $(STAMP) $(TOOLS): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip uninstall -qq --yes onnxruntime$(if $(filter cpu,$(RUNTIME)),-gpu) # they overwrite each other
 	$(PIP) torch
-	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train$(comma)minilm$(comma)serve),$(RUNTIME)]'
+	$(PIP) -e '.[$(if $(filter $@,$(TOOLS)),dev,train$(comma)minilm$(comma)serve$(comma)search),$(RUNTIME)]'
 	touch $(STAMP) $@
 
 clean:                     ## remove the environments, keep data
