@@ -188,11 +188,13 @@ class OnnxEncoder(Compatible):
             CseError: the bundle, or a domain, was not made of labelled texts.
         """
         chosen = self.bank.choose(self._of if domain is None else domain, len(sentences))
+        places: dict[Domain | None, list[int]] = {}
+        for row, one in enumerate(chosen):
+            places.setdefault(one, []).append(row)
         told: dict[int, Told] = {}
-        for one in dict.fromkeys(chosen):
+        for one, rows in places.items():
             if one is None:
                 raise CseError(f"{self.path}: domain {AUTO} has no classifier; name the domain of each text")
-            rows = [row for row, own in enumerate(chosen) if own is one]
             classifier = self.classifier_of(one)
             if classifier is None:
                 where = self.path if self.bank.only is not None else f"{self.path}:{one.name}"
