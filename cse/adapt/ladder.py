@@ -158,14 +158,14 @@ class Ladder:
         """Return the rung with the best dev score, and the best of the other kind if there is one.
 
         If ``guarded``, none is chosen whose classifier is right less often than the bare backbone's, the cheapest.
-        Of equal ones the cheaper; where no score is known, the dearest without a head. Of the other kind are those with
-        the backbone's weights if the best one has its own, or the other way round.
+        Of those equal in two decimals the cheaper; where no score is known, the dearest without a head. Of the other
+        kind are those with the backbone's weights if the best one has its own, or the other way round.
         """
 
         def best(tried: Sequence[Tried]) -> Tried:
             if all(one.dev is None for one in tried):
                 return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0])
-            return max(tried, key=lambda one: _or_lowest(one.dev))
+            return max(tried, key=lambda one: round(_or_lowest(one.dev), 2))  # as it is shown
 
         bare, *_ = self
         least = _or_lowest(bare.accuracy if guarded else None)

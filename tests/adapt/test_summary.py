@@ -231,6 +231,7 @@ def ladder(**devs: float | tuple[float | None, ...] | None) -> Ladder:
         ({BARE: 50.0}, BARE, None),
         ({BARE: 50.0, HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 69.9}, HEAD, None),
         ({BARE: 50.0, HEAD: 50.0, PROMPTS: 50.0}, BARE, None),  # the cheaper of equal ones
+        ({BARE: 50.0, PROMPTS: 99.9997, PROMPTS_HEAD: 99.9999}, PROMPTS, None),  # equal as they are shown
         ({BARE: 50.0, PROMPTS: (40.0, 70.0)}, PROMPTS, None),  # the mean of its seeds
         ({BARE: 60.0, PROMPTS: (40.0, 70.0)}, BARE, None),
         ({HEAD: 70.0, PROMPTS: 60.0, PROMPTS_HEAD: 75.0, FULL: 80.0, FULL_HEAD: 78.0}, FULL, PROMPTS_HEAD),
