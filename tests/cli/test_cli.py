@@ -76,9 +76,7 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
     places = []
     assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
-    first, second = (
-        {str(path) for name, path in given.items() if name not in ("mined", "corrupted")} for given in places
-    )
+    first, second = ({str(path) for name, path in given.items() if name != "mined"} for given in places)
     beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
     assert first == {"runs/lr0.01"} | beside[command]
     assert first & second <= {"data/prepared"}
@@ -367,17 +365,6 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
     line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
     assert line.endswith("or data.view: triplets, or mine.negatives: 1")
-
-
-def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
-    changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
-    settings = [part for change in changes for part in ("-s", f"objective.{change}")]
-    assert "run `cse corrupt` before `cse train`" in cse("prepare", *settings).out
-    assert not (project / "data/corrupted").exists()
-    done = cse("corrupt", *settings)
-    assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
-    facts = json.loads((project / "data/corrupted/manifest.json").read_text(encoding="utf-8"))
-    assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
 
 
 # ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------

@@ -60,7 +60,7 @@ def run(tmp_path):
     def call(settings, name="run", prepare=True):
         if prepare:
             prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
-        shared = {name: tmp_path / name for name in ("mined", "corrupted", "scratch")}
+        shared = {name: tmp_path / name for name in ("mined", "scratch")}
         return train_in(tmp_path / name, settings, tmp_path / "prepared", **shared)
 
     return call
@@ -72,7 +72,7 @@ def curve(folder):
 
 
 def opened(settings, tmp_path):
-    folders = Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none")
+    folders = Folders(tmp_path / "prepared", tmp_path / "mined")
     return open_training(settings, folders, scratch=tmp_path)
 
 
@@ -176,7 +176,6 @@ def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_row
         run(several(few))
 
 
-PREPARED = {"objective.replaced_tokens.weight": 1.0, "objective.replaced_tokens.corruption": "prepared"}
 UNFIT = {
     "data.more.the-pairs: holds pairs, but objective.energy_hinge needs hard negatives; set its terms: ": (
         {HINGE: 1.0, "data.view": "triplets"}, {},
@@ -190,7 +189,6 @@ UNFIT = {
     "data.more.0.columns: view 'pairs' needs 2 column names, 1 given": ({}, {"columns": ["a"]}),
     "data.more.0.lines: unknown key": ({}, {"lines": 3}),
     "data.more: further sources need data.source: files, found 'sample'": ({"data.source": "sample"}, {}),
-    "data.more: only the rows of the main source can be corrupted before training": (PREPARED, {}),
 }  # fmt: skip
 
 
