@@ -16,7 +16,7 @@ import torch
 from cse.artifact import sha256
 from cse.data.store import GROUP, PreparedData
 from cse.data.tasks.kinds import Task, put_before
-from cse.data.tasks.store import open_dev
+from cse.data.tasks.store import TASKS_FILE, open_dev
 from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.score import dev_measure, score_dev
@@ -211,7 +211,7 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = sorted({*folders.prepared.glob("*.arrow"), data.rows_file})
+        rows = sorted({*folders.prepared.glob("*.arrow"), folders.prepared / TASKS_FILE, data.rows_file})
         folder = scratch / "resume" / fingerprint(facts, rows)
     if settings.train.workers > 1 and folders.tokens is None:
         folders = replace(folders, tokens=folder / "tokens")  # made here once, for all workers

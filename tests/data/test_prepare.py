@@ -25,7 +25,7 @@ from tests.data.tasks.files import write_beir, write_labelled
 from tests.rows import write_lines, write_table
 
 SHARED = Path(__file__).parents[2].parent / "shared/data"
-FILES = ["manifest.json", "report.json", "tasks.arrow", "train.arrow"]
+FILES = ["manifest.json", "report.json", "tasks.json", "train.arrow"]
 NLI = "sent0,sent1,hard_neg\na cat sits,a pet sits,a cat runs\none,two,\na cat sits,a pet sits,a cat runs\nx,y,z\n"
 
 
