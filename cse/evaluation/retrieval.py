@@ -107,27 +107,14 @@ def cosine_blocks(
     Never holds the whole ``(q, n)`` table. Equal documents have exactly equal cosines, so that ties are ties: a matrix
     product alone may round equal columns differently. Documents may lie in a file: they are read, not copied.
     """
-    later, first = _repeated(np.ascontiguousarray(document_ND))
+    seen: dict[int, int] = {}
+    first = np.array([seen.setdefault(hash(row.tobytes()), place) for place, row in enumerate(document_ND)])
+    later = np.flatnonzero(first != np.arange(len(first)))
     step = max(1, cells // len(document_ND))
     for start in range(0, len(query_QD), step):
         block_BN = query_QD[start : start + step] @ document_ND.T
-        block_BN[:, later] = block_BN[:, first]
+        block_BN[:, later] = block_BN[:, first[later]]
         yield start, block_BN
-
-
-def _repeated(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of rows that equal an earlier one, and of the first that equals each."""
-    bits = rows.view(np.uint32 if rows.strides[0] % 8 else np.uint64)
-    random = np.random.default_rng(0).integers(1, 1 << 63, bits.shape[1], np.uint64) | np.uint64(1)
-    step = max(1, _CELLS // bits.shape[1])
-    with np.errstate(over="ignore"):
-        keys = [(bits[start : start + step] * random).sum(axis=1) for start in range(0, len(rows), step)]
-    _, first, which = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
-    later = np.flatnonzero(first[which] != np.arange(len(rows)))
-    first = first[which][later]
-    pairs = zip(later, first, strict=True)  # two keys are equal by chance once in many years
-    same = np.array([np.array_equal(rows[one], rows[other]) for one, other in pairs], bool)
-    return later[same], first[same]
 
 
 @dataclass(frozen=True)

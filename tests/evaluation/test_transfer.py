@@ -154,7 +154,6 @@ def test_real_tasks_agree_with_scikit_learn():
 SMALL = dataclasses.replace(FULL, batch_size=16, epoch_size=2, tenacity=2, folds=4, max_epoch=30)
 SETTINGS = {
     "adam": SMALL,
-    "rmsprop": dataclasses.replace(SMALL, optimizer="rmsprop"),
     "stopped by passes": dataclasses.replace(SMALL, max_epoch=3, tenacity=50),
 }
 
@@ -209,10 +208,7 @@ def train_one(features, label, train, dev, l2, how):
     rng = np.random.RandomState(how.seed)
     torch.manual_seed(how.seed)
     layer = nn.Linear(features.shape[1], int(label.max()) + 1)
-    if how.optimizer == "adam":
-        optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, weight_decay=l2)
-    else:
-        optimizer = torch.optim.RMSprop(layer.parameters(), weight_decay=l2)
+    optimizer = torch.optim.Adam(layer.parameters(), lr=1e-3, weight_decay=l2)
     if dev is None:
         order = rng.permutation(len(train))
         held_out = int(0.05 * len(train))
