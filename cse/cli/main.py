@@ -103,8 +103,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
-    metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
-    prepare_stage(settings, prepared=out, metrics=metrics)
+    prepare_stage(settings, prepared=out)
     for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.mine.wanted:

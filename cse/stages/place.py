@@ -49,8 +49,7 @@ def make_rows(settings: Settings, folders: Folders, *, backbone: Backbone | None
     Args:
         backbone: that mines, already open; None: open it.
     """
-    report = folders.prepared.with_name("prepare.json")
-    prepare_stage(settings, prepared=folders.prepared, metrics=report, progress=sys.stderr.isatty())
+    prepare_stage(settings, prepared=folders.prepared, progress=sys.stderr.isatty())
     mine_stage(settings, prepared=folders.prepared, mined=folders.mined, backbone=backbone)
 
 

@@ -70,15 +70,13 @@ def test_group_alone_shows_its_help(cse, path):
     assert (alone.code, alone.err, alone.out) == (0, "", asked.out)
 
 
-@pytest.mark.parametrize("command", ["prepare", "train"])
-def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch, command):
+def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch):
     """`runs/lr0.01` and `runs/lr0.02` share no file."""
-    monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
+    monkeypatch.setattr("cse.stages.train.train_stage", lambda settings, **given: places.append(given))
     places = []
-    assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
+    assert cse("train", "--out", "runs/lr0.01").code == cse("train", "--out", "runs/lr0.02").code == 0
     first, second = ({str(path) for name, path in given.items() if name != "mined"} for given in places)
-    beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
-    assert first == {"runs/lr0.01"} | beside[command]
+    assert first == {"runs/lr0.01", "runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}
     assert first & second <= {"data/prepared"}
 
 
@@ -445,7 +443,6 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     for args in (
         ["encode", "data/bundle", "notes.txt", "--out", "notes.txt"],
         ["encode", "data/bundle", "notes.txt", "--out", "pipe"],
-        ["prepare", "--out", "run"],
         ["train", "--out", "run"],
         ["evaluate", "--json", "run.json"],
     ):
