@@ -62,10 +62,6 @@ class Fitted:
     bias: torch.Tensor  # (R, C)
     dev_accuracy: np.ndarray  # (R,), from 0 to 1
 
-    def accuracy(self, features_ND: torch.Tensor, label_N: torch.Tensor) -> np.ndarray:
-        """Return each classifier's accuracy, from 0 to 1, ``(R,)``."""
-        return np.array([float((p == label_N).double().mean()) for p in self.predict(features_ND)])
-
     def predict(self, features_ND: torch.Tensor) -> torch.Tensor:
         """Return classes ``(R, N)``."""
         return torch.stack([(features_ND @ w.T + b).argmax(dim=1) for w, b in zip(self.weight, self.bias, strict=True)])
