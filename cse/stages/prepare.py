@@ -26,11 +26,10 @@ def summary(report: dict[str, Any]) -> str:
     main = report["train"] | {"view": report["view"], "made_from": report.get("made_from")}
     for name, entry in [("train", main), *report.get("more", {}).items()]:
         lines += _of_source(name, entry)
-    pairs = dev["task"]["description"] if "task" in dev else f"{dev['pairs']:,} pairs"
-    lines.append(f"dev         {pairs} from {dev['from'] or 'nowhere'}")
+    lines.append(f"dev         {dev['task']} from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
-    lines.append(f"evaluation  {evaluation['pairs']:,} pairs: {tasks}")
-    lines += [f"task        {name}: {task['description']}" for name, task in report.get("tasks", {}).items()]
+    lines.append(f"evaluation  {sum(evaluation['tasks'].values()):,} pairs: {tasks}")
+    lines += [f"task        {name}: {task}" for name, task in report.get("tasks", {}).items()]
     lines += [f"note        {note}" for note in report["notes"]]
     return "\n".join(lines)
 
