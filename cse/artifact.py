@@ -37,7 +37,6 @@ class Kind(StrEnum):
 
     PREPARED_DATA = "prepared data"
     MINED_ROWS = "mined rows"
-    CORRUPTED_ROWS = "corrupted rows"
     CHECKPOINT = "checkpoint"
     PLOTS = "plots"
     RECORD = "record"

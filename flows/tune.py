@@ -26,7 +26,7 @@ from cse.process import variables_set
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH
+from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH
 from cse.training import Folders
 from cse.tune.outcome import FINISHED, Sweep, TrialRecord, to_promote
 from cse.tune.spaces import build_space, only, read_space, shipped
@@ -85,7 +85,7 @@ def tune(
         _reproduce(stages_before(place), place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
-            Folders(place.folder / PREPARED, place.folder / MINED, place.folder / CORRUPTED),
+            Folders(place.folder / PREPARED, place.folder / MINED),
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip

@@ -24,13 +24,13 @@ from cse.cli.search import index_command, search
 from cse.cli.settings import preset, settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
-from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
 _TASKS = {
     "Your own text, by tonight": ("adapt",),
-    "Step by step": ("prepare", "mine", "corrupt", "train", "post", "evaluate", "export"),
+    "Step by step": ("prepare", "mine", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "index", "search"),
     "Better settings": ("settings", "preset", "tune"),
     "Which is better": ("compare", "report"),
@@ -103,14 +103,11 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
-    metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
-    prepare_stage(settings, prepared=out, metrics=metrics)
+    prepare_stage(settings, prepared=out)
     for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.mine.wanted:
         click.echo("note        run `cse mine` before `cse train`: the settings ask for mined rows (group mine)")
-    if settings.objective.replaced_tokens.corrupts_beforehand:
-        click.echo("note        run `cse corrupt` before `cse train`: objective.replaced_tokens.corruption is prepared")
 
 
 @cli.command(
@@ -132,22 +129,6 @@ def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
     mine_stage(settings_from(params, overrides, any_view=True), prepared=data, mined=_mined(data))
 
 
-@cli.command(epilog="\b\nExample:\n  cse corrupt -s objective.replaced_tokens.generator=distilbert/distilroberta-base")
-@settings_options
-@data_option
-def corrupt(params: Path, overrides: Sequence[str], data: Path) -> None:
-    """Corrupt prepared rows for replaced-token detection.
-
-    Needed only if objective.replaced_tokens.corruption is `prepared`. Corrupts the rows once per epoch and writes them
-    next to the prepared data.
-    """
-    settings = settings_from(params, overrides, prepared=data)
-    check_given(prepared=data)
-    from cse.stages.corrupt import corrupt_stage
-
-    corrupt_stage(settings, prepared=data, corrupted=_corrupted(data))
-
-
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
 @settings_options
 @data_option
@@ -166,7 +147,6 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
         settings,
         prepared=data,
         mined=_mined(data),
-        corrupted=_corrupted(data),
         checkpoint=out,
         metrics=METRICS / "train.json" if usual else Path(f"{out}.json"),
         plots=PLOTS / "train" if usual else Path(f"{out}.plots"),
@@ -236,8 +216,3 @@ def main() -> None:
 def _mined(prepared: Path) -> Path:
     """Return the folder of the rows mined from prepared data."""
     return MINED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-mined")
-
-
-def _corrupted(prepared: Path) -> Path:
-    """Return the folder of the corrupted rows that belong to prepared data."""
-    return CORRUPTED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-corrupted")

@@ -13,7 +13,7 @@ from cse.cli.options import PATH, data_option, settings_from, settings_options
 from cse.errors import CseError
 from cse.files import write_json
 from cse.settings import Settings
-from cse.stages.common import CORRUPTED, MINED, SCRATCH, run_safely
+from cse.stages.common import MINED, SCRATCH, run_safely
 from cse.training import Folders
 from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, draw
 
@@ -70,18 +70,17 @@ def sweep_and_confirm(
 @settings_options
 @data_option
 @click.option("--mined", type=PATH, default=MINED, show_default=True)
-@click.option("--corrupted", type=PATH, default=CORRUPTED, show_default=True)
 @click.option("--scratch", type=PATH, default=SCRATCH, show_default=True)
 @click.option("--json", "json_path", type=PATH, help="Write here where the sweep lies.")
 @trial_options
 def main(
-    params: Path, overrides: Sequence[str], data: Path, mined: Path, corrupted: Path, scratch: Path,
+    params: Path, overrides: Sequence[str], data: Path, mined: Path, scratch: Path,
     json_path: Path | None, names: Sequence[str], seeds: int | None, confirm: int, against: str,
 ) -> None:  # fmt: skip
     """Search for better settings than those in params.yaml, as set in group tune."""
     settings = settings_from(params, overrides)
     sweep, _ = sweep_and_confirm(
-        settings, Folders(data, mined, corrupted), scratch=scratch, names=names, seeds=seeds, confirm=confirm,
+        settings, Folders(data, mined), scratch=scratch, names=names, seeds=seeds, confirm=confirm,
         against=against,
     )  # fmt: skip
     if json_path is not None:

@@ -27,7 +27,6 @@ from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.stages.train import launched, train_stage
@@ -45,15 +44,13 @@ Watch = Callable[[Training], Sequence[Observer]]
 
 
 def make_rows(settings: Settings, folders: Folders, *, backbone: Backbone | None = None) -> None:
-    """Prepare, mine and corrupt rows.
+    """Prepare and mine rows.
 
     Args:
         backbone: that mines, already open; None: open it.
     """
-    report = folders.prepared.with_name("prepare.json")
-    prepare_stage(settings, prepared=folders.prepared, metrics=report, progress=sys.stderr.isatty())
+    prepare_stage(settings, prepared=folders.prepared, progress=sys.stderr.isatty())
     mine_stage(settings, prepared=folders.prepared, mined=folders.mined, backbone=backbone)
-    corrupt_stage(settings, prepared=folders.prepared, corrupted=folders.corrupted)
 
 
 def link_rows(prepared: Path, folder: Path, dev: Task | None) -> None:
@@ -141,7 +138,6 @@ class Place:
             settings,
             prepared=folders.prepared,
             mined=folders.mined,
-            corrupted=folders.corrupted,
             checkpoint=self.checkpoint,
             metrics=self.metrics,
             plots=plots or self.plots,

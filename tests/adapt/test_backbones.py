@@ -123,7 +123,7 @@ def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders)
         ("--labels few.csv --backbone a a", "--backbone: a is named twice"),
         ("--labels few.csv --backbone a -s backbone.name=b", "--backbone: -s backbone.name names one too"),
         ("--labels names.txt --backbone bert other", "--backbone: several are compared on held-out rows or judged"),
-        ("texts.txt --backbone bert other", "the rows are mined or corrupted by a model before backbones are compared"),
+        ("texts.txt --backbone bert other", "the rows are mined by a model before backbones are compared"),
         ("--labels few.csv --backbone bert ./other", "no folder ./other"),
     ],
 )

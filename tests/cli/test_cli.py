@@ -70,17 +70,13 @@ def test_group_alone_shows_its_help(cse, path):
     assert (alone.code, alone.err, alone.out) == (0, "", asked.out)
 
 
-@pytest.mark.parametrize("command", ["prepare", "train"])
-def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch, command):
+def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch):
     """`runs/lr0.01` and `runs/lr0.02` share no file."""
-    monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
+    monkeypatch.setattr("cse.stages.train.train_stage", lambda settings, **given: places.append(given))
     places = []
-    assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
-    first, second = (
-        {str(path) for name, path in given.items() if name not in ("mined", "corrupted")} for given in places
-    )
-    beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
-    assert first == {"runs/lr0.01"} | beside[command]
+    assert cse("train", "--out", "runs/lr0.01").code == cse("train", "--out", "runs/lr0.02").code == 0
+    first, second = ({str(path) for name, path in given.items() if name != "mined"} for given in places)
+    assert first == {"runs/lr0.01", "runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}
     assert first & second <= {"data/prepared"}
 
 
@@ -277,7 +273,7 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
     done = cse(
         "evaluate", "data/checkpoint", str(tiny_folders["bert"]), "--suite", "full", "--data", "se", "--cxc", "cxc.csv",
-        "--fast", "--json", "full.json",
+        "--json", "full.json",
     )  # fmt: skip
     assert done.code == 0
     assert "CxC-STS (Spearman * 100; 1,000 samples of 6 images with replacement, seed 123)" in done.out
@@ -369,17 +365,6 @@ def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
     assert line.endswith("or data.view: triplets, or mine.negatives: 1")
 
 
-def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
-    changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
-    settings = [part for change in changes for part in ("-s", f"objective.{change}")]
-    assert "run `cse corrupt` before `cse train`" in cse("prepare", *settings).out
-    assert not (project / "data/corrupted").exists()
-    done = cse("corrupt", *settings)
-    assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
-    facts = json.loads((project / "data/corrupted/manifest.json").read_text(encoding="utf-8"))
-    assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
-
-
 # ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
 
 
@@ -414,11 +399,6 @@ def test_report_without_records_and_names_given_twice(cse, project):
     assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
     refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
     assert refused == "a: given twice; write NAME=MODEL with a different name for each"
-
-
-def test_options_that_ask_for_what_is_not_measured(cse, project):
-    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
-    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: applies to the transfer tasks")
 
 
 @pytest.mark.parametrize(
@@ -463,7 +443,6 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     for args in (
         ["encode", "data/bundle", "notes.txt", "--out", "notes.txt"],
         ["encode", "data/bundle", "notes.txt", "--out", "pipe"],
-        ["prepare", "--out", "run"],
         ["train", "--out", "run"],
         ["evaluate", "--json", "run.json"],
     ):

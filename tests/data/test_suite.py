@@ -92,7 +92,7 @@ def test_a_partial_folder_says_what_is_missing(prepared, tmp_path):
         "STS-B dev (STS/STSBenchmark/sts-dev.csv)",
     ]
     report = prepared("sent0,sent1\na,b\nc,d\n", view="pairs", evaluation_path=str(tmp_path)).report
-    assert report["evaluation"]["missing"] == found.missing[:3]
+    assert report["evaluation"]["missing"] == found.missing
     assert f"SentEval folder without {', '.join(found.missing[:3])}" in report["notes"]
 
 
@@ -220,7 +220,7 @@ def same(one, other):
 
 def stored(suite, folder):
     write_tasks(folder, test=suite.test, own=suite.own)
-    (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"suite_missing": suite.missing}}), encoding="utf-8")
+    (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"missing": suite.missing}}), encoding="utf-8")
     return open_suite(PreparedData(folder))
 
 
@@ -271,8 +271,6 @@ def test_real_data_are_the_same_through_prepare(tmp_path):
         source="files", train_path=str(tmp_path / "rows.csv"), dev_path=str(tmp_path / "dev"),
         evaluation_path=str(SHARED / "senteval"), cxc_path=str(SHARED / "cxc"),
     )  # fmt: skip
-    report = prepare(settings, tmp_path / "out")
-    assert report["evaluation"]["captions"] == 44_045
-    assert report["evaluation"]["transfer"]["SST-2"] == 67_349 + 872 + 1_821
+    prepare(settings, tmp_path / "out")
     data, suite = PreparedData(tmp_path / "out"), read_suite(SHARED / "senteval", SHARED / "cxc")
     assert same(dataclasses.replace(open_suite(data), dev=open_dev(data)), suite)

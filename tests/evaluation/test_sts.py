@@ -139,14 +139,6 @@ def test_a_subset_without_a_correlation_leaves_the_headline():
     assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-"]
 
 
-def test_tasks_need_names_of_their_own_and_there_must_be_one():
-    task = make_task("own", {"x": 20})
-    with pytest.raises(CseError, match="own: two similarity tasks have this name"):
-        evaluate_sts(FakeEncoder(), [task, task])
-    with pytest.raises(CseError, match="no similarity tasks"):
-        evaluate_sts(FakeEncoder(), [])
-
-
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 

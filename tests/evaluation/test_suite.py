@@ -15,7 +15,7 @@ from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.table import format_examples, format_suite
+from cse.evaluation.table import format_suite
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_score_task import BIRDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -108,17 +108,3 @@ def test_space_of_the_test_split_is_taken_too(data):
     assert results.space_test == alone
     assert results.space_test.values["uniformity"] != results.space.values["uniformity"]
     assert alone.setting.startswith("STS-B test, ")
-
-
-def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
-    results = evaluate_suite(FakeEncoder(), data, measures=("retrieval",))
-    text = format_examples({"model": results}, 2)
-    worst = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:2]
-    for example in worst:
-        assert f"  query   {example.query}" in text
-        assert f"* {example.partner}" in text
-        for sentence, cosine in example.nearest:
-            assert sentence in text
-            assert f"{cosine:.4f}" in text
-    assert text.count("query   ") == 2
-    assert "\x1b" not in format_examples({"model \x1b[2J": results}, 2)

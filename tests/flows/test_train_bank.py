@@ -202,7 +202,7 @@ def test_dvc_runs_the_domain_whose_data_changed_and_what_it_leaves_can_be_commit
     write_domain(copy, "mail", seed=9, rows=40)
     assert ran(copy.dvc("repro", "domain")) == ["domain@mail"]
     assert copy.bytes_of("data/domains/tickets") == tickets
-    assert json.loads((copy.folder / "data/domains/mail/prepare.json").read_text())["rows"] == 40
+    assert json.loads((copy.folder / "data/domains/mail/prepared/report.json").read_text())["train"]["kept"] == 40
     assert copy.leftovers() == []
     copy.commit()
     tracked = copy.run("git", "ls-files").splitlines()

@@ -102,7 +102,7 @@ def test_a_readme_runs_nothing_and_changed_code_and_text_their_stages(copy):
     assert "the code of this clone" in output
     write_triplets(copy.folder / "data/raw/train/rows.csv", 40, seed=1)
     assert ran(copy.dvc("repro", PREPARE)) == [PREPARE]
-    assert json.loads((copy.folder / "data/metrics/prepare.json").read_text())["rows"] == 40
+    assert json.loads((copy.folder / "data/prepared/report.json").read_text())["train"]["kept"] == 40
     assert {TRAIN, EVALUATE, EXPORT} <= json.loads(copy.dvc("status", "--json")).keys()
 
 

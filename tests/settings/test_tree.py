@@ -37,9 +37,6 @@ def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
     assert settings.objective.energy_hinge.margin == 0.1
 
 
-CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}\n"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -121,13 +118,6 @@ CORRUPTED = "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, ge
             "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",
             "mine.negatives: negatives are mined for",
         ),
-        (
-            "data: {view: categories}\nmine: {negatives: 1}\n"
-            "objective: {replaced_tokens: {weight: 0.1, corruption: prepared, generator: unigram}}",
-            "mine: rows corrupted before training cannot be mined",
-        ),
-        (CORRUPTED + "augment: {mask_span: 3}", "augment.mask_span: would change rows after they were corrupted"),
-        (CORRUPTED + "train: {roles: [query, passage]}", "train.roles: rows are corrupted beforehand without task"),
         (
             "train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}",
             "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches",

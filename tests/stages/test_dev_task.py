@@ -100,7 +100,7 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):
     write_table(prepared / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), [("one",), ("two",)])
-    share_data(Folders(prepared, prepared, prepared), Folders.below(tmp_path / "trials"), mined=False)
+    share_data(Folders(prepared, prepared), Folders.below(tmp_path / "trials"), mined=False)
     assert list(PreparedData(tmp_path / "trials/prepared").documents) == ["one", "two"]
 
 

@@ -64,7 +64,7 @@ def results(folder: Path, name: str) -> dict[str, bytes]:
     """What a training gives, to the byte: weights, scores, curves."""
     here = folder / "data/domains" / name
     found = contents(here / "plots") | contents(here / "prepared")
-    found |= {file: (here / file).read_bytes() for file in ("train.json", "evaluation.json", "prepare.json")}
+    found |= {file: (here / file).read_bytes() for file in ("train.json", "evaluation.json")}
     weights = list((here / "checkpoint").glob("*.safetensors"))
     assert len(weights) == 1
     return found | {"weights": weights[0].read_bytes(), "scores": scores_of(folder, name).read_bytes()}
@@ -130,7 +130,7 @@ def test_a_domain_is_the_pipeline_with_the_same_settings(alone, tmp_path):
     paths = {f"data.{part}_path": f"raw/first/{part}" for part in ("train", "dev", "evaluation")}
     with chdir(alone), one_thread():
         settings = load_settings(PARAMS_FILE, {"data.source": "files", "train.epochs": 20} | paths)
-        prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+        prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
         train_in(tmp_path, settings, tmp_path / "prepared")
     domain, weights = alone / "data/domains/first", "checkpoint/weights.safetensors"
     assert (tmp_path / weights).read_bytes() == (domain / weights).read_bytes()

@@ -72,7 +72,7 @@ def test_every_measure_through_prepared_data(suite, data, settings, tmp_path, ca
     prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
     write_tasks(prepared, dev=open_dev(PreparedData(prepared)), test=suite.test)
     report = json.loads((prepared / REPORT_FILE).read_text(encoding="utf-8"))
-    report["evaluation"]["suite_missing"] = suite.missing
+    report["evaluation"]["missing"] = suite.missing
     (prepared / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
     measures = ["sts", "cxc", "transfer", "retrieval", "space"]
     chosen = settings({"evaluation.measures": measures, "train.parameters": "none", "prompt.kind": "none",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 
 import numpy as np
 import pytest
@@ -84,22 +83,6 @@ def test_no_text_of_another_label_of_the_anchor_is_its_negative():
     assert [[pairs.texts[number] for number in barred] for barred in pairs.barred_R[:2]] == [
         ["p0", "P1", "CARD LOST"]
     ] * 2
-
-
-def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
-    pytest.importorskip("faiss")
-    rng = np.random.default_rng(0)
-    anchors, positives = [f"a{i}" for i in range(90)], [f"p{i}" for i in range(90)]
-    pairs = read_pairs(anchors, positives, [str(i % 7) for i in range(90)])
-    vectors = unit(rng, 180, 16)
-    vectors[:90] += vectors[90:]  # candidates stand first
-    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
-    exact = mine(pairs, vectors, vectors, 0.95)
-    monkeypatch.setattr(mining, "EXACT", 89)
-    assert np.array_equal(mine(pairs, vectors, vectors, 0.95), exact)
-    monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(CseError, match=r"^mine: more than 89 texts \(90\) are searched by faiss, .* 'cse\[mine\]'"):
-        mine(pairs, vectors, vectors, 0.95)
 
 
 # ---- the stage ----------------------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ def several(settings, files):
 def run(tmp_path):
     def call(settings, name="run", prepare=True):
         if prepare:
-            prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
-        shared = {name: tmp_path / name for name in ("mined", "corrupted", "scratch")}
+            prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
+        shared = {name: tmp_path / name for name in ("mined", "scratch")}
         return train_in(tmp_path / name, settings, tmp_path / "prepared", **shared)
 
     return call
@@ -72,7 +72,7 @@ def curve(folder):
 
 
 def opened(settings, tmp_path):
-    folders = Folders(tmp_path / "prepared", tmp_path / "mined", tmp_path / "none")
+    folders = Folders(tmp_path / "prepared", tmp_path / "mined")
     return open_training(settings, folders, scratch=tmp_path)
 
 
@@ -114,7 +114,7 @@ def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
     """Group mine is about the main source alone."""
     changes = {"data.view": "pairs", "data.train_path": str(files / "pairs.csv"), "mine.negatives": 1, HINGE: 1.0}
     settings = several(source(files, "triplets"), **changes)
-    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+    prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
     mine_stage(settings, prepared=tmp_path / "prepared", mined=tmp_path / "mined")
     mined = json.loads((tmp_path / "mined/manifest.json").read_text())["rows"]
     results = run(settings, prepare=False)
@@ -125,7 +125,7 @@ def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
 
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     nli = source(files, "triplets")
-    prepare_stage(several(nli), prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    prepare_stage(several(nli), prepared=tmp_path / "prepared", progress=False)
     names = {
         opened(settings, tmp_path).folder.path.name
         for settings in (
@@ -145,7 +145,7 @@ def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
 def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
     texts = {"backbone.texts": {"query": "q: ", "passage": "p: "}}
     settings = several(source(files, "pairs"), **texts, **{"train.roles": ["query", "passage"]})
-    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
     training = opened(settings, tmp_path)
     sentences, pairs = training.tables()
     tokenizer = training.encoder.tokenizer
@@ -159,7 +159,7 @@ def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
 def test_word_vectors_are_those_of_all_sources(several, files, models, tmp_path):
     changes = {"backbone.name": str(models["words"]), "train.parameters": "none", "prompt.kind": "none"}
     settings = several(source(files, "pairs"), **changes)
-    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
+    prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
     data = PreparedData(tmp_path / "prepared")
     words = {word for row in data.of("the-pairs").train.to_pylist() for text in row.values() for word in text.split()}
     assert all(opened(settings, tmp_path).encoder.tokenizer.token_to_id(word) is not None for word in words)
@@ -176,7 +176,6 @@ def test_a_source_that_was_not_prepared_or_from_another_view_or_with_too_few_row
         run(several(few))
 
 
-PREPARED = {"objective.replaced_tokens.weight": 1.0, "objective.replaced_tokens.corruption": "prepared"}
 UNFIT = {
     "data.more.the-pairs: holds pairs, but objective.energy_hinge needs hard negatives; set its terms: ": (
         {HINGE: 1.0, "data.view": "triplets"}, {},
@@ -190,7 +189,6 @@ UNFIT = {
     "data.more.0.columns: view 'pairs' needs 2 column names, 1 given": ({}, {"columns": ["a"]}),
     "data.more.0.lines: unknown key": ({}, {"lines": 3}),
     "data.more: further sources need data.source: files, found 'sample'": ({"data.source": "sample"}, {}),
-    "data.more: only the rows of the main source can be corrupted before training": (PREPARED, {}),
 }  # fmt: skip
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import gc
 import json
 import re
 import shutil
@@ -25,7 +24,6 @@ from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.stages.corrupt import corrupt_stage
 from tests.cli.workspace import contents
 from tests.parts import refusal, sentence_encoder
 from tests.stages.training import train_in
@@ -229,75 +227,6 @@ def test_out_of_memory_is_one_line_that_names_what_to_lower_and_no_other_error_i
     monkeypatch.setattr("cse.training.batch.Batcher.encode", full)
     with pytest.raises(CseError if said == LESS else RuntimeError, match=said):
         run(settings())
-
-
-# ---- corruption prepared before training --------------------------------------------------------------------------
-
-
-def test_nothing_to_corrupt_is_a_folder_that_says_so(settings, data, tmp_path, capsys):
-    for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
-        corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
-        assert sorted(contents(tmp_path / "out")) == ["manifest.json"]
-        assert json.loads((tmp_path / "out/manifest.json").read_text())["corruption"] == "none"
-        assert "nothing to corrupt (" in capsys.readouterr().out
-
-
-def test_the_same_seed_corrupts_to_the_same_bytes(settings, data, prepared_corruption, tmp_path):
-    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
-        changed = settings(prepared_corruption | {"train.seed": seed})
-        corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
-    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
-    arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
-    assert set(one) == arrays | {"manifest.json"}
-    assert one == two
-    assert all(one[name] != other[name] for name in arrays)
-    facts = json.loads(one["manifest.json"])
-    assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
-    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
-    assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
-
-
-@pytest.mark.slow
-def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
-    run, settings, data, prepared_corruption, tmp_path, monkeypatch
-):
-    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    alive = []
-
-    def count(*_, **__):
-        gc.collect()
-        alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
-        return DevScore(len(alive))  # the last weights are the best
-
-    monkeypatch.setattr("cse.training.ready.score_dev", count)
-    for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
-        alive.clear()
-        run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)
-        assert alive == [generators] * 5
-    made, live = (contents(tmp_path / name / "checkpoint") for name in ("prepared", "on_the_fly"))
-    assert made["weights.safetensors"] == live["weights.safetensors"]
-    plain = run(settings(), "plain")
-    assert contents(tmp_path / "plain/checkpoint")["weights.safetensors"] != made["weights.safetensors"]
-    assert "generator" not in plain
-
-
-def test_rows_that_were_not_corrupted_or_for_other_settings_are_refused(
-    run, settings, data, prepared_corruption, tmp_path
-):
-    where = {"prepared": data["sentences"], "corrupted": tmp_path / "corrupted"}
-    refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse corrupt`")
-    corrupt_stage(settings(), **where)
-    refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse corrupt`")
-    corrupt_stage(settings(prepared_corruption), **where)
-    for key, value, message in (
-        ("objective.replaced_tokens.mask_share", 0.2, "was made with mask_share 0.3, but the settings say 0.2"),
-        ("train.seed", 7, "was made with seed 42, but the settings say 7"),
-        ("objective.replaced_tokens.generator", "unigram", "made with generator '.*', but the settings say 'unigram'"),
-        ("train.epochs", 3, "epoch-2-view-0.npy: missing or cut off"),
-        ("train.max_length", 5, "epoch-0-view-0.npy: was made for other rows"),
-    ):
-        changed = settings(prepared_corruption | {key: value})
-        refused(run, changed, rf"{message}; run `cse corrupt` \(or `dvc repro`\) again")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------

@@ -1,8 +1,7 @@
-"""Masking and corruption: the right shares, the same for a token wherever it stands, prepared or on the fly."""
+"""Masking and corruption: the right shares, the same for a token wherever it stands."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import combinations
 
 import numpy as np
@@ -11,15 +10,13 @@ import torch
 from scipy.stats import binomtest, chisquare, kstest
 from transformers import AutoModelForMaskedLM
 
-from cse.artifact import Kind, write_manifest
-from cse.errors import CseError
 from cse.losses.masked_lm import Vocabulary, mask_tokens, uniform
 from cse.losses.shared import PaddedRows
 from cse.model.mlm_head import UnigramGenerator, load_generator
 from cse.settings.objective import ReplacedTokensSettings
 from cse.training.batch import pad_in_groups
-from cse.training.corruption import Corrupter, corrupt_all, prepared
-from tests.parts import backbone_of, refusal
+from cse.training.corruption import Corrupter
+from tests.parts import backbone_of
 from tests.training.helpers import make_table
 from tests.training.systems import CPU, VOCABULARY
 
@@ -178,33 +175,3 @@ def test_a_unigram_generator_replaces_masked_tokens_by_their_frequency():
     some = expected > 0
     assert counts[~some].sum() == 0
     assert chisquare(counts[some], expected[some] / expected.sum() * chosen.sum()).pvalue > 1e-3
-
-
-# ---- prepared before training -------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def made(bert, tmp_path):
-    table = make_table(bert)
-    generator = UnigramGenerator([c.ids for c in table.columns], 46, VOCABULARY.special)
-    tokens = corrupt_all(table, tmp_path, Corrupter(HOW, SEED, VOCABULARY, generator), epochs=1)
-    write_manifest(tmp_path, Kind.CORRUPTED_ROWS, {"tokens": tokens})
-    return table, tmp_path
-
-
-@pytest.mark.parametrize("left", [0, 60, 200])
-def test_a_file_that_is_cut_off_is_one_line(made, left):
-    table, folder = made
-    file = folder / "epoch-0-view-1.npy"
-    file.write_bytes(file.read_bytes()[:left])
-    assert "epoch-0-view-1.npy: missing or cut off; run `cse corrupt`" in refusal(prepared, folder, table, epochs=1)
-
-
-def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):
-    table, folder = made
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
-        prepared(folder, make_table(bert, 30), epochs=1)
-    column = table.columns[0]
-    other = replace(table, columns=(column._replace(ids=np.roll(column.ids, 1)), *table.columns[1:]))
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
-        prepared(folder, other, epochs=1)

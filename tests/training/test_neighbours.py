@@ -36,13 +36,3 @@ def test_pairs_are_mutual_neighbours(monkeypatch, cells, nearest):
 def test_more_neighbours_than_sentences_and_a_single_sentence():
     assert mutual_neighbours(unit(3), 10).tolist() == [[0, 1], [0, 2], [1, 2]]
     assert mutual_neighbours(unit(1), 10).shape == (0, 2)
-
-
-def test_an_approximate_search_finds_nearly_all(monkeypatch):
-    pytest.importorskip("faiss")
-    vectors = unit(600, width=24)
-    exact = {tuple(pair) for pair in mutual_neighbours(vectors, 5).tolist()}
-    monkeypatch.setattr(mining, "EXACT", 599)
-    found = {tuple(pair) for pair in mutual_neighbours(vectors, 5).tolist()}
-    assert len(found & exact) > 0.97 * len(exact)
-    assert len(found - exact) < 0.03 * len(exact)

@@ -126,7 +126,7 @@ over: ["prompt.length=[2, 3]"]
 settings:
   fast: {train.learning_rate: 0.1}
   full: {train.parameters: full, prompt.kind: none, prompt.length: 0, train.learning_rate: 1.0e-4}
-  d2cse: {preset: d2cse-a-minilm, train.learning_rate: 0.5, objective.replaced_tokens.corruption: on_the_fly}
+  d2cse: {preset: d2cse-a-minilm, train.learning_rate: 0.5}
 """
 
 
@@ -174,11 +174,6 @@ def test_a_setting_may_start_from_a_preset(space_of):
         ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
         ("settings: {a: {data.max_rows: 9}}\n", "setting a: data.max_rows: must be the same in all trials"),
         ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
-        (
-            "set: {data.view: sentences, objective.energy_hinge.weight: 0.0}\n"
-            "settings: {a: {objective.replaced_tokens.weight: 0.1, objective.replaced_tokens.corruption: prepared}}\n",
-            "setting a: objective.replaced_tokens.weight: rows were already corrupted with one value of it",
-        ),
         ("about: nothing\n", "the search space is empty"),
         ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
         ("needs: [train.lr]\n", "train.lr: no such setting"),
@@ -200,12 +195,6 @@ def test_seeds_are_refused_where_they_cannot_be():
     searched = settings(tune__over=["train.seed=[1, 2]"])
     with pytest.raises(CseError, match=r"--seeds: train\.seed is searched already"):
         check_seeds(build_space(searched), searched, 2, confirmed=False)
-    made = settings(
-        tune__over=["prompt.length=[4, 8]"], data__view="sentences", objective__energy_hinge__weight=0.0,
-        objective__replaced_tokens__weight=0.01, objective__replaced_tokens__corruption="prepared",
-    )  # fmt: skip
-    with pytest.raises(CseError, match=r"--seeds: train\.seed: rows were already corrupted"):
-        check_seeds(build_space(made), made, 2, confirmed=True)
 
 
 @pytest.mark.parametrize(
@@ -273,13 +262,5 @@ def test_what_cannot_be_searched(over, says):
 def test_contradictions():
     with pytest.raises(CseError, match="the system has no prompt"):
         build_space(settings(prompt__kind="none", train__parameters="full", tune__over=["prompt.length=[4]"]))
-    prepared = {
-        "data__view": "sentences",
-        "objective__energy_hinge__weight": 0.0,
-        "objective__replaced_tokens__weight": 0.01,
-        "objective__replaced_tokens__corruption": "prepared",
-    }
-    assert "rows were already corrupted" in refusal("objective.replaced_tokens.mask_share=0.1..0.5", **prepared)
-    assert build_space(settings(tune__over=["objective.replaced_tokens.weight=[0.01, 0.1]"], **prepared))
     switched_on = ["objective.masked_lm.weight=[0.1]", "objective.masked_lm.decay_rate=[0.9]"]
     assert len(build_space(settings(tune__over=switched_on)).grid()) == 1, "a term may be switched on by the search"
