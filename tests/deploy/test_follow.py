@@ -134,7 +134,3 @@ def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundl
     assert (copy / "thesis.txt").read_text() == "mine"
     assert [path.name for path in copy.iterdir()] == ["thesis.txt"]
 
-
-def test_outside_a_repository_the_error_says_what_is_missing(cse, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "not inside a DVC repository" in cse("serve", f"{NAME}@production").refused()

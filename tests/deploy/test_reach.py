@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 
 from cse.export.bundle import make_domain
-from cse.export.domains import add_domain
+from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.cache import Cache
@@ -41,9 +40,6 @@ def count(app, series):
     return sum(float(line.split()[-1]) for line in answer.text.splitlines() if line.startswith(series))
 
 
-# ---- ranked ---------------------------------------------------------------------------------------------------------
-
-
 def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
     cosines = encoder.encode(TEXTS) @ encoder.encode(QUERY)
     order = np.argsort(-cosines).tolist()
@@ -53,19 +49,12 @@ def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
     np.testing.assert_allclose([one["score"] for one in tei.json()], cosines[order], atol=1e-6)
     assert tei.headers["x-compute-tokens"] == str(4 + 4 + 5 + 3)
     documents = [TEXTS[0], {"text": TEXTS[1], "title": "x"}, TEXTS[2]]
+    body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
     for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
         answer = server.post(route, body).json()
-        assert [(one["index"], one["document"]["text"]) for one in answer["results"]] == [
-            (place, TEXTS[place]) for place in order[:2]
-        ]
-        scores = [one["relevance_score"] for one in answer["results"]]
-        np.testing.assert_allclose(scores, cosines[order[:2]], atol=1e-6)
+        found = [(one["index"], one["document"]["text"], one["relevance_score"]) for one in answer["results"]]
+        assert found == [(place, TEXTS[place], pytest.approx(cosines[place], abs=1e-6)) for place in order[:2]]
         assert (answer["model"], answer["usage"]["total_tokens"], bool(answer["id"])) == ("small", 16, True)
-    assert server.post("/v2/rerank", {"query": QUERY, "documents": []}).json()["error"]["code"] == "empty_input"
-
-
-# ---- tokens ---------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle, encoder):
@@ -84,9 +73,6 @@ def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle
     assert (answer.status_code, answer.json()["error"]) == (413, "inputs: 15 tokens; an answer may have 10")
 
 
-# ---- small vectors --------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("form", ["binary", "ubinary"])
 def test_bits_are_those_of_sentence_transformers(server, encoder, form):
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
@@ -96,41 +82,16 @@ def test_bits_are_those_of_sentence_transformers(server, encoder, form):
         assert [item["embedding"] for item in answer["data"]] == wanted.tolist()
 
 
-def test_int8_keeps_cosines(server, encoder):
-    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, "encoding_format": "int8"}).json()
-    found = np.array([item["embedding"] for item in answer["data"]])
-    assert found.dtype == np.int64 and (np.abs(found).max(axis=1) == 127).all()
-    np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
-
-
-# ---- the cache ------------------------------------------------------------------------------------------------------
-
-
 def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, encoder):
     app = create_app(Options(model=str(small_bundle), cache_bytes=100_000))
     embeddings(app, TEXTS)
-    before = count(app, "cse_batch_texts_sum")
-    mixed = ["mat", "zebra", "a dog", "the cat"]
-    np.testing.assert_allclose(embeddings(app, mixed), encoder.encode(mixed), atol=1e-6)
-    np.testing.assert_allclose(embeddings(app, TEXTS), encoder.encode(TEXTS), atol=1e-6)
+    before, mixed = count(app, "cse_batch_texts_sum"), ["mat", "zebra", "a dog", "the cat"]
+    for texts in (mixed, TEXTS):
+        np.testing.assert_allclose(embeddings(app, texts), encoder.encode(texts), atol=1e-6)
     assert count(app, "cse_cache_hits_total") == 2 + 3
     assert count(app, "cse_batch_texts_sum") == before + 2
     (refused,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ["mat", "bad"]}))
     assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
-    off = create_app(Options(model=str(small_bundle)))
-    assert embeddings(off, ["mat"]) == embeddings(off, ["mat"])
-    assert count(off, "cse_batch_texts_sum") == 2
-
-
-def test_the_longest_unused_vectors_give_way():
-    cache, vectors = Cache(3 * (400 + 40)), np.arange(50, dtype=np.float32).reshape(5, 10)
-    keys = [bytes([place]) for place in range(5)]
-    for place in range(3):
-        cache.keep(keys[place], vectors[place])
-    cache.find(keys[:1])
-    for place in range(3, 5):
-        cache.keep(keys[place], vectors[place])
-    assert list(cache.find(keys)) == [0, 3, 4]
 
 
 def test_each_domain_has_vectors_of_its_own_in_the_cache(small_bank, tiny_folders, tmp_path):
@@ -144,9 +105,6 @@ def test_each_domain_has_vectors_of_its_own_in_the_cache(small_bank, tiny_folder
     add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
     (found,) = embeddings(app, ["the cat sits"], model="plain")
     np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain="plain"), atol=1e-6)
-
-
-# ---- spans ----------------------------------------------------------------------------------------------------------
 
 
 def test_a_request_is_a_span_below_that_of_its_client(small_bundle, tmp_path, monkeypatch):
@@ -200,7 +158,44 @@ def test_spans_reach_a_collector(small_bundle, tmp_path, monkeypatch):
     assert path == "/v1/traces" and bytes.fromhex(TRACE) in content and b"embeddings small" in content
 
 
-def test_spans_without_the_package_are_one_line(cse, small_bundle, monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.delitem(sys.modules, "deploy.server.tracing", raising=False)
-    assert cse("serve", small_bundle, "--otel").refused() == "--otel: needs OpenTelemetry: pip install 'cse[otel]'"
+@pytest.mark.parametrize("form", ["int8", "binary", "ubinary"])
+def test_small_vectors_are_those_of_sentence_transformers_and_int8_keeps_cosines(server, encoder, form):
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    for name in ("encoding_format", "embedding_type"):
+        answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, name: form}).json()
+        found = [item["embedding"] for item in answer["data"]]
+        if form == "int8":
+            assert (np.abs(found).max(axis=1) == 127).all()
+            np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
+        else:
+            assert found == quantization.quantize_embeddings(encoder.encode(TEXTS), form).tolist()
+
+
+def test_each_domain_has_vectors_of_its_own_in_the_cache_until_it_changes_or_goes(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    app = create_app(Options(model=str(bank), cache_bytes=100_000))
+
+    def check(*names):
+        for name in names:
+            (found,) = embeddings(app, ["the cat sits"], model=name)
+            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
+
+    check("plain", "shared", "plain", "shared")
+    assert count(app, "cse_cache_hits_total") == 2
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+    check("plain")
+    remove_domain(bank, "plain")
+    (gone,) = asked(app, ("POST", "/v1/embeddings", {"model": "plain", "input": "the cat sits"}))
+    assert gone.status_code == 404
+    check("shared")
+
+
+def test_the_longest_unused_vectors_give_way():
+    cache, vectors = Cache(3 * (400 + 40)), np.arange(50, dtype=np.float32).reshape(5, 10)
+    keys = [bytes([place]) for place in range(5)]
+    for place in range(3):
+        cache.keep(keys[place], vectors[place])
+    cache.find(keys[:1])
+    for place in range(3, 5):
+        cache.keep(keys[place], vectors[place])
+    assert list(cache.find(keys)) == [0, 3, 4]
