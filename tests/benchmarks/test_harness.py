@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -14,16 +10,13 @@ from transformers import AutoModel
 
 from benchmarks import floor
 from benchmarks.encode import measure, parse
-from benchmarks.harness import interleave, keep, ratio
+from benchmarks.harness import interleave, ratio
 from benchmarks.inputs import backbone_folder, rows_of
-from benchmarks.peers.encoder_process import EncoderProcess
-from benchmarks.peers.encoders import side_by_side
-from benchmarks.peers.training import VIRTUAL_TOKENS, full_model, prefix_model, train
+from benchmarks.peers.training import full_model, prefix_model, train
 from benchmarks.queries import BARE
 from benchmarks.queries import measure as measure_queries
 from benchmarks.queries import parse as parse_queries
 from benchmarks.train import seconds_per_step
-from cse.errors import CseError
 from cse.evaluation.retrieval import NDCG, WITH_WORDS
 from cse.model.backbone_files import find_backbone
 from cse.model.declared import MINILM
@@ -59,16 +52,6 @@ def test_a_ratio_is_of_neighbours_in_time():
     assert (found.median, found.least, found.most, str(found)) == (2.0, 2.0, 3.0, "2.00 (2.00-3.00)")
 
 
-def test_history_keeps_earlier_runs(tmp_path):
-    run = {"date": "2026-01-01", "commit": "abc", "ratios": {"ours / theirs, fp32": 2.0, "share": 0.5}}
-    keep("train", run, tmp_path)
-    out = keep("train", run | {"ratios": {"ours / theirs, fp32": 3.0}}, tmp_path)
-    assert json.loads(out.read_text())["ratios"] == {"ours / theirs, fp32": 3.0}
-    with (tmp_path / "history-train.csv").open(newline="") as stream:
-        rows = [(row["run"], row["name"], float(row["ratio"])) for row in csv.DictReader(stream)]
-    assert rows == [("1", "ours / theirs, fp32", 2.0), ("1", "share", 0.5), ("2", "ours / theirs, fp32", 3.0)]
-
-
 @pytest.mark.slow
 def test_contestants_in_fp32_agree_and_others_nearly():
     words = ["--backbone", "random:tiny", "--device", "cpu", "--sentences", "30", "--rounds", "1"]
@@ -80,23 +63,6 @@ def test_contestants_in_fp32_agree_and_others_nearly():
             assert each["largest_difference"] < 1e-5 and each["alone"] < 1e-5, name
         else:
             assert 1e-5 < each["largest_difference"] < 0.1, name
-
-
-def test_a_peer_that_does_not_run_says_why(tmp_path):
-    with pytest.raises(CseError, match="nowhere"):
-        EncoderProcess(sys.executable, "nowhere", tmp_path, tmp_path / "texts.json", "cpu")
-
-
-def test_copies_share_the_texts_out_and_vectors_keep_their_order():
-    shares = []
-
-    def copy(texts, size):
-        shares.append(sorted(map(len, texts)))
-        return np.array([[len(text)] for text in texts])
-
-    found = side_by_side([copy, copy])(["aaaa", "a", "aaa", "aa", "aaaaa"], 2)
-    assert found[:, 0].tolist() == [4, 1, 3, 2, 5]
-    assert sorted(shares) == [[1, 3, 5], [2, 4]]
 
 
 def test_each_training_is_timed_and_changes_what_it_is_said_to():
@@ -111,35 +77,28 @@ def test_each_training_is_timed_and_changes_what_it_is_said_to():
     rows = rows_of("triplets", 8 * 24, None)
     with backbone_folder("random:tiny") as folder:
         assert 0 < seconds_per_step(rows.take([*range(8 * 11)]), CPU, folder, batch_size=8) < 60
-        with pytest.raises(CseError, match="too few steps"):
-            seconds_per_step(rows.take([*range(8 * 3)]), CPU, folder, batch_size=8)
         model = prefix_model(folder, CPU, 32, bf16=True)
         again = rows.take([*range(64)] * 10)  # what it can learn is these rows
         changed, losses = fit(model, again, batch_size=64, bf16=True, learning_rate=2e-1, every=1)
-        (prefix,) = (name for name, weight in model.named_parameters() if weight.requires_grad)
-        assert changed == {prefix}
-        assert model.get_parameter(prefix).shape == (VIRTUAL_TOKENS, 2 * 2 * 64)  # keys and values of two layers
+        assert changed == {name for name, weight in model.named_parameters() if weight.requires_grad}
         assert len(losses) == 10 and losses[-1] < 0.98 * losses[0]
-        changed, losses = fit(full_model(folder, CPU, 32), rows, batch_size=48, bf16=False)
+        changed, _ = fit(full_model(folder, CPU, 32), rows, batch_size=48, bf16=False)
         assert len([name for name in changed if ".layer." in name and not name.endswith("key.bias")]) == 2 * 15
 
 
 def test_every_query_side_is_measured_beside_the_bare_backbone(tiny_folders, tmp_path, monkeypatch):
     rng = np.random.default_rng(3)
-
-    def text(words: int) -> str:
-        return " ".join(rng.choice(WORDS[5:], words))
-
-    documents = [{"_id": f"d{n}", "title": text(2), "text": f"{text(5)}. {text(6)}."} for n in range(12)]
-    queries = [{"_id": f"q{n}", "text": text(4)} for n in range(8)]
-    qrels = [(f"q{n}", f"d{n}", 1) for n in range(8)]
-    collection = write_beir(tmp_path / "tiny", corpus=documents, queries=queries, test=qrels)
+    texts = [" ".join(rng.choice(WORDS[5:], 8)) for _ in range(20)]
+    documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts[:12])]
+    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(texts[12:])]
+    collection = write_beir(
+        tmp_path / "tiny", corpus=documents, queries=queries, test=[(f"q{n}", f"d{n}", 1) for n in range(8)]
+    )
     monkeypatch.setattr("cse.training.fit_post._LEAST", 100)
-    more = ["--backbone", str(tiny_folders["bert"])]
-    found = measure_queries(parse_queries([str(collection), "--seeds", "2", "--splits", "2", *more]))
+    words = [str(collection), "--seeds", "2", "--splits", "2", "--backbone", str(tiny_folders["bert"])]
+    found = measure_queries(parse_queries(words))
     of = found["figures"]["tiny"]
     assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
     assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
-    table = found["table"]
-    assert f"tiny, {BARE}" in table and "tiny, map, no words" in table and "95 % interval" in table
+    assert "tiny, map, no words" in found["table"]
     assert of["map"] != of[BARE] * 2, "a map changes the ranking"

@@ -162,16 +162,6 @@ def test_two_models_side_by_side_with_cosines_in_order_and_marks(visit, bank):
     assert [row[2] for row in ranking(page, 1)] == [f"{'▲' if by > 0 else '▼'}{abs(by)}" if by else "" for by in moves]
 
 
-def test_auto_says_which_domain_it_chose(visit, bank):
-    page, encoder = visit(bank), OnnxEncoder(bank, provider="cpu", threads=1)
-    compare(page, model="auto")
-    chosen = encoder.encode_counting([*TEXTS, QUERY], domain="auto").domains
-    assert len(set(chosen)) == 2
-    assert page.locator("tbody th .domain").all_inner_texts() == chosen[:-1]
-    assert page.locator("#ranking h3 .domain").inner_text() == chosen[-1]
-    assert "different domains mean little" in page.locator("#notes").inner_text()
-
-
 @pytest.mark.parametrize(
     ("answer", "said"),
     [

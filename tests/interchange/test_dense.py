@@ -10,18 +10,13 @@ import pytest
 import torch
 
 from cse.errors import CseError
-from cse.losses.label_proxies import LabelProxies
-from cse.losses.nli_softmax import NliSoftmax
-from cse.losses.nt_xent import MomentumQueue
-from cse.losses.self_guided import SelfGuided
 from cse.model.checkpoint import save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.settings.objective import LabelProxiesSettings, NliSoftmaxSettings, NtXentSettings, SelfGuidedSettings
 from tests.export.exports import export
 from tests.export.systems import SENTENCES
 from tests.model.families import make_family_folder
-from tests.parts import backbone_of, new_prompt, sentence_encoder, slopes
+from tests.parts import backbone_of, new_prompt, sentence_encoder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
@@ -60,20 +55,6 @@ def test_vectors_are_those_of_sentence_transformers(folder):
     np.testing.assert_allclose(SentenceEncoder.load(folder).encode(SENTENCES), theirs, atol=1e-5)
 
 
-def test_the_gradient_of_a_prompt_passes_through_them(prompted):
-    ids_BL = torch.tensor([[2, 8, 9, 3], [2, 10, 3, 0]])
-    mask_BL = (ids_BL > 0).long()
-
-    def loss():
-        return prompted.embed(ids_BL, mask_BL, prompted.constants()).square().sum()
-
-    prompted.double()
-    (weight,) = prompted.prompt.parameters()
-    by_autograd, by_differences = slopes(loss, weight, 1e-3)
-    prompted.float()
-    assert by_autograd == pytest.approx(by_differences, rel=1e-3)
-
-
 def test_checkpoint_bundle_and_folder_give_the_same_vectors(prompted, tmp_path):
     vectors = prompted.encode(SENTENCES)
     assert np.abs(vectors - SentenceEncoder(prompted.backbone).encode(SENTENCES)).max() > 0.01
@@ -102,17 +83,3 @@ def test_a_layer_of_another_kind_is_refused(folder, tmp_path, changed, message):
     config.write_text(json.dumps(json.loads(config.read_text()) | changed))
     with pytest.raises(CseError, match=f"2_Dense {message}; to use the transformer alone"):
         SentenceEncoder.load(copied)
-
-
-@pytest.mark.parametrize("projector", ["tanh", "batch_norm"])
-def test_what_reads_vectors_is_as_wide_as_they_are(folder, projector):
-    backbone = backbone_of(folder)
-    encoder = sentence_encoder(backbone, mlp="always", projector=projector)
-    proxies = LabelProxies(encoder, LabelProxiesSettings(), 5)
-    queue = MomentumQueue(encoder, NtXentSettings(queue=4))
-    assert proxies.proxies.shape == (5, 48)
-    assert NliSoftmax(encoder, NliSoftmaxSettings()).classify.in_features == 3 * 48
-    assert queue.vectors.shape == (4, 48)
-    assert encoder.project(torch.ones(2, 48)).shape == (2, 48)
-    with pytest.raises(CseError, match=r"states of 32 numbers, and .* gives 48 behind its pooling"):
-        SelfGuided(encoder, SelfGuidedSettings())

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from cse.errors import CseError
 from cse.interchange.importing import import_model
-from cse.interchange.peft import CONFIG, WEIGHTS, export_adapter, write_adapter
+from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import read_config
 from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
@@ -238,19 +238,6 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
         found = pool("mean", [states], torch.ones_like(ids))[0].numpy()
         np.testing.assert_allclose(found, encoder.encode(text, normalize=False), atol=1e-5, rtol=0)
         assert np.abs(found - other).max() > 0.02, "the prompt is in force"
-
-
-def test_the_adapter_is_written_without_peft(encoders, tmp_path):
-    encoder = encoders("bert", pooler="cls")
-    write_adapter(encoder, tmp_path)
-    config = json.loads((tmp_path / CONFIG).read_text())
-    assert (config["peft_type"], config["task_type"]) == ("PREFIX_TUNING", "FEATURE_EXTRACTION")
-    assert config["base_model_name_or_path"] == encoder.backbone.files.name
-    table = load_file(tmp_path / WEIGHTS)["prompt_embeddings"]
-    assert torch.equal(table, encoder.prompt.table.detach()), "the layout of the released PromCSE checkpoints"
-    card = (tmp_path / "README.md").read_text()
-    assert f"Cut texts at {encoder.max_length} tokens" in card
-    assert "by `cls`" in card
 
 
 @pytest.mark.parametrize(

@@ -106,17 +106,6 @@ def same(written: Exported, model: SentenceTransformer, tolerance: float = 1e-5)
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
 
 
-def test_settings_come_along(tiny):
-    model = trusted(tiny.folder)
-    assert (model.max_seq_length, model.similarity_fn_name) == (tiny.encoder.max_length, "cosine")
-    assert model.get_embedding_dimension() == tiny.encoder.dimension
-    long = "cat " * 100
-    assert model.preprocess([long])["input_ids"].shape == (1, tiny.encoder.max_length)
-    model.max_seq_length = 6
-    expected = tiny.encoder.encode_counting(long, max_length=6).embeddings
-    np.testing.assert_allclose(model.encode(long), expected, atol=1e-5)
-
-
 def test_texts_of_roles_become_prompts(encoders, tmp_path):
     encoder = encoders("bert", pooler="mean")
     encoder.texts = {"query": "the old ", "document": ""}
@@ -200,15 +189,6 @@ def test_without_its_code_it_is_no_model(tiny):
         opened(tiny.folder)
     with pytest.raises((OSError, ValueError)):
         AutoModel.from_pretrained(tiny.folder)
-
-
-def test_options_that_would_have_no_effect_are_refused(tiny):
-    with pytest.raises(ValueError, match="model_kwargs: attn_implementation has no effect here"):
-        opened(tiny.folder, trust_remote_code=True, model_kwargs={"attn_implementation": "sdpa"})
-    half = opened(tiny.folder, trust_remote_code=True, model_kwargs={"dtype": "bfloat16"})
-    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
-    rounded = half.encode(SENTENCES, convert_to_tensor=True).float().numpy()
-    assert np.abs(rounded - tiny.encoder.encode(SENTENCES)).max() < 0.1
 
 
 @pytest.mark.parametrize(

@@ -15,8 +15,6 @@ from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.runtime.onnx_encoder import OnnxEncoder
-from cse.search.model import open_encoder, role_of_queries
-from cse.search.table import open_table
 from cse.settings.data import DataSettings
 from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
@@ -77,9 +75,11 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
     bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
     np.testing.assert_allclose(read_vectors(out)[1], bare, atol=1e-6)
     before = contents(out)
-    for side in SIDES:
-        found = cse("search", out, *QUERIES, "--mode", "vectors", "-k", 30, "--model", models / side, "--json")
+    for side in [*SIDES, *([None] if made_by == "bank:mapped" else [])]:  # without a name that of then
+        named = ("--model", models / side) if side else ()
+        found = cse("search", out, *QUERIES, "--mode", "vectors", "-k", 30, "--json", *named)
         assert found.code == 0, found.err
+        side = side or made_by
         queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
         for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
             assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
@@ -87,16 +87,6 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
         assert (said in found.err) == (side != made_by)
         assert len(found.err.splitlines()) == (side != made_by)
     assert contents(out) == before
-
-
-def test_without_a_name_the_query_side_of_then_searches(made, models):
-    for model in ("mapped", "bank:mapped"):
-        out = str(made(models / model))
-        facts = open_table(out).facts
-        encoder = open_encoder(out, facts, provider="cpu")
-        assert role_of_queries(facts, encoder) == "query"
-        expected = OnnxEncoder(models / "mapped", provider="cpu").encode(QUERIES, role="query")
-        np.testing.assert_allclose(encoder.encode(QUERIES, role="query"), expected, atol=1e-5)
 
 
 @pytest.mark.parametrize("model", ["prompted", "mapped", "bank:prompted"])
