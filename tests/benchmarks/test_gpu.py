@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import gpu
-from benchmarks.gpu import FAILED, PASSED, TimeLeft, run_tests, table
 
 ROOT = Path(__file__).parents[2]
 BLOCKED = (
@@ -57,41 +56,3 @@ def test_few_packages_are_enough_and_other_runs_leave_the_tests_out():
     assert done.stdout.splitlines()[-1] == "codes 5 5 0 loaded", done.stdout[-3000:] + done.stderr[-1000:]
     assert ".....s." in done.stdout and len(CHOSEN) == 7
     assert "needs onnx, onnxscript, onnxruntime" in done.stdout
-
-
-TESTS = """
-import os, pytest, time
-pytestmark = pytest.mark.gpu
-
-@pytest.mark.parametrize("size", [1, 3, 2])
-def test_figures(figure, size):
-    figure(f"size {size}", size)
-
-def test_wrong():
-    assert 1 == 2, "not the same"
-
-def test_dies():
-    os._exit(9)
-
-def test_last():
-    pass
-"""
-
-
-@pytest.mark.slow
-def test_no_test_hides_another(tmp_path):
-    (tmp_path / "conftest.py").write_text('pytest_plugins = ["tests.gpu.conftest"]\n')
-    hangs = "import pytest, time\npytestmark = pytest.mark.gpu\ndef test_hangs():\n    time.sleep(100)\n"
-    for name, text in (("sample", TESTS), ("broken", "import no_such_package\n"), ("hanging", hangs)):
-        (tmp_path / f"test_{name}.py").write_text(text)
-    rows = run_tests(tmp_path / "test_sample.py", "cpu", TimeLeft(200))
-    found = {each["case"]: (each["result"], each["reason"]) for each in rows}
-    assert len(rows) == len(found) == 6
-    assert found["last"] == found["figures[3]"] == (PASSED, "")
-    for case, reason in (("wrong", "not the same"), ("dies", "its process ended with 9")):
-        assert found[case][0] == FAILED and reason in found[case][1]
-    lines = [line.split() for line in table(rows).splitlines()]
-    assert lines[1] == ["sample", "figures", "3", "passed", "size", "3"], "the worst figure of several cases"
-    for name, seconds, reason in (("broken", 200, "no_such_package"), ("hanging", 30, "took more than")):
-        row = run_tests(tmp_path / f"test_{name}.py", "cpu", TimeLeft(seconds))[0]
-        assert row["result"] == FAILED and reason in row["reason"]

@@ -5,12 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModel
 
-from benchmarks import floor
 from benchmarks.encode import measure, parse
-from benchmarks.harness import interleave, ratio
 from benchmarks.inputs import backbone_folder, rows_of
 from benchmarks.peers.training import full_model, prefix_model, train
 from benchmarks.queries import BARE
@@ -18,38 +14,10 @@ from benchmarks.queries import measure as measure_queries
 from benchmarks.queries import parse as parse_queries
 from benchmarks.train import seconds_per_step
 from cse.evaluation.retrieval import NDCG, WITH_WORDS
-from cse.model.backbone_files import find_backbone
-from cse.model.declared import MINILM
 from tests.data.tasks.files import write_beir
 from tests.tiny import WORDS
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("frozen", "backward", "counted"),
-    [(True, False, floor.FORWARD), (True, True, floor.FROZEN_STEP), (False, True, floor.FULL_STEP)],
-)
-def test_flops_per_weight_and_token_are_those_that_torch_counts(frozen, backward, counted):
-    """A frozen stack still passes gradients on to its input."""
-    model = AutoModel.from_pretrained(find_backbone(MINILM).folder, add_pooling_layer=False).train()
-    model.requires_grad_(not frozen)
-    embedded = torch.randn(2, 24, model.config.hidden_size, requires_grad=True)
-    with FlopCounterMode(display=False) as counter:
-        found = model(inputs_embeds=embedded).last_hidden_state
-        if backward:
-            found.sum().backward()
-    # short texts: attention's own products, which are not counted, are within two per cent
-    assert counter.get_total_flops() / (floor.weights(model) * 2 * 24) == pytest.approx(counted, rel=0.03)
-
-
-def test_a_ratio_is_of_neighbours_in_time():
-    order = []
-    rounds = interleave({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, rounds=3)
-    assert ("".join(order), rounds) == ("ababab", {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]})
-    # a slow second round slows both, and the ratio stays
-    found = ratio([2.0, 20.0, 3.0], [1.0, 10.0, 1.0])
-    assert (found.median, found.least, found.most, str(found)) == (2.0, 2.0, 3.0, "2.00 (2.00-3.00)")
 
 
 @pytest.mark.slow

@@ -65,34 +65,6 @@ def test_rows_of_a_client_that_goes_away_are_dropped(small_bundle, tmp_path):
         assert server.post("/v1/embeddings", BODY).status_code == 200
 
 
-def test_what_is_taken_is_finished_however_long_it_takes(small_bundle, monkeypatch):
-    """Eight requests at once, whose work takes eight times what is allowed between two results."""
-    app, run = (
-        create_app(Options(model=str(small_bundle), timeout=0.5, batch_tokens=6, threads=1)),
-        OnnxEncoder.embed_rows,
-    )
-    monkeypatch.setattr(OnnxEncoder, "embed_rows", lambda *given, **options: time.sleep(0.05) or run(*given, **options))
-
-    async def ask():
-        async with client_of(app) as client:
-            body = BODY | {"input": ["the cat sat"] * 10}
-            return await asyncio.gather(*(client.post("/v1/embeddings", json=body, timeout=60) for _ in range(8)))
-
-    answers = asyncio.run(ask())
-    assert [(answer.status_code, len(answer.json()["data"])) for answer in answers] == [(200, 10)] * 8
-
-
-def test_a_request_is_given_up_when_nothing_is_computed(small_bundle, monkeypatch):
-    app, free = create_app(Options(model=str(small_bundle), timeout=0.2)), threading.Event()
-    monkeypatch.setattr(OnnxEncoder, "embed_rows", lambda *given, **options: free.wait(30))
-    try:
-        (answer,) = asked(app, ("POST", "/v1/embeddings", BODY))
-    finally:
-        free.set()
-    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
-    assert answer.json()["error"]["message"] == "nothing was computed within 0.2 s"
-
-
 def test_sigterm_lets_requests_in_progress_finish(small_bundle, tmp_path):
     texts = ["the cat sat", "a dog"] * 8_000  # seconds of work: the signal comes before it ends
     options = ("--batch-tokens", 6, "--threads", 1, "--max-texts", len(texts), "--timeout", 300)

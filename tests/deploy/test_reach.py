@@ -73,15 +73,6 @@ def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle
     assert (answer.status_code, answer.json()["error"]) == (413, "inputs: 15 tokens; an answer may have 10")
 
 
-@pytest.mark.parametrize("form", ["binary", "ubinary"])
-def test_bits_are_those_of_sentence_transformers(server, encoder, form):
-    quantization = pytest.importorskip("sentence_transformers.util.quantization")
-    wanted = quantization.quantize_embeddings(encoder.encode(TEXTS), form)
-    for name in ("encoding_format", "embedding_type"):
-        answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, name: form}).json()
-        assert [item["embedding"] for item in answer["data"]] == wanted.tolist()
-
-
 def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, encoder):
     app = create_app(Options(model=str(small_bundle), cache_bytes=100_000))
     embeddings(app, TEXTS)
@@ -92,19 +83,6 @@ def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, en
     assert count(app, "cse_batch_texts_sum") == before + 2
     (refused,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ["mat", "bad"]}))
     assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
-
-
-def test_each_domain_has_vectors_of_its_own_in_the_cache(small_bank, tiny_folders, tmp_path):
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    app = create_app(Options(model=str(bank), cache_bytes=100_000))
-    for _ in range(2):
-        for name in ("plain", "shared"):
-            (found,) = embeddings(app, ["the cat sits"], model=name)
-            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
-    assert count(app, "cse_cache_hits_total") == 2
-    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
-    (found,) = embeddings(app, ["the cat sits"], model="plain")
-    np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain="plain"), atol=1e-6)
 
 
 def test_a_request_is_a_span_below_that_of_its_client(small_bundle, tmp_path, monkeypatch):

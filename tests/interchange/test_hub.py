@@ -148,40 +148,6 @@ def test_what_is_no_model_and_code_in_a_model_are_told(cse, hub, project):
     assert "note: me/tickets holds Python code (evil.py), which its library runs if you pass trust" in done.err
 
 
-def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
-    backbone = Path(shutil.copytree(tiny_folders["bert"], tmp_path / "licensed"))
-    (backbone / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: en\n---\n# A model\n")
-    config = json.loads((project / "data/checkpoint/checkpoint.json").read_text())
-    config["backbone"]["name"] = str(backbone)
-    config["facts"]["trained_on"] = "me/pairs/train.csv, 24 triplets + own.csv, 9 pairs + you/nli/*.csv, 1 pairs"
-    write_manifest(project / "data/checkpoint", Kind.CHECKPOINT, config)
-    done = cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md")
-    assert done.out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
-    assert not hub.repos
-    card = ModelCard.load(project / "CARD.md")
-    assert (card.data.license, card.data.library_name, card.data.language) == ("apache-2.0", "cse", "en")
-    assert card.data.datasets == ["me/pairs", "you/nli"]
-    (result,) = card.data.eval_results
-    assert (result.dataset_name, result.metric_type) == ("dev Spearman", "spearman")
-    text = card.text
-    for part in (
-        "Prompts: 4 vectors, keys and values in every layer. The language model is frozen.",
-        "Vectors have 32 dimensions; pooler: mean",
-        "Data: me/pairs/train.csv, 24 triplets + own.csv",
-        "| `prompt.length` | `4` |",
-        "| dev Spearman | ",
-        "| dev Spearman before training | ",
-        "Trained weights: 768.",
-        "One run: no spread was measured.",
-        "The backbone, `./licensed`: apache-2.0.",
-        f"SHA-256 `{config['backbone']['sha256'][:16]}",
-    ):
-        assert part in text, part
-    assert cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md").code == 0, "its own card may be replaced"
-    (project / "mine.md").write_text("# mine\n")
-    assert "mine.md: exists" in cse("push", "me/tickets", "data/checkpoint", "--card", "mine.md").refused()
-
-
 def test_repository_of_something_else(cse, hub, project):
     assert cse("push", "me/tickets", "data/checkpoint").code == 0
     repo = hub.repos["me/tickets"]

@@ -167,20 +167,6 @@ def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse
     assert index() == "0 added, 0 changed, 297 removed"
 
 
-def test_what_makes_other_rows_is_refused_until_again(run, corpus, tmp_path, bundle):  # noqa: F811
-    rows = [{"id": f"k{n}", "body": text, "n": n} for n, text in enumerate(TEXTS)]
-    path, out = write_objects(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    run(path, out)
-    line = run(path, out, "--keep-column", "n").refused()
-    assert line.startswith(f"{out}: made from different input: kept_column was []")
-    assert "id_column was 'id', now None" in run(path, out, "--id-column", "").refused()
-    assert "number the rows" in run(write_objects(tmp_path / "b.jsonl", [*rows, rows[3]]), out).refused()
-    numbers = write_objects(tmp_path / "c.jsonl", [{"id": 1, "body": "the cat"}])
-    assert "column 'id' holds int64, in" in run(numbers, out).refused()
-    assert "have no ids, so they replace none" in run(corpus, out, "--changes").refused()
-    assert run(path, out, "--again", "--keep-column", "n").code == 0
-
-
 def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  # noqa: F811
     filler = "the cat sat on a mat " * 5
     texts = ["a dog sat", filler + "zebra dog dog dog dog " + filler, "the cat", "on a mat on a"]
@@ -205,18 +191,6 @@ def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  #
     assert [(hit["id"], hit["text"]) for hit in hits] == [(1, texts[1])], "words are those of the document"
     (hits,) = found(cse, out, "zebra")
     assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
-
-
-def test_passages_overlap_and_lose_nothing():
-    words = [f"w{n}" for n in range(1000)]
-    found = passages(" ".join(words), [], 256)
-    assert {len(passage.split()) for passage in found[:-1]} == {100}
-    for one, other in pairwise(found):
-        assert one.split()[-25:] == other.split()[:25]
-    assert list(dict.fromkeys(" ".join(found).split())) == words
-    assert passages("ignored", ["one two", "three"], 256) == ["one two", "three"], "sections stand for themselves"
-    chinese = "\u4e2d\u6587" * 300
-    assert 1 < len(passages(chinese, [], 256)) < 10 and max(map(len, passages(chinese, [], 256))) <= 250
 
 
 @pytest.mark.parametrize("name", ["part-000000.parquet", ".drafts/notes.txt"])

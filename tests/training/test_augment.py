@@ -55,39 +55,6 @@ def test_a_span_of_five_characters_becomes_the_mask():
     assert mask_span("cat", characters=5, mask_token="[MASK]", rng=rng) == "cat"
 
 
-def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
-    """As ConSERT's released code: every real token, padding stays."""
-    torch.manual_seed(1)
-    mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
-    plain_BL = torch.arange(8).expand(2, -1)
-    released = alteration(AugmentSettings(shuffle_tokens="released"), torch.zeros(2))
-    firsts = [set(), set()]
-    for _ in range(400):
-        found_BL = released.positions(plain_BL, mask_BL)
-        for row, length in enumerate((6, 3)):
-            assert sorted(found_BL[row, :length].tolist()) == list(range(length))
-            assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
-            firsts[row].add((int(found_BL[row, 0]), int(found_BL[row, length - 1])))
-    assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"
-
-
-def test_shuffled_positions_keep_first_last_and_padding_and_every_second_copy():
-    torch.manual_seed(0)
-    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6, [1] * 8])
-    positions_BL = torch.arange(8).expand(4, -1) + 4
-    paper = alteration(AugmentSettings(shuffle_tokens="paper"), torch.tensor([0, 0, 0, 1]))
-    seen = set()
-    for _ in range(50):
-        shuffled = paper.positions(positions_BL, mask_BL)
-        assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
-        assert torch.equal(shuffled[3], positions_BL[3])
-        for row, length in enumerate((8, 5, 2)):
-            assert shuffled[row, 0] == 4
-            assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])
-        seen.add(tuple(shuffled[1].tolist()))
-    assert len(seen) == 6, "three inner tokens have six orders"
-
-
 def test_cut_features_are_the_same_at_all_tokens_of_a_row():
     torch.manual_seed(0)
     embedded = torch.randn(4, 5, 20, dtype=torch.float64, requires_grad=True)
@@ -99,3 +66,22 @@ def test_cut_features_are_the_same_at_all_tokens_of_a_row():
     assert torch.equal(cut[~zero], embedded[~zero]), "no rescaling"
     cut.sum().backward()
     assert torch.equal(embedded.grad, (~zero).double())
+
+
+@pytest.mark.parametrize(("how", "orders"), [("paper", (6, 1)), ("released", (120, 2))])
+def test_positions_are_shuffled_but_padding_and_every_second_copy(how, orders):
+    """First and last token too as ConSERT's released code does."""
+    torch.manual_seed(1)
+    lengths = (5, 2, 8)
+    mask_BL = torch.tensor([[1] * length + [0] * (8 - length) for length in lengths])
+    plain_BL = torch.arange(8).expand(3, -1) + 4
+    altered = alteration(AugmentSettings(shuffle_tokens=how), torch.tensor([0, 0, 1]))
+    seen = [set(), set()]
+    for _ in range(1200):
+        found_BL = altered.positions(plain_BL, mask_BL)
+        assert torch.equal(found_BL.sort(dim=1).values, plain_BL)
+        assert torch.equal(found_BL[2], plain_BL[2])
+        for row, length in enumerate(lengths[:2]):
+            assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
+            seen[row].add(tuple(found_BL[row].tolist()))
+    assert tuple(map(len, seen)) == orders, "every order of the tokens that move"

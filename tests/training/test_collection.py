@@ -31,15 +31,8 @@ def taught(stands_in=(True, True, False, False), candidates=3, words=0.5, most=9
         return pairs, teach(pairs, unit(4, 1), unit(5, 2), words)
 
 
-def shares(targets, row: int) -> np.ndarray:
-    found = np.zeros(len(DOCUMENTS))
-    np.add.at(found, targets.place[row], targets.share[row])
-    return found
-
-
 @pytest.mark.parametrize("blocks", [False, True])
-@pytest.mark.parametrize("words", [0.0, 0.5])
-@pytest.mark.parametrize("candidates", [1, 3, 200])
+@pytest.mark.parametrize(("words", "candidates"), [(0.0, 3), (0.5, 1), (0.5, 3), (0.5, 200)])
 def test_shares_are_a_softmax_of_standardised_scores_over_the_best(monkeypatch, words, candidates, blocks):
     if blocks:
         for module in ("cse.training.collection", "cse.search.words"):
@@ -55,17 +48,14 @@ def test_shares_are_a_softmax_of_standardised_scores_over_the_best(monkeypatch, 
         )
         allowed = [place for place in range(5) if place != own or not pairs.stands_in[row]]
         best = sorted(allowed, key=lambda place: -score[place])[: min(candidates, 4)]
-        expected = np.zeros(5)
+        expected, found = np.zeros(5), np.zeros(5)
         expected[best] = np.exp(score[best] / 0.5) / np.exp(score[best] / 0.5).sum()
         if not pairs.stands_in[row]:
             expected = 0.75 * expected + 0.25 * np.eye(5)[own]
-        assert shares(targets, row) == pytest.approx(expected, abs=1e-5)
-
-
-def test_more_documents_than_a_step_ranks_have_a_sample():
-    assert not len(taught(most=5)[1].sample) and not len(taught()[1].sample)
+        np.add.at(found, targets.place[row], targets.share[row])
+        assert found == pytest.approx(expected, abs=1e-5)
     sample = taught(most=4)[1].sample
-    assert len(set(sample.tolist())) == 2 and set(sample.tolist()) <= set(range(5))
+    assert not len(targets.sample) and len(set(sample.tolist())) == 2, "more documents than a step ranks"
 
 
 def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
@@ -88,15 +78,7 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     assert len(targets.sample) == 1000
 
 
-def test_all_documents_are_the_collection_where_rows_have_some():
-    rows = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
-    pairs = pairs_of([(rows, True)], ["w", "y", "z", "x"])
-    assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
-    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
-        pairs_of([(rows, True)], ["y", "z"])
-
-
-def test_sources_share_one_collection():
+def test_sources_share_one_collection_or_one_that_is_given():
     first = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
     second = pa.table({"sent0": ["c", "a"], "sent1": ["z", "x"]})
     pairs = pairs_of([(first, True), (second, False)])
@@ -107,3 +89,7 @@ def test_sources_share_one_collection():
     assert pairs.times([0.2]).tolist() == [1, 1, 1, 1], "and each row once, at least"
     some = pairs.only(np.array([0, 3]))
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
+    pairs = pairs_of([(first, True)], ["w", "y", "z", "x"])
+    assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
+    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
+        pairs_of([(first, True)], ["y", "z"])

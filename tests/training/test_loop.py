@@ -30,8 +30,8 @@ PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), ev
 MIXED = replan(PLAN, start_share=0.3)
 
 
-def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
-    encoder, losses, table = make_problem(backbone, **problem)
+def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, problem=None):
+    encoder, losses, table = problem or make_problem(backbone)
     recorder = Recorder()
     state = train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
     return encoder, state, recorder
@@ -79,74 +79,17 @@ def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(ber
     assert torch.equal(first.prompt.table, again.prompt.table)
 
 
-@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 10), (3600.0, 1)])
-def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeypatch, seconds, saves):
-    steps = []
-    save = RunFolder.save
-
-    def noted(folder, state, **how):
-        steps.append(state.step)
-        save(folder, state, **how)
-
-    monkeypatch.setattr(RunFolder, "save", noted)
-    run(bert, tmp_path, replan(PLAN, save_seconds=seconds), dev=lambda: 1.0)
-    assert len(steps) == saves and steps[-1] == 10
-
-
-# ---- numbers that are none ----------------------------------------------------------------------------------------
-
-
-def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_path):
-    encoder, losses, table = make_problem(bert)
-    with torch.no_grad():
-        encoder.prompt.table.fill_(float("nan"))
-    with pytest.raises(CseError, match=r"^prompt: the embeddings are not finite before any update; take"):
-        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-
-
-@pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
-def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
-    encoder, _, table = make_problem(bert)
-    term = contrast(encoder)
-    term.settings = term.settings.model_copy(update={"temperature": temperature})  # below what settings allow
-    losses = Losses({"nt_xent": term})
-    with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
-        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-
-
-@pytest.mark.parametrize("error", [UndefinedScore("dev: all similarities are equal"), NotFinite("evaluation: nan")])
-def test_dev_pairs_that_training_has_spoilt_are_not_to_blame(bert, tmp_path, error):
-    scores = iter([40.0])
-
-    def dev() -> float:
-        score = next(scores, None)
-        if score is None:
-            raise error
-        return score
-
-    with pytest.raises(CseError, match=r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"):
-        run(bert, tmp_path, dev=dev)
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (UndefinedScore("dev: all gold scores are equal"), "^dev: all gold scores"),
-        (NotFinite("evaluation: nan"), "^prompt: the embeddings are not finite before any update"),
-    ],
-)
-def test_dev_pairs_that_cannot_be_scored_end_the_run_before_it_trains(bert, tmp_path, error, message):
-    def dev() -> float:
-        raise error
-
-    encoder, losses, table = make_problem(bert)
-    recorder = Recorder()
-    with pytest.raises(CseError, match=message):
-        train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
-    assert recorder.records == []
-
-
-# ---- kills --------------------------------------------------------------------------------------------------------
+def spoilt(name: str, backbone):
+    """An encoder, losses and table in which something is no number from the start."""
+    encoder, losses, table = make_problem(backbone)
+    if name == "start":
+        with torch.no_grad():
+            encoder.prompt.table.fill_(float("nan"))
+    else:  # a temperature below what settings allow
+        term = contrast(encoder)
+        term.settings = term.settings.model_copy(update={"temperature": float(name)})
+        losses = Losses({"nt_xent": term})
+    return encoder, losses, table
 
 
 STOPPED = {
@@ -190,9 +133,8 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tiny_folders, tmp_path, name)
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
 def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp_path, optimizer):
-    encoder, losses, table = make_composition(bert)
     plan = replan(PLAN, optimizer=optimizer, beta2=0.8, weight_decay=0.03)  # AdamW's own is 0.01
-    state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    _, state, _ = run(bert, tmp_path, plan, problem=make_composition(bert))
     first, second = state.optimizer["param_groups"]
     assert (first["peak"], second["peak"]) == (0.05, 1e-3)
     own = [name for name in state.weights if ".copy." not in name]
@@ -208,12 +150,10 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     scores, seen = iter([1.0, 9.0, 5.0, 4.0, 3.0]), []
 
     def dev() -> float:
-        weights = encoder.trainable() | losses.trainable()
-        seen.append({name: weight.detach().clone() for name, weight in weights.items()})
+        seen.append(copies(encoder.trainable() | losses.trainable()))
         return next(scores)
 
-    recorder = Recorder()
-    state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
+    _, state, recorder = run(bert, tmp_path, dev=dev, problem=(encoder, losses, table))
     assert [(step, best) for step, _, best in recorder.scores] == [
         (0, True), (3, True), (6, False), (9, False), (10, False),
     ]  # fmt: skip
@@ -227,24 +167,46 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     assert set(state.weights) == set(seen[0])
 
 
-# ---- a share of the initial weights in what is scored and saved -----------------------------------------------------
-
-
 def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, tmp_path):
-    start = copies(make_problem(bert)[0].trainable())
-    plain, _, _ = run(bert, tmp_path / "plain")
-    encoder, losses, table = make_problem(bert)
-    seen = []
+    (start,), seen = make_problem(bert)[0].trainable().values(), []
+    problem = make_problem(bert)
+    encoder, start = problem[0], start.detach().clone()
 
     def dev():
-        seen.append(copies(encoder.trainable()))
+        seen.append(encoder.prompt.table.detach().clone())
         return float(len(seen))
 
-    train(encoder, losses, table, MIXED, dev=dev, folder=RunFolder(tmp_path / "own"), observer=Recorder())
+    plain, _, _ = run(bert, tmp_path / "plain")
+    run(bert, tmp_path / "own", MIXED, dev=dev, problem=problem)
     without_dev, _, _ = run(bert, tmp_path / "blind", MIXED)
-    (name,) = start
-    expected = 0.3 * start[name] + 0.7 * copies(plain.trainable())[name]
-    torch.testing.assert_close(copies(encoder.trainable())[name], expected)
-    assert torch.equal(copies(encoder.trainable())[name], seen[-1][name])
-    assert torch.equal(seen[0][name], start[name])
-    assert torch.equal(copies(encoder.trainable())[name], copies(without_dev.trainable())[name])
+    torch.testing.assert_close(encoder.prompt.table, 0.3 * start + 0.7 * plain.prompt.table)
+    assert torch.equal(encoder.prompt.table, seen[-1]) and torch.equal(seen[0], start)
+    assert torch.equal(encoder.prompt.table, without_dev.prompt.table)
+
+
+SPOILT_BY_TRAINING = r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"
+
+
+@pytest.mark.parametrize(
+    ("problem", "scores", "message"),
+    [
+        ("start", None, r"^prompt: the embeddings are not finite before any update; take"),
+        ("1e-40", None, r"^objective\S*: the loss is nan at step 1, before any update.*temperature"),
+        ("1e-30", None, r"^objective\S*: the gradient is inf at step 1, before any update.*temperature"),
+        (None, [40.0, UndefinedScore("dev: all similarities are equal")], SPOILT_BY_TRAINING),
+        (None, [40.0, NotFinite("evaluation: nan")], SPOILT_BY_TRAINING),
+        (None, [UndefinedScore("dev: all gold scores are equal")], "^dev: all gold scores"),
+        (None, [NotFinite("evaluation: nan")], "^prompt: the embeddings are not finite before any update"),
+    ],
+)
+def test_who_is_to_blame_for_what_is_no_number(bert, tmp_path, problem, scores, message):
+    left = list(scores or [])
+
+    def dev() -> float:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with pytest.raises(CseError, match=message):
+        run(bert, tmp_path, dev=dev if scores else None, problem=problem and spoilt(problem, bert))

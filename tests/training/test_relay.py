@@ -14,30 +14,28 @@ from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_r
 from tests.training.helpers import Recorder
 
 
-class Closing(Recorder):
-    def __init__(self, closed: list[str]) -> None:
-        super().__init__()
-        self.closed = closed
-
-    def close(self) -> None:
-        self.closed.append(f"after {len(self.scores)} scores")
-
-
-def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys):
-    relay, made, closed = Relay(), [], []
+def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys, monkeypatch):
+    relay, made = Relay(), []
 
     def observers():
-        made.append(Closing(closed))
+        made.append(Recorder())
         return made[-1]
 
-    with followed(relay.take, relay.fail, observers, lambda: "waits"):
+    with pytest.raises(CseError), followed(relay.take, relay.fail, observers, lambda: "waits"):
         for event in ((GROUP, "two"), ("start", 0, 9), ("evaluated", 0, 1.5, True), ("evaluated", 3, 2.5, True)):
             assert relay.tell(*event) is None
         for event in ((LOST, "lost"), (GROUP, "one"), ("start", 3, 9), ("evaluated", 6, 3.5, True)):
             relay.tell(*event)
-    assert [[step for step, *_ in one.scores] for one in made] == [[0, 3], [6]]
-    assert closed == ["after 2 scores", "after 1 scores"]
+        raise CseError("a worker failed")
+    assert [([step for step, *_ in one.scores], one.closed) for one in made] == [([0, 3], 1), ([6], 1)]
     assert capsys.readouterr().err.splitlines() == ["two", "lost", "one"]
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    for events, said in (((), "waits\n"), (((GROUP, "two"),), "two\n")):
+        relay = Relay()
+        with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
+            for event in events:
+                relay.tell(*event)
+        assert capsys.readouterr().err == said
 
 
 def test_workers_stop_when_the_command_cannot_note_what_they_tell():
@@ -53,24 +51,14 @@ def test_workers_stop_when_the_command_cannot_note_what_they_tell():
     assert failure is not None and "dev.csv" in failure.words and "\n" not in failure.words
 
 
-def test_a_line_says_what_workers_wait_for_until_one_runs(capsys, monkeypatch):
-    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
-    relay = Relay()
-    with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
-        pass
-    assert capsys.readouterr().err == "waits\n"
-    with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
-        relay.tell(GROUP, "two")
-    assert capsys.readouterr().err == "two\n"
-
-
-def test_an_error_closes_the_observers_while_it_is_on_its_way():
-    closed: list[str] = []
-    relay = Relay()
-    with pytest.raises(CseError), followed(relay.take, relay.fail, lambda: Closing(closed), lambda: "waits"):
-        relay.tell("start", 0, 9)
-        raise CseError("a worker failed")
-    assert closed == ["after 0 scores"]
+def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
+    url = f"memory://{tmp_path.name}/run"
+    store, path = filesystem(url)
+    store.pipe_file(f"{path}/state.pt", b"state")
+    remove_run(store, path, url)
+    assert not store.exists(path) and capsys.readouterr().err == ""
+    remove_run(store, path, url)  # gone: the file system raises
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
 
 
 @pytest.mark.parametrize(
@@ -82,8 +70,11 @@ def test_an_error_closes_the_observers_while_it_is_on_its_way():
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_an_error_is_told_and_raised(tmp_path, error, words):
+def test_the_first_error_that_is_no_lost_peer_is_told_and_raised(tmp_path, error, words):
     relay = Relay()
+    with pytest.raises(PeerLost), told(relay.fail, rank=0):
+        raise PeerLost("Connection closed by peer")
+    assert relay.failed() is None
     with pytest.raises(type(error)), told(relay.fail, rank=1):
         raise error
     with pytest.raises(CseError), told(relay.fail, rank=0):
@@ -91,20 +82,3 @@ def test_an_error_is_told_and_raised(tmp_path, error, words):
     assert in_line(relay.failed(), tmp_path).startswith(words)
     traces = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
     assert [type(error).__name__ in trace for trace in traces] == ([True] if type(error) is KeyError else [])
-
-
-def test_a_lost_peer_is_another_workers_error_or_none():
-    relay = Relay()
-    with pytest.raises(PeerLost), told(relay.fail, rank=0):
-        raise PeerLost("Connection closed by peer")
-    assert relay.failed() is None
-
-
-def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
-    url = f"memory://{tmp_path.name}/run"
-    store, path = filesystem(url)
-    store.pipe_file(f"{path}/state.pt", b"state")
-    remove_run(store, path, url)
-    assert not store.exists(path) and capsys.readouterr().err == ""
-    remove_run(store, path, url)  # gone: the file system raises
-    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")

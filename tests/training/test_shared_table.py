@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,27 +21,3 @@ def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
         assert np.array_equal(table.keys, own.keys)
         for found, column in zip(table.columns, own.columns, strict=True):
             assert np.array_equal(found.ids, column.ids) and np.array_equal(found.starts, column.starts)
-
-
-WRITER = """
-import sys, time
-from pathlib import Path
-import numpy as np
-from cse.runtime.tokens import Tokens
-from cse.training.batch import TokenTable, shared_table
-folder = Path(sys.argv[1])
-def make():
-    (folder / f"made-{sys.argv[2]}").touch()
-    time.sleep(1)
-    return TokenTable((Tokens(np.arange(6, dtype=np.int32), np.array([0, 2, 6]), 0),), 0)
-print(shared_table(folder / "table.pt", make).columns[0].ids.sum())
-"""
-
-
-def test_of_two_processes_one_makes_it(tmp_path, forking_python):
-    processes = [
-        subprocess.Popen([forking_python, "-c", WRITER, tmp_path, str(n)], stdout=subprocess.PIPE, text=True)
-        for n in range(2)
-    ]
-    assert [process.communicate(timeout=240)[0].strip() for process in processes] == ["15", "15"]
-    assert len(list(tmp_path.glob("made-*"))) == 1

@@ -42,9 +42,6 @@ def test_a_saved_state_holds_only_what_does_not_follow_from_the_data(folders, na
     assert bool(losses.memory()) is kept
 
 
-# ---- slices that cost least: padded tokens plus a fixed cost per slice ----------------------------------------------
-
-
 LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
 
 
