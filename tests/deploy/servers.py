@@ -47,11 +47,6 @@ class Server(NamedTuple):
         text = self.get("/metrics").text
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(series))
 
-    def memory(self) -> int:
-        """Resident bytes."""
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
 
 @contextmanager
 def serving(

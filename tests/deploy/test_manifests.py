@@ -56,31 +56,23 @@ def test_a_job_on_a_cluster(name):
     cli.get_command(click.Context(cli), last[1]).make_context(last[1], last[2:])
     (workers,), head = cluster["workerGroupSpecs"], cluster["headGroupSpec"]
     (wanted,) = re.findall(r"workers[= ](\d+)", spec["entrypoint"])
-    assert workers["replicas"] == workers["minReplicas"] == workers["maxReplicas"] == int(wanted)
-    limits = workers["template"]["spec"]["containers"][0]["resources"]["limits"]
-    assert limits["nvidia.com/gpu"] == 1 and "cuda" in spec["entrypoint"], "a worker takes one"
+    assert workers["minReplicas"] == workers["maxReplicas"] == int(wanted)
     pinned = re.search(r"^ray==(.+)$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)[1]
     assert (cluster["rayVersion"], cluster["authOptions"]) == (pinned, {"mode": "token"})
-
     (policy,) = (one for one in found if one["kind"] == "NetworkPolicy")
     labels = policy["spec"]["podSelector"]["matchLabels"]
-    sources = [one["podSelector"]["matchLabels"] for rule in policy["spec"]["ingress"] for one in rule["from"]]
-    submits = {"job-name": job["metadata"]["name"]}
-    assert sources == [labels, submits, {"app.kubernetes.io/name": "kuberay-operator"}]
-    claims = {one["metadata"]["name"] for one in found if "Claim" in one["kind"]}
-    for group in (head, workers):
-        assert group["template"]["metadata"]["labels"] == labels
-        pod = group["template"]["spec"]
-        assert is_confined(pod)
-        assert {volume["persistentVolumeClaim"]["claimName"] for volume in pod.get("volumes", [])} <= claims
+    assert all("from" in rule for rule in policy["spec"]["ingress"])
+    for template in (head["template"], workers["template"]):
+        assert template["metadata"]["labels"] == labels and is_confined(template["spec"])
     if name == "rayjob-train":  # its command asks for a GPU of the head's, which no worker takes
-        assert [one["name"] for one in head["template"]["spec"]["containers"][0]["env"]] == [STORAGE_VARIABLE]
-        assert head["template"]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == 1
+        (container,) = head["template"]["spec"]["containers"]
+        assert [one["name"] for one in container["env"]] == [STORAGE_VARIABLE]
+        assert container["resources"]["limits"]["nvidia.com/gpu"] == 1
         assert head["rayStartParams"]["num-gpus"] == "0"
 
 
 def test_the_server_on_kubernetes_is_that_of_the_image():
-    """Probed, confined, asked by Prometheus itself; with arguments that `cse serve` has and time to end requests."""
+    """Probed, confined, behind a wall; with arguments that `cse serve` has and time to end requests."""
     deployment, service, claim = documents(KUBERNETES / "server.yaml")
     scaler, budget, policy = documents(KUBERNETES / "scaling.yaml")
     (monitor,), (base,) = documents(KUBERNETES / "monitor.yaml"), documents(KUBERNETES / "kustomization.yaml")
@@ -88,40 +80,26 @@ def test_the_server_on_kubernetes_is_that_of_the_image():
     pod = template["spec"]
     (container,) = pod["containers"]
     (port,) = container["ports"]
-    assert arguments_of("EXPOSE") == [str(port["containerPort"])]
-    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
-    assert [(one["path"], one["port"]) for one in probes] == [
-        (path, port["name"]) for path in ("/ready", "/ready", "/health")
-    ]
-    scrape = {key.rpartition("/")[2]: value for key, value in template["metadata"]["annotations"].items()}
-    assert scrape == {"scrape": "true", "port": str(port["containerPort"]), "path": "/metrics"}
     given = serve.make_context("serve", list(container["args"])).params
+    assert arguments_of("EXPOSE") == [str(port["containerPort"])]
     assert (given["host"], given["port"]) == ("0.0.0.0", port["containerPort"])
     assert pod["terminationGracePeriodSeconds"] > container["lifecycle"]["preStop"]["sleep"]["seconds"] + given["drain"]
     assert str(given["threads"]) == container["resources"]["limits"]["cpu"]
-    mounts = {one["mountPath"]: one for one in container["volumeMounts"]}
-    assert mounts.keys() == {given["model"], str(given["api_keys"].parent)}
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "readiness", "liveness")]
+    assert [one["path"] for one in probes] == ["/ready", "/ready", "/health"]
+    mounts = {one["mountPath"] for one in container["volumeMounts"]}
+    assert mounts == {given["model"], str(given["api_keys"].parent)}
     volumes = {one["name"]: one for one in pod["volumes"]}
-    assert volumes.keys() == {one["name"] for one in mounts.values()}
     assert volumes["model"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert is_confined(pod)
     assert [image["name"] for image in base["images"]] == [container["image"]]
-
-    (target,), (endpoint,), (rule,) = (
-        service["spec"]["ports"],
-        monitor["spec"]["endpoints"],
-        policy["spec"]["ingress"],
-    )
-    for selector in (template["metadata"]["labels"], service["spec"]["selector"]):
+    guards = (budget["spec"]["selector"]["matchLabels"], policy["spec"]["podSelector"]["matchLabels"])
+    for selector in (template["metadata"]["labels"], service["spec"]["selector"], *guards):
         assert selector == labels
-    for guard in (budget["spec"]["selector"], policy["spec"]["podSelector"]):
-        assert guard["matchLabels"] == labels
+    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
     assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
     assert "replicas" not in deployment["spec"], "to apply it again would undo the scaler"
     assert scaler["spec"]["minReplicas"] > budget["spec"]["maxUnavailable"], "one pod is left while a node is drained"
-    assert monitor["spec"]["selector"]["matchLabels"] == service["metadata"]["labels"]
-    assert {target["targetPort"], rule["ports"][0]["port"]} == {port["name"]}
-    assert (endpoint["port"], endpoint["path"]) == (target["name"], scrape["path"])
 
 
 def test_the_image_is_not_root_gets_its_signals_and_sees_what_it_copies():

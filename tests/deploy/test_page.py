@@ -162,23 +162,6 @@ def test_two_models_side_by_side_with_cosines_in_order_and_marks(visit, bank):
     assert [row[2] for row in ranking(page, 1)] == [f"{'▲' if by > 0 else '▼'}{abs(by)}" if by else "" for by in moves]
 
 
-@pytest.mark.parametrize(
-    ("answer", "said"),
-    [
-        (
-            {"status": 429, "headers": {"retry-after": "3"}, "json": {"error": {"message": "The queue is full."}}},
-            "The queue is full. Try again in 3 s.",
-        ),
-        (None, "The server does not answer."),
-    ],
-)
-def test_what_the_page_says_of_a_server_in_trouble(visit, bundle, answer, said):
-    page = visit(bundle, expected="429|ERR_FAILED")
-    page.route("**/v1/embeddings", lambda route: route.fulfill(**answer) if answer else route.abort())
-    page.get_by_role("button", name="Compare").click()
-    page.get_by_role("alert").filter(has_text=re.compile(f"^{re.escape(said)}$")).wait_for()
-
-
 def test_a_server_with_keys_asks_for_one_and_the_page_forgets_it(visit, bank):
     def refuse(route):
         if route.request.headers.get("authorization") == "Bearer secret":

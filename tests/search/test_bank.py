@@ -20,10 +20,8 @@ from cse.search import index as module
 from cse.search.model import open_encoder
 from cse.search.rows import Maker
 from cse.search.table import open_table
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.export.banks import make_encoder
 from tests.rows import write_lines, write_parquet, write_table
-from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
 from tests.search.corpora import read_vectors, sentences
 
 KINDS = {"billing": "hidden", "outage": "own-cls", "plain": "bare"}  # see tests.export.banks
@@ -71,15 +69,10 @@ def write_named(path, names):
 
 
 @pytest.fixture
-def run(cse, monkeypatch):  # noqa: F811
+def run(index, monkeypatch):
     """`cse index`, ten rows a piece."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr(module, "PIECE", 10)
     monkeypatch.setattr(module, "_COMMIT_ROWS", 10)
-
-    def index(corpus, out, model, *options):
-        return cse("index", corpus, "--out", out, "--model", model, "--device", "cpu", *options)
-
     return index
 
 
@@ -191,7 +184,7 @@ def test_a_row_of_no_domain_is_named_before_a_model_is_opened(
     assert not (tmp_path / "vectors/index.lance").exists()
 
 
-def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):  # noqa: F811
+def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path, bank, bundle, monkeypatch):
     monkeypatch.setattr(module, "Maker", None)
     column = ("--domain-column", "queue")
     for given, wanted in (
@@ -213,7 +206,7 @@ def test_models_and_columns_that_do_not_go_together(run, corpus, table, tmp_path
     assert not (tmp_path / "vectors/index.lance").exists()
 
 
-def nearest(cse, folder, query, bank, domain, *options):  # noqa: F811
+def nearest(cse, folder, query, bank, domain, *options):
     """The best five cosines are those of numpy."""
     _, vectors, _ = read_vectors(folder)
     asked = expected(bank, domain, query)
@@ -224,7 +217,7 @@ def nearest(cse, folder, query, bank, domain, *options):  # noqa: F811
     np.testing.assert_allclose(found, wanted, atol=1e-5)
 
 
-def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp_path, bank, tiny_folders):  # noqa: F811
+def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp_path, bank, tiny_folders):
     add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "headed"), "plain"), replace=True)
     alone, mixed, query = tmp_path / "alone", tmp_path / "mixed", "the red bird"
     assert run(corpus, alone, f"{bank}:plain").code == 0
@@ -242,7 +235,7 @@ def test_a_narrower_domain_ends_in_zeros_in_company(cse, run, corpus, table, tmp
 
 
 @pytest.mark.parametrize("domain", ["outage", "auto", None])
-def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, table, tmp_path, bank, tiny_folders, domain):  # noqa: F811
+def test_a_query_has_the_prompts_of_the_vectors(cse, run, corpus, table, tmp_path, bank, tiny_folders, domain):
     out, query, moved = tmp_path / "vectors", "the red bird", tmp_path / "moved"
     if domain is None:  # each row has its own, so the query needs a name
         run(table, out, bank, "--domain-column", "queue")

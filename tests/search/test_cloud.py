@@ -10,14 +10,12 @@ from cse.search.index import index_corpus
 from cse.search.rows import Choices, Maker
 from cse.search.table import MODES, open_table
 from tests.rows import write_parquet
-from tests.runtime.conftest import bundle  # noqa: F401 - a fixture
-from tests.search.buckets import bucket  # noqa: F401 - a fixture
 from tests.search.corpora import sentences
 
 TEXTS = sentences(35)
 
 
-def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):  # noqa: F811
+def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):
     here = write_parquet(tmp_path / "a.parquet", {"id": [*range(35)], "text": TEXTS}, 8)
     bucket.upload_file(str(here), "texts", "in/a.parquet")
     url = "s3://texts/out"

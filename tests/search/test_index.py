@@ -17,24 +17,18 @@ from cse.search.corpus import Columns, Corpus
 from cse.search.rows import passages
 from cse.search.table import MODES, open_table, snippet
 from cse.storage import Folder
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
 from tests.parts import refusal
 from tests.rows import write_lines, write_objects, write_parquet
-from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
+from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.search.corpora import is_approximate, read_vectors, rows_of, sentences
 
 TEXTS = [*sentences(45), "a", "the cat", "the"]
 
 
 @pytest.fixture
-def run(cse, bundle, monkeypatch):  # noqa: F811
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    def index(corpus, out, *options):
-        return cse("index", corpus, "--out", out, "--model", bundle, "--device", "cpu", *options)
-
-    return index
+def run(index, bundle):
+    return lambda corpus, out, *options: index(corpus, out, bundle, *options)
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def embedded(monkeypatch):
     return found
 
 
-def found(cse, out, *arguments):  # noqa: F811
+def found(cse, out, *arguments):
     done = cse("search", out, *arguments, "--json", "--device", "cpu")
     assert done.code == 0, done.err
     return [json.loads(line)["hits"] for line in done.out.splitlines()]
@@ -94,7 +88,7 @@ def test_usual_columns_need_no_names(tmp_path):
     ]
 
 
-def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noqa: F811
+def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):
     done = run(corpus, tmp_path / "out")
     assert done.err.endswith(f"{tmp_path}/out: 48 documents, exact search; 48 added, 0 changed, 0 removed\n")
     ids, vectors, texts = read_vectors(tmp_path / "out")
@@ -123,7 +117,7 @@ NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt"])
-def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind):  # noqa: F811
+def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind):
     texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
     path = tmp_path / f"a.{kind}"
     write_lines(path, texts) if kind == "txt" else write_objects(path, [{"text": text} for text in texts])
@@ -136,7 +130,7 @@ def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind
 
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):  # noqa: F811
+def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):
     rows = {f"it's {n}": text for n, text in enumerate(sentences(300))}
     path = tmp_path / "a.jsonl"
 
@@ -167,7 +161,7 @@ def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse
     assert index() == "0 added, 0 changed, 297 removed"
 
 
-def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  # noqa: F811
+def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):
     filler = "the cat sat on a mat " * 5
     texts = ["a dog sat", filler + "zebra dog dog dog dog " + filler, "the cat", "on a mat on a"]
     out = tmp_path / "out"
@@ -215,7 +209,7 @@ def test_no_corpus_is_indexed_over_what_is_there(run, corpus, tmp_path, monkeypa
     assert contents(tmp_path) == before
 
 
-def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
+def test_stored_text_commands_no_terminal(cse, run, tmp_path):
     text = "the \x1b[2J\x9b2J\x07cat\t\u202edog\u2028 \u540d\u524d \U0001f600 \u0939\u093f"
     rows = [{"id": "\x1b]0;title\x07", "text": text}]
     run(write_objects(tmp_path / "corpus.jsonl", rows), tmp_path / "out")
@@ -229,7 +223,7 @@ def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
     assert (hit["id"], hit["document"]) == (rows[0]["id"], text), "JSON says the same in escapes"
 
 
-def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path):  # noqa: F811
+def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path):
     role_texts = {"query": "query: ", "passage": "passage: "}
     asymmetric = write_bundle_of_words(tmp_path / "asymmetric", [*TEXTS, *role_texts.values()], texts=role_texts)
     encoder, out = OnnxEncoder(asymmetric, provider="cpu"), tmp_path / "out"
@@ -309,7 +303,7 @@ def test_a_bad_corpus_is_refused_before_anything_is_written(run, tmp_path):
         assert not (tmp_path / "out/index.lance").exists()
 
 
-def test_what_makes_other_rows_is_refused_until_again_and_a_query_needs_the_model(cse, run, corpus, tmp_path, bundle):  # noqa: F811
+def test_what_makes_other_rows_is_refused_until_again_and_a_query_needs_the_model(cse, run, corpus, tmp_path, bundle):
     rows = [{"id": f"k{n}", "body": text, "n": n} for n, text in enumerate(TEXTS)]
     path, out, other = write_objects(tmp_path / "a.jsonl", rows), tmp_path / "out", tmp_path / "other"
     run(path, out)

@@ -16,7 +16,6 @@ from cse.search import table as module
 from cse.search.table import open_table, refuse_foreign
 from cse.search.words import Words
 from cse.storage import Folder
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.data.tasks.files import write_beir
 from tests.deploy.bundles import write_bundle
 from tests.parts import refusal
@@ -38,13 +37,11 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture
-def make(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
+def make(index, bundle, tmp_path):
     """`cse index` of rows with ids; returns the folder."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def run(rows, name, *options, model=bundle):
-        corpus = write_objects(tmp_path / f"{name}.jsonl", rows)
-        done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--device", "cpu", *options)
+        done = index(write_objects(tmp_path / f"{name}.jsonl", rows), tmp_path / name, model, *options)
         assert done.code == 0, done.err
         return tmp_path / name
 
@@ -62,7 +59,7 @@ def table(make, tmp_path, bundle):
     return shutil.copytree(made, folder)
 
 
-def answers(cse, folder, *options, queries=QUERIES):  # noqa: F811
+def answers(cse, folder, *options, queries=QUERIES):
     done = cse("search", folder, *queries, "--json", "--device", "cpu", *options)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
@@ -74,7 +71,7 @@ def cosines(folder, bundle, queries=QUERIES):
 
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
+def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     assert is_approximate(folder) == (kind == "approximate")
     expected = cosines(folder, bundle)
@@ -89,7 +86,7 @@ def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
             assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
 
 
-def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):  # noqa: F811
+def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):
     model = shutil.copytree(bundle, tmp_path / "model")
     folder = make(ROWS, "words", model=model)
     shutil.rmtree(model)
@@ -120,7 +117,7 @@ def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query)
 
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):  # noqa: F811
+def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):
     monkeypatch.setattr(module, "DEPTH", 20)
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     table = open_table(str(folder))
@@ -138,7 +135,7 @@ def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):
 
 
 @pytest.mark.parametrize("mode", ["hybrid", "vectors", "words"])
-def test_a_filter_leaves_rows_that_meet_it(cse, table, mode):  # noqa: F811
+def test_a_filter_leaves_rows_that_meet_it(cse, table, mode):
     every, rows = answers(cse, table, "--mode", mode, "-k", 44), {row["id"]: row for row in ROWS}
     for condition, holds in (
         ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
@@ -156,7 +153,7 @@ def test_a_filter_leaves_rows_that_meet_it(cse, table, mode):  # noqa: F811
     assert (none.code, none.out, none.err) == (0, "", "dog: nothing found\n")
 
 
-def test_filters_that_are_none(cse, table):  # noqa: F811
+def test_filters_that_are_none(cse, table):
     search = ("search", table, "dog", "--where")
     for mode in ("hybrid", "vectors", "words"):
         line = cse(*search, "yaer > 2000", "--mode", mode).refused()
@@ -171,17 +168,7 @@ def test_filters_that_are_none(cse, table):  # noqa: F811
         assert line.startswith(f"--where: {part!r} is not a condition: ") and ".rs:" not in line
 
 
-def test_a_search_under_way_sees_the_index_as_it_was(make, bundle):
-    folder = make(ROWS, "table")
-    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
-    there = open_table(str(folder))
-    before = {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
-    make([*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}], "table")
-    assert {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
-    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
-
-
-def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):  # noqa: F811
+def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):
     before = answers(cse, table)
     news = [*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}]
 
@@ -216,7 +203,7 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
         ("data/*", None),
     ],
 )
-def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage, monkeypatch):  # noqa: F811
+def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage, monkeypatch):
     before = answers(cse, table)
     assert "files of the index are as they were written\n" in cse("index", "--out", table, "--verify").err
     file = sorted(table.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
@@ -250,7 +237,7 @@ def test_a_table_of_another_program_is_neither_written_over_nor_deleted(make, tm
     assert there.to_arrow().to_pylist() == [{"thesis": "my own"}]
 
 
-def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkeypatch):  # noqa: F811
+def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkeypatch):
     corpus, empty = write_lines(tmp_path / "empty/notes.md", ["mine"]), tmp_path / "empty"
     index = ("index", corpus, "--model", bundle, "--out")
     for words, said in (
@@ -272,7 +259,7 @@ def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkey
     assert said.endswith("the index was removed during the search; build it again (cse index)")
 
 
-def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):  # noqa: F811
+def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):
     documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
     queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)]
     judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}

@@ -133,6 +133,8 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
 def test_a_worker_alone_divides_by_its_own_tokens_and_by_none_of_nothing():
     total = torch.tensor(6.0)
     assert [ALONE.over_all(total, torch.tensor(count)).item() for count in (4.0, 1.0, 0.0)] == [1.5, 6.0, 6.0]
+    assert ALONE.average({"loss": torch.tensor(2.5)}) == {"loss": 2.5}
+    assert ALONE.any(True, False) == [True, False]
 
 
 TALK = """
@@ -147,7 +149,10 @@ own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows her
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()
 group.average_gradients({"idle": torch.nn.Parameter(torch.zeros(7))})  # where nothing has a gradient
-print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]))
+nothing = group.over_all(torch.tensor(0.0), torch.tensor(0.0)).item()
+means = group.average({"x": torch.tensor(float(rank)), "y": torch.tensor(3.0 * rank, dtype=torch.bfloat16)})
+told = [*group.any(rank == 1), group.from_first(lambda: rank), nothing, means]
+print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist(), told]))
 
 def fail():
     raise CseError("dev: its own words")
@@ -177,7 +182,8 @@ def test_gather_carries_the_gradient_of_all_losses_and_an_error_ends_the_others_
         for process in processes:
             process.kill()
     first, second = ([json.loads(line) for line in lines.splitlines()] for lines in told)
-    assert first[:2] == [[[0, 1, 0, 1, 2], [0, 6]], ["CseError", "dev: its own words"]]
+    same = [True, 0, 0.0, {"x": 0.5, "y": 1.5}]
+    assert first[:2] == [[[0, 1, 0, 1, 2], [0, 6], same], ["CseError", "dev: its own words"]]
     lost = ["PeerLost", "the first worker failed: CseError: dev: its own words"]
-    assert second == [[[0, 1, 0, 1, 2], [0, 6, 12]], lost]
+    assert second == [[[0, 1, 0, 1, 2], [0, 6, 12], same], lost]
     assert first[2:] == ["PeerLost"] * 3
