@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -85,57 +84,6 @@ def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, en
     assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
 
 
-def test_a_request_is_a_span_below_that_of_its_client(small_bundle, tmp_path, monkeypatch):
-    pytest.importorskip("opentelemetry.sdk")
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    out = tmp_path / "out"
-    with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log", out=out) as server:
-        body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
-        assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
-        assert server.post("/embed", {"inputs": ""}).status_code == 400
-        assert server.get("/health").status_code == 200
-    text, spans, decoder = out.read_text(), [], json.JSONDecoder()
-    while text.strip():
-        span, end = decoder.raw_decode(text := text.lstrip())
-        spans.append(span)
-        text = text[end:]
-    answered, refused = spans
-    assert (answered["name"], answered["kind"]) == ("embeddings small", "SpanKind.SERVER")
-    assert (answered["context"]["trace_id"], answered["parent_id"]) == (f"0x{TRACE}", f"0x{PARENT}")
-    facts = answered["attributes"]
-    assert facts["gen_ai.operation.name"] == "embeddings"
-    assert facts["gen_ai.request.model"] == facts["gen_ai.response.model"] == "small"
-    assert (facts["gen_ai.usage.input_tokens"], facts["gen_ai.embeddings.dimension.count"]) == (4 + 5 + 3, 8)
-    assert facts["gen_ai.request.encoding_formats"] == ["int8"]
-    assert (facts["http.route"], facts["cse.texts"], facts["cse.cached"]) == ("/v1/embeddings", 3, 0)
-    assert all(facts[f"cse.{name}_ms"] > 0 for name in ("tokenize", "queue", "compute"))
-    assert (refused["name"], refused["parent_id"], refused["attributes"]["error.type"]) == ("embeddings", None, "400")
-    assert not any(text in out.read_text() for text in TEXTS[:2])
-
-
-def test_spans_reach_a_collector(small_bundle, tmp_path, monkeypatch):
-    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    sent = []
-
-    class Collector(BaseHTTPRequestHandler):
-        def do_POST(self):
-            sent.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
-            self.send_response(200)
-            self.end_headers()
-
-        def log_message(self, *_):
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
-        threading.Thread(target=collector.serve_forever, daemon=True).start()
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-        with serving(small_bundle, "--otel", log=tmp_path / "log") as server:
-            server.post("/embed", {"inputs": "the cat"}, headers=TRACED)
-        collector.shutdown()
-    (path, content), *_ = sent
-    assert path == "/v1/traces" and bytes.fromhex(TRACE) in content and b"embeddings small" in content
-
-
 @pytest.mark.parametrize("form", ["int8", "binary", "ubinary"])
 def test_small_vectors_are_those_of_sentence_transformers_and_int8_keeps_cosines(server, encoder, form):
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
@@ -177,3 +125,42 @@ def test_the_longest_unused_vectors_give_way():
     for place in range(3, 5):
         cache.keep(keys[place], vectors[place])
     assert list(cache.find(keys)) == [0, 3, 4]
+
+
+def test_a_request_is_a_span_below_that_of_its_client_and_reaches_a_collector(small_bundle, tmp_path, monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = self.rfile.read(int(self.headers["content-length"]))
+            for resource in ExportTraceServiceRequest.FromString(content).resource_spans:
+                spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log") as server:
+            body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
+            assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
+            assert server.post("/embed", {"inputs": ""}).status_code == 400
+            assert server.get("/health").status_code == 200
+        collector.shutdown()
+    answered, refused = spans
+    assert (answered.name, answered.trace_id.hex(), answered.parent_span_id.hex()) == (
+        "embeddings small", TRACE, PARENT,
+    )  # fmt: skip
+    facts = {one.key: one.value for one in answered.attributes}
+    assert facts["gen_ai.request.model"].string_value == facts["gen_ai.response.model"].string_value == "small"
+    assert (facts["gen_ai.usage.input_tokens"].int_value, facts["cse.texts"].int_value) == (4 + 5 + 3, 3)
+    assert all(facts[f"cse.{name}_ms"].double_value > 0 for name in ("tokenize", "queue", "compute"))
+    assert (refused.name, refused.parent_span_id) == ("embeddings", b"")
+    assert {one.key: one.value for one in refused.attributes}["error.type"].string_value == "400"
+    assert not any(text in str(spans) for text in TEXTS[:2])

@@ -52,9 +52,7 @@ def head(family):
 @pytest.mark.parametrize(
     ("kind", "pooler", "through_network"),
     [
-        ("promcse", "cls", False),
-        ("promcse", "cls_before_pooler", True),
-        ("dcpcse", "cls", True),
+        ("promcse", "cls", True),
         ("dcpcse", "cls_before_pooler", False),
     ],
 )

@@ -18,18 +18,20 @@ from transformers import AutoModel
 from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
+from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.export.exports import Exported
+from tests.export.exports import Exported, bundle_of
 from tests.export.systems import SENTENCES
-from tests.model.families import CASES
-from tests.parts import backbone_of, refusal, sentence_encoder
+from tests.model.families import CASES, make_family_folder
+from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
 from tests.tiny import make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from cse.interchange.prompted_transformer import PROMPT
 from cse.interchange.sentence_transformers import export_sentence_transformers
@@ -241,14 +243,20 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     model = trusted(copied)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
     rows = Dataset.from_dict({"anchor": [*SENTENCES[3:6], "cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
+    loss = MultipleNegativesRankingLoss(model)
+
+    def without_dropout():
+        model.eval()
+        with torch.no_grad():
+            return loss([model.preprocess(list(rows[name])) for name in ("anchor", "positive")], None).item()
+
+    first = without_dropout()
     arguments = SentenceTransformerTrainingArguments(
         tmp_path / "run", max_steps=12, learning_rate=0.05, per_device_train_batch_size=4, logging_steps=1,
         report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, lr_scheduler_type="constant",
     )  # fmt: skip
-    trainer = SentenceTransformerTrainer(model, arguments, rows, loss=MultipleNegativesRankingLoss(model))
-    trainer.train()
-    losses = [told["loss"] for told in trainer.state.log_history if "loss" in told]
-    assert losses[-1] < 0.9 * losses[0]
+    SentenceTransformerTrainer(model, arguments, rows, loss=loss).train()
+    assert without_dropout() < 0.9 * first
     moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert moved == ["0.prompt"]
     model.save_pretrained(str(tmp_path / "later"))
@@ -303,3 +311,53 @@ def test_without_its_prompt_or_code_a_model_does_not_load(copied, damage):
         opened(copied)
     with pytest.raises((OSError, ValueError)):
         AutoModel.from_pretrained(copied)
+
+
+@pytest.fixture(scope="module")
+def with_layers(tmp_path_factory) -> Path:
+    """A Gemma 3 that reads both ways, a mean, and two layers behind it, as EmbeddingGemma has them."""
+    place = tmp_path_factory.mktemp("dense")
+    bare = sentence_encoder(backbone_of(make_family_folder(place / "family", "gemma3, both ways")), pooler="mean")
+    write(bare, place / "bare", normalize=False)
+    torch.manual_seed(0)
+    layers = [
+        Dense(32, 128, bias=False, activation_function=torch.nn.Identity()),
+        Dense(128, 48, bias=True, activation_function=torch.nn.Tanh()),
+        Normalize(),
+    ]
+    modules = [*opened(place / "bare"), *layers]
+    SentenceTransformer(modules=modules, device="cpu").save(str(place / "model"), create_model_card=False)
+    return place / "model"
+
+
+def test_layers_behind_the_pooling_are_read_and_written_everywhere(with_layers, tmp_path):
+    theirs = opened(with_layers).encode(SENTENCES)
+    assert theirs.shape[1] == 48
+    np.testing.assert_allclose(SentenceEncoder.load(with_layers).encode(SENTENCES), theirs, atol=1e-5)
+    backbone = backbone_of(with_layers)
+    encoder = sentence_encoder(backbone, new_prompt("key_value", backbone, length=3, init_std=0.7))
+    vectors = encoder.encode(SENTENCES)
+    assert np.abs(vectors - theirs).max() > 0.01
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES), vectors)
+    bundle = bundle_of(encoder, tmp_path / "bundle")
+    np.testing.assert_allclose(bundle.encode(SENTENCES), vectors, atol=1e-5)
+    model = trusted(write(encoder, tmp_path / "folder").folder)
+    np.testing.assert_allclose(model.encode(SENTENCES), vectors, atol=1e-5)
+    kinds = [type(module).__name__ for module in model]
+    assert kinds == ["PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"activation_function": "my.Swish"}, "has the activation my.Swish"),
+        ({"module_input_name": "token_embeddings"}, "has another input"),
+    ],
+)
+def test_a_layer_of_another_kind_is_refused(with_layers, tmp_path, changed, said):
+    copied = shutil.copytree(with_layers, tmp_path / "model")
+    config = copied / "2_Dense/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    assert f"2_Dense {said}; to use the transformer alone" in refusal(SentenceEncoder.load, copied)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from cse.training.batch import shared_table
 from cse.training.batches import NO_KEY, Batches, Mixture, RowOrder, distinct_batches, row_keys
+from tests.training.helpers import make_table
 
 
 def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
@@ -92,3 +96,14 @@ def test_a_text_keeps_rows_apart_in_any_view_and_a_group_those_of_its_own():
     one, x = keys[0, 0], keys[3, 1]
     assert keys.tolist() == [[one, -1, -1], [one, -1, -1], [one, -1, x], [-1, x, -1]]
     assert sorted((one, x)) == [0, 1]
+
+
+def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
+    own = replace(make_table(bert), keys=np.arange(40)[:, None] % 7)
+    shared = shared_table(tmp_path / "table.pt", lambda: own)
+    assert str(tmp_path / "table.pt") in Path("/proc/self/maps").read_text(), "processes share the pages"
+    for table in (shared, shared_table(tmp_path / "table.pt", lambda: pytest.fail("made twice"))):
+        assert (table.pad_id, table.weight) == (own.pad_id, own.weight)
+        assert np.array_equal(table.keys, own.keys)
+        for found, column in zip(table.columns, own.columns, strict=True):
+            assert np.array_equal(found.ids, column.ids) and np.array_equal(found.starts, column.starts)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.training.losses import Losses
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.nt_xent import nt_xent
+from cse.losses.shared import Batch, cosines
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
+from cse.training.batches import Batches, RowOrder
+from cse.training.losses import Losses, losses_from
 from cse.training.state import RunFolder
 from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder, train
 from tests.training.helpers import (
@@ -19,6 +27,8 @@ from tests.training.helpers import (
     Stop,
     contrast,
     copies,
+    embed_rows,
+    losses_of,
     make_problem,
     make_table,
     momentum_queue,
@@ -210,3 +220,123 @@ def test_who_is_to_blame_for_what_is_no_number(bert, tmp_path, problem, scores, 
 
     with pytest.raises(CseError, match=message):
         run(bert, tmp_path, dev=dev if scores else None, problem=problem and spoilt(problem, bert))
+
+
+ROWS, STEPS = 21, 6
+STEP_PLAN = replan(PLAN, eval_every=4, warmup_share=0.5)
+
+
+class Spy(Losses):
+    """The usual loss, which notes what it is given; from some step on it is no number."""
+
+    def __init__(self, encoder, broken_from: int = 1000) -> None:
+        super().__init__(losses_of(encoder).terms)
+        self.batches: list[Batch] = []
+        self.bf16: set[bool] = set()
+        self.broken_from = broken_from
+
+    def forward(self, batch):
+        self.batches.append(batch)
+        self.bf16.add(torch.is_autocast_enabled("cpu"))
+        terms = super().forward(batch)
+        return terms | {"loss": terms["loss"] * float("nan")} if batch.step >= self.broken_from else terms
+
+
+def spied(backbone, folder, plan=STEP_PLAN, dev=None, recorder=None, broken_from=1000):
+    encoder, _, table = make_problem(backbone, rows=ROWS)
+    losses, recorder = Spy(encoder, broken_from), recorder or Recorder()
+    train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
+    return losses, recorder, table
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, bf16):
+    losses, _, _ = spied(bert, tmp_path, replan(STEP_PLAN, bf16=bf16))
+    assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+    for batch in losses.batches:
+        expected = Batches(RowOrder(ROWS), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
+        assert np.array_equal(batch.rows, expected)
+        assert len(batch.slices) == 3
+    assert losses.bf16 == {bf16}
+
+
+@pytest.mark.parametrize(("most", "steps"), [(4, 4), (9, STEPS)])
+def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
+    plan = replan(STEP_PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
+    losses, recorder, _ = spied(bert, tmp_path, plan, dev=lambda: 1.0)
+    assert [batch.step for batch in losses.batches] == list(range(steps))
+    last = recorder.records[-1]
+    assert (last.step, last.steps) == (steps, steps)
+    assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
+
+
+def test_records_tell_learning_rate_and_speed(bert, tmp_path):
+    losses, recorder, table = spied(bert, tmp_path, dev=lambda: 7.0)
+    assert [(record.step, record.steps, record.dev_score) for record in recorder.records] == [(5, 6, 7.0), (6, 6, 7.0)]
+    assert [record.learning_rate for record in recorder.records] == [
+        0.05 * STEP_PLAN.factor(step, STEPS) for step in (4, 5)
+    ]
+    bests = [best for _, _, best in recorder.scores]
+    assert bests == [True] + [False] * (len(bests) - 1), "a draw is no gain"
+    # the first record is of the step behind the evaluation of step 4: what an evaluation takes is no training
+    for record, batch in zip(recorder.records, losses.batches[4:], strict=True):
+        tokens = sum(int(column.lengths[batch.rows].sum()) for column in table.columns)
+        speed = record.tokens_per_second / record.sentences_per_second
+        assert speed == pytest.approx(tokens / (3 * len(batch.rows)), rel=1e-9)
+    assert recorder.records[0].terms.keys() == {"nt_xent", "energy_hinge", "loss"}
+
+
+def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
+    """The fourth step ends in an evaluation before the next record: its loss is looked at first."""
+    recorder = Recorder()
+    with pytest.raises(CseError, match=r"^train\.learning_rate: the loss is nan at step 4; lower it \(now 0\.05\)"):
+        spied(bert, tmp_path, dev=lambda: 1.0, recorder=recorder, broken_from=3)
+    assert [step for step, _, _ in recorder.scores if step >= 4] == []
+    assert recorder.closed == 1
+
+
+PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
+
+
+def losses_over(encoder, own=({}, PAIRS), **terms):
+    """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
+    objective = ObjectiveSettings(**terms).over(own[1:])
+    return losses_from(objective, encoder, TrainSettings(), None, own=own)
+
+
+def gradient_of(encoder, loss):
+    encoder.zero_grad()
+    loss.backward()
+    return encoder.prompt.table.grad.clone()
+
+
+def test_each_batch_has_the_gradient_of_its_sources_loss(bert):
+    encoder, _, triplets = make_problem(bert, dropout=0.0)
+    pairs = make_table(bert, 30, "pairs")
+    losses = losses_over(encoder)
+    for table, source, rows in ((triplets, 0, [3, 17, 0, 9, 31]), (pairs, 1, [5, 2, 8])):
+        batch = replace(embed_rows(encoder, table, rows, PLAN), source=source)
+        found = losses(batch)
+        mixed = gradient_of(encoder, found["loss"])
+        anchor, positive, *rest = embed_rows(encoder, table, rows, PLAN).views
+        near = cosines(anchor, positive)
+        if source == 0:
+            (negative,) = rest
+            expected = nt_xent(near, cosines(anchor, negative), temperature=0.05)
+            expected = expected + 10 * energy_hinge(anchor, positive, negative, margin=0.2)
+        else:
+            assert rest == []
+            expected = 0.5 * nt_xent(near, None, temperature=0.05)
+        assert list(found) == (["nt_xent", "energy_hinge", "loss"] if source == 0 else ["nt_xent", "loss"])
+        torch.testing.assert_close(mixed, gradient_of(encoder, expected), rtol=1e-5, atol=1e-7)
+        assert mixed.abs().max() > 1e-4
+
+
+def test_a_queue_takes_in_the_batches_of_its_own_sources(bert):
+    encoder, _, table = make_problem(bert, dropout=0.0)
+    off = {"nt_xent": 0.0}
+    losses = losses_over(encoder, [{}, off], nt_xent={"queue": 20})
+    queue = losses.terms["nt_xent"].queue
+    for source, filled in ((0, 3), (1, 3), (0, 6)):
+        losses.after_update(replace(embed_rows(encoder, table, [5, 2, 8], PLAN), source=source))
+        assert int(queue.filled) == filled

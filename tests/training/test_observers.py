@@ -1,21 +1,27 @@
-"""What a run writes down, and what it shows: the start has a row of its own, once, however often the run is started."""
+"""What a run writes down, and what workers tell observers of the command: once, however often a run is started."""
 
 from __future__ import annotations
 
 import csv
+import errno
 import signal
 
 import pytest
 
 from cse.errors import CseError, Interrupted
+from cse.losses.group import PeerLost
+from cse.storage import filesystem
+from cse.training import workers as module
 from cse.training.observers import CsvLog, MlflowRun, StepRecord
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
+from tests.training.helpers import Recorder
 
 
 def test_a_run_that_is_started_again_logs_its_start_once_and_drops_what_is_made_again(tmp_path):
-    for done, told, kept in ((0, (0, 5), [0, 5]), (0, (0, 3, 6, 9), [0, 3, 6, 9]), (7, (), [0, 3, 6])):
+    for done, scored, kept in ((0, (0, 5), [0, 5]), (0, (0, 3, 6, 9), [0, 3, 6, 9]), (7, (), [0, 3, 6])):
         log = CsvLog(tmp_path)
         log.start(done, 10)
-        for step in told:
+        for step in scored:
             log.evaluated(step, 40.0 + step, True)
         with (tmp_path / "dev.csv").open(encoding="utf-8", newline="") as stream:
             assert [int(row["step"]) for row in csv.DictReader(stream)] == kept
@@ -63,3 +69,73 @@ def test_a_killed_training_goes_on_in_its_run_of_mlflow(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(CseError, match=r"^CSE_OBSERVERS: mlflow: .*check MLFLOW_TRACKING_URI$"):
         MlflowRun(tmp_path / "away", SETTINGS).start(0, 10)
+
+
+def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys, monkeypatch):
+    relay, made = Relay(), []
+
+    def observers():
+        made.append(Recorder())
+        return made[-1]
+
+    with pytest.raises(CseError), followed(relay.take, relay.fail, observers, lambda: "waits"):
+        for event in ((GROUP, "two"), ("start", 0, 9), ("evaluated", 0, 1.5, True), ("evaluated", 3, 2.5, True)):
+            assert relay.tell(*event) is None
+        for event in ((LOST, "lost"), (GROUP, "one"), ("start", 3, 9), ("evaluated", 6, 3.5, True)):
+            relay.tell(*event)
+        raise CseError("a worker failed")
+    assert [([step for step, *_ in one.scores], one.closed) for one in made] == [([0, 3], 1), ([6], 1)]
+    assert capsys.readouterr().err.splitlines() == ["two", "lost", "one"]
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    for events, said in (((), "waits\n"), (((GROUP, "two"),), "two\n")):
+        relay = Relay()
+        with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
+            for event in events:
+                relay.tell(*event)
+        assert capsys.readouterr().err == said
+
+
+def test_workers_stop_when_the_command_cannot_note_what_they_tell():
+    class Full(Recorder):
+        def evaluated(self, step, score, best):
+            raise OSError(28, "No space left on device", "dev.csv")
+
+    relay = Relay()
+    with followed(relay.take, relay.fail, Full, lambda: "waits"):
+        relay.tell("start", 0, 9)
+        relay.tell("evaluated", 0, 1.5, True)
+    failure = relay.tell("evaluated", 3, 2.5, True)
+    assert failure is not None and "dev.csv" in failure.words and "\n" not in failure.words
+
+
+def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
+    url = f"memory://{tmp_path.name}/run"
+    store, path = filesystem(url)
+    store.pipe_file(f"{path}/state.pt", b"state")
+    remove_run(store, path, url)
+    assert not store.exists(path) and capsys.readouterr().err == ""
+    remove_run(store, path, url)  # gone: the file system raises
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
+        (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
+        (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_first_error_that_is_no_lost_peer_is_told_and_raised(tmp_path, error, words):
+    relay = Relay()
+    with pytest.raises(PeerLost), told(relay.fail, rank=0):
+        raise PeerLost("Connection closed by peer")
+    assert relay.failed() is None
+    with pytest.raises(type(error)), told(relay.fail, rank=1):
+        raise error
+    with pytest.raises(CseError), told(relay.fail, rank=0):
+        raise CseError("later")
+    assert in_line(relay.failed(), tmp_path).startswith(words)
+    traces = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
+    assert [type(error).__name__ in trace for trace in traces] == ([True] if type(error) is KeyError else [])
