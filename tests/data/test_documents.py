@@ -210,10 +210,7 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
     [
         ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
         ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
-        (
-            {"a.png": ""},
-            r"docs: no .txt, .csv, .* file in this folder \(only a.png\)",
-        ),
+        ({"a.png": ""}, r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
         ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
         ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several data files \(a.csv, b.csv\); name one"),
     ],

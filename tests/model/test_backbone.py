@@ -104,8 +104,7 @@ def test_pooling_follows_the_folder(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "modes",
-    [{"pooling_mode_max_tokens": True}, {"pooling_mode": "max"}, {"pooling_mode_weightedmean_tokens": True}],
+    "modes", [{"pooling_mode_max_tokens": True}, {"pooling_mode": "max"}, {"pooling_mode_weightedmean_tokens": True}]
 )
 def test_pooling_that_does_not_exist_here_is_not_taken_for_cls(folder, modes):
     (folder / "1_Pooling").mkdir()

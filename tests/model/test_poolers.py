@@ -60,10 +60,7 @@ def linear_layers(part):
 
 @pytest.mark.parametrize(
     "make",
-    [
-        lambda start: BatchNormProjector(200, start),
-        lambda start: Reparametrized("mlp", (10, 800), 10, 200, 512, start),
-    ],
+    [lambda start: BatchNormProjector(200, start), lambda start: Reparametrized("mlp", (10, 800), 10, 200, 512, start)],
 )
 def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
     """Normal with 0.02 and no bias; torch's start of these layers has another deviation, and biases."""
