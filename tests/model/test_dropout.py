@@ -86,16 +86,3 @@ def test_attention_of_half_precision_takes_a_float32_prompt(probability):
     found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=probability, prefix=block)
     assert found.dtype == torch.bfloat16
     assert torch.isfinite(found).all()
-
-
-def test_on_another_device_torchs_own_kernel_drops(monkeypatch):
-    asked = {}
-
-    def kernel(query, key, value, **how):
-        asked.update(how)
-        return query
-
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
-    query = torch.empty(2, 3, 5, 4, device="meta")
-    prefix_attention(nn.Identity(), query, query, query, None, dropout=0.2, scaling=0.3)
-    assert asked == {"attn_mask": None, "dropout_p": 0.2, "scale": 0.3}

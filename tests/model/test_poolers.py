@@ -38,22 +38,6 @@ def test_convolutions_over_tokens(width):
     assert start == width
 
 
-def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
-    """Convolutions of cuDNN are in TF32 by default, which would put the encoder 1e-4 away from its bundle."""
-    encoder, seen = sentence_encoder(bert, pooler="cnn", trained="full"), []
-    before, embed = torch.backends.cudnn.allow_tf32, encoder.embed
-    assert before, "the default of torch"
-
-    def spy(*given):
-        seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled))
-        return embed(*given)
-
-    monkeypatch.setattr(encoder, "embed", spy)
-    encoder.encode(["a dog", "the cat sleeps"])
-    assert seen == [(False, torch.backends.cudnn.enabled)]
-    assert torch.backends.cudnn.allow_tf32 is before
-
-
 def linear_layers(part):
     return [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
 
