@@ -5,7 +5,6 @@ import pytest
 
 from cse.export.bundle import write_bundle
 from cse.model.checkpoint import save_checkpoint
-from cse.model.declared import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.model.static_words import read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder
@@ -63,12 +62,6 @@ def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
     np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [5, 6], [1, 0]])
     cased = SentenceEncoder.load(path).encode(["Cat", "cat"], normalize=False)
     np.testing.assert_array_equal(cased, [[1, 0], [5, 6]])
-
-
-def test_what_is_a_word_file(words, tmp_path):
-    assert is_word_file(words)
-    assert not is_word_file(tmp_path)
-    assert not is_word_file(tmp_path / "missing.txt")
 
 
 def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):
