@@ -317,5 +317,3 @@ def test_held_out_texts_are_in_no_source(made, tmp_path):
     assert data.report["more"]["copy"]["dropped"]["held_out_overlap"]["count"] == 8
     assert data.report["more"]["copy"]["kept"] == 13
     assert held.isdisjoint(text.rstrip("!") for text in data.of("copy").train["sent1"].to_pylist())
-
-
