@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
-import math
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from cse.data.store import PreparedData, source_file, write_rows
 from cse.model.checkpoint import read_config
 from cse.settings.document import write_values
 from cse.settings.load import load_settings
-from cse.stages.mine import mine_stage
 from cse.stages.prepare import prepare_stage
 from cse.training import Folders
 from cse.training.ready import open_training
@@ -102,19 +99,6 @@ def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, fi
     assert len(main.labels) == 18 and [table.labels for table in more] == [None]
     lines = [line["label_proxies"] for line in curve(tmp_path / "run")]
     assert any(lines) and not all(lines), "a batch of the other source has no such loss"
-
-
-def test_mined_triplets_beside_triplets(run, several, files, tmp_path):
-    """Group mine is about the main source alone."""
-    changes = {"data.view": "pairs", "data.train_path": str(files / "pairs.csv"), "mine.negatives": 1, HINGE: 1.0}
-    settings = several(source(files, "triplets"), **changes)
-    prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
-    mine_stage(settings, prepared=tmp_path / "prepared", mined=tmp_path / "mined")
-    mined = json.loads((tmp_path / "mined/manifest.json").read_text())["rows"]
-    results = run(settings, prepare=False)
-    assert results["steps"] == 2 * 2 * math.ceil(mined / 8)
-    assert results["trained_on"] == f"pairs.csv, {mined} triplets + triplets.csv, 19 triplets"
-    assert "start_dev_spearman" in results, "dev pairs are those of the prepared rows"
 
 
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
