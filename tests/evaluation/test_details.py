@@ -9,13 +9,12 @@ import pytest
 
 from cse.artifact import write_sealed
 from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
-from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
 from cse.evaluation.space import drawn_task, pair_details, tsne
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.parts import refusal
 
 
 @pytest.fixture
@@ -43,7 +42,6 @@ def test_details_of_a_task(task):
     details = pair_details(vectors, task)
     np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
     assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
-    assert details.points.shape == (len(details.sentences), 2)
     first = task.sentence1.index(task.sentence1[40])
     assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
 
@@ -52,19 +50,9 @@ def test_of_many_sentences_500_at_even_distances_are_drawn():
     sides = [[f"{side} number {row}" for row in range(400)] for side in ("first", "second")]
     task = ScoredPairs("STS-B", *sides, np.linspace(0, 5, 400), ["captions"] * 300 + ["news"] * 100)
     details = pair_details(Vectors(FakeEncoder(), sentences_of([task])), task)
-    assert len(details.cosine) == 400, "every pair is scored"
-    assert details.points.shape == (500, 2)
-    assert len(set(details.sentences)) == 500
+    assert (len(details.cosine), details.points.shape, len({*details.sentences})) == (400, (500, 2), 500)
     assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
     assert details.subset.count("news") == pytest.approx(125, abs=1)
-
-
-def test_near_identical_sentences_by_cosine():
-    encoder = FakeEncoder()
-    found = score_near_identical(Vectors(encoder, EXAMPLE))
-    assert list(found) == list(CANDIDATES)
-    u, v = (encoder.vector(text).astype(np.float64) for text in (QUERY, CANDIDATES[1]))
-    assert found[CANDIDATES[1]] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
 
 
 @pytest.fixture
@@ -87,26 +75,23 @@ def test_a_record_comes_back(written):
     assert len(record.table("projection.csv")) == len(results.details.sentences)
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
-    assert record.table("nothing.csv") == []
 
 
 def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_path):
     """``cse report`` and ``cse compare`` read every one of these files."""
     folder, _ = written
-    with pytest.raises(CseError, match=r"no record.json in it; create one with `cse evaluate MODEL --out FOLDER`"):
-        read_record(tmp_path)
+    said = refusal(read_record, tmp_path)
+    assert "no record.json in it; create one with `cse evaluate MODEL --out FOLDER`" in said
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     tree = json.loads(text)
     write_sealed(folder / RECORD_FILE, tree | {"format": 99})
-    with pytest.raises(CseError, match="format 99, this version reads 4"):
-        read_record(folder)
+    assert "format 99, this version reads 4" in refusal(read_record, folder)
     wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
     wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
     damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]
     for one in damaged:
         (folder / RECORD_FILE).write_text(one, encoding="utf-8")
-        with pytest.raises(CseError, match=RECORD_FILE):
-            read_record(folder)
+        assert RECORD_FILE in refusal(read_record, folder)
     (folder / RECORD_FILE).write_text(text, encoding="utf-8")
     others = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
     assert {path.suffix for path in others} == {".csv", ".npz"}
@@ -114,7 +99,6 @@ def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_pat
         content = path.read_bytes()
         for other in (None, b"", content[:-1], content[:-2] + b"\xff\n"):
             path.unlink() if other is None else path.write_bytes(other)
-            with pytest.raises(CseError, match=path.name):
-                read_record(folder)
+            assert path.name in refusal(read_record, folder)
         path.write_bytes(content)
     assert read_record(folder).name == "my model"
