@@ -131,11 +131,8 @@ def test_a_subset_without_a_correlation_leaves_the_headline():
 
 
 def test_what_cannot_be_scored_or_put_into_a_table_is_one_line():
-    task, fewer = make_task("own", {"x": 20}), averaged({"STS12": seven().tasks["STS12"]})
-    assert "own: two similarity tasks have this name" in refusal(evaluate_sts, FakeEncoder(), [task, task])
-    assert "no similarity tasks" in refusal(evaluate_sts, FakeEncoder(), [])
-    said = refusal(format_table, {"a": seven(), "b": fewer})
-    assert "a and b were not scored on the same tasks" in said
+    fewer = averaged({"STS12": seven().tasks["STS12"]})
+    assert "a and b were not scored on the same tasks" in refusal(format_table, {"a": seven(), "b": fewer})
     for x, y, said in (
         ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "STS12: all 3 similarities are equal"),
         ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),

@@ -60,9 +60,7 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_generator_multiplies_as_training_does(
-    run, settings, prepared_corruption, tmp_path, monkeypatch, precision, dtype
-):
+def test_the_generator_multiplies_as_training_does(run, settings, models, tmp_path, monkeypatch, precision, dtype):
     made = []
 
     def keep(*args, **options):
@@ -70,8 +68,12 @@ def test_the_generator_multiplies_as_training_does(
         return made[-1]
 
     monkeypatch.setattr("cse.model.mlm_head.MaskedLmGenerator", keep)
-    live = {"objective.replaced_tokens.corruption": "on_the_fly", "train.precision": precision, "train.epochs": 1}
-    run(settings(prepared_corruption | live))
+    d2cse = {
+        "objective.replaced_tokens.weight": 0.1,
+        "objective.replaced_tokens.generator": "folder",
+        "objective.replaced_tokens.generator_folder": str(models["generator"]),
+    }
+    run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
     assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
     assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == precision
 
