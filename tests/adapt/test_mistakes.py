@@ -24,7 +24,6 @@ FILES = {
     [
         ("", "nothing to adapt to: name a file or folder of text"),
         ("--labels labels.csv --task labels.csv", "--task and --labels: give one of them"),
-        (f"labels.csv --budget {'9' * 20}h", "'99999999999999999999h' is no time; write 90s, "),
         ("lines.txt -s train.parameters=none -s prompt.kind=none", "train.parameters: none leaves nothing to adapt"),
         ("lines.txt", "nothing to measure: name a task with --task, or prepare rows that can be held out"),
         ("numbers.csv", "the columns id, price are not known; rename them to one of: title,text;"),
@@ -36,7 +35,6 @@ FILES = {
         ("--labels none.csv", "no text has a label; give texts of two labels or more"),
         ("--labels both.csv", "each of the 2 texts has two labels or more; give each text one label"),
         ("--labels name.txt", "the name of 1 label and no text; give two labels or more, or their texts"),
-        ("--labels own.csv --label-column scenario", "no column text or sentence; the columns are utterance, scenario"),
         ("--labels own.csv --text-column utterence", "no column 'utterence' (--text-column); did you mean 'utterance'"),
         ("--labels own.csv -s data.columns=[utterance]", "labelled texts have two columns, text and label, not 1"),
         # documents
