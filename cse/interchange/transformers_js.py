@@ -30,11 +30,10 @@ from cse.runtime.session import open_graph
 from cse.runtime.tokens import Tokenizers, pad, plain_copy
 
 TOOL = "transformers.js"
-_STATES, _IDS = "last_hidden_state", "input_ids"
 # of a precision: the library's word for it, and how the name of its graph ends
 _PRECISIONS = {"fp32": ("fp32", ""), "fp16": ("fp16", "_fp16"), "int8": ("q8", "_quantized")}
 _MOST = 2_000_000_000  # bytes of a graph in one file, and about those of a browser's buffer
-# parts of a tokenizer that do there what they do here; it has Whitespace and Punctuation too, which split otherwise
+# parts of a tokenizer that do there what they do here; its Whitespace and Punctuation split otherwise
 _PARTS = {
     "normalizer": (
         *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD"),
@@ -96,10 +95,10 @@ def export_folder(bundle: str, out: Path, *, tolerance: float) -> float:
         onnx.save(_graph(Path(bundle) / MODEL, longest, tokenizers.around[1]), path)
         facts = {"kind": Kind.TRANSFORMERS_JS, "backbone": manifest.backbone, "files": {}}
         write_sealed(folder / Kind.TRANSFORMERS_JS.manifest, facts)
-        texts = [*SENTENCES, SENTENCES[-1] * 4]
+        texts = [*SENTENCES, SENTENCES[-1] * 4]  # most models cut the last
         rows = [np.array(one.ids[:longest], np.int32) for one in tokenizers.whole.encode_batch(texts)]
         ids, mask = pad(rows, manifest.pad_id)
-        states = open_graph(path, "cpu").graph.run({_IDS: ids, "attention_mask": mask})[1]
+        states = open_graph(path, "cpu").graph.run({"input_ids": ids, "attention_mask": mask})[1]
         wanted = onnx_encoder.encode_counting(texts, normalize=True).embeddings
         difference = float(np.abs(unit_rows(states[:, -1]) - wanted).max())
         if not difference <= tolerance:
@@ -115,9 +114,7 @@ def _obstacle(bundle: Path, manifest: Manifest) -> str:
         return "it has a query side, and its prompts are no part of the graph; serve it with `cse serve`"
     size = sum(path.stat().st_size for path in bundle.glob(f"{MODEL}*"))
     if size > _MOST:
-        return (
-            f"its graph has {size / 1e9:.1f} GB, and a browser takes 2; export with export.precision: fp16 or int8"
-        )
+        return f"its graph has {size / 1e9:.1f} GB, and a browser takes 2; export with export.precision: fp16 or int8"
     tree = read_object(bundle / TOKENIZER, "export the bundle again")
     for part, known in _PARTS.items():
         for name in re.findall(r'"type": "(\w+)"', json.dumps(tree[part])):
@@ -141,12 +138,12 @@ def _graph(source: Path, max_length: int, after: list[int]) -> onnx.ModelProto:
     for name, value in {"zero": [0], "one": [1], "most": [max_length], "end": end}.items():
         graph.initializer.append(from_array(np.array(value, np.int64), f"js_{name}"))
     for node in graph.node:
-        node.input[:] = ["js_ids" if name == _IDS else name for name in node.input]
+        node.input[:] = ["js_ids" if name == "input_ids" else name for name in node.input]
     before, behind = ([parse_node(line) for line in text.split("\n") if line] for text in (_BEFORE, _BEHIND))
     nodes = [*before, *graph.node, *behind]
     del graph.node[:], graph.output[1:]  # int8 has a second output, which nobody there reads
     graph.node.extend(nodes)
     sizes = [*graph.input[0].type.tensor_type.shape.dim, graph.output[0].type.tensor_type.shape.dim[1]]
     shape = [size.dim_param or size.dim_value for size in sizes]
-    graph.output.append(make_tensor_value_info(_STATES, onnx.TensorProto.FLOAT, shape))
+    graph.output.append(make_tensor_value_info("last_hidden_state", onnx.TensorProto.FLOAT, shape))
     return model
