@@ -18,7 +18,7 @@ from cse.evaluation.retrieval import OF_WORDS
 from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.suite import evaluate_suite
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.report.page import as_html, as_markdown, make_report
+from cse.report.page import as_html, make_report
 from cse.report.systems import group
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.sides import PARTS as SIDES
@@ -166,9 +166,8 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
     with pytest.raises(CseError, match=r"tasks.npz: truncated or changed"):
         read_items(tmp_path / "2" / ITEMS_FILE)
     assert read_items(tmp_path / "none.npz") == {}
-    report = make_report(group(records))
-    assert "Your task: birds" in as_markdown(report)
-    page = as_html(report)
+    page = as_html(make_report(group(records)))
+    assert "Your task: birds" in page
     assert page.count('<figure class="table" id="task-') == 4
     assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
 

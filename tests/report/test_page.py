@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cse.artifact import write_sealed
-from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
-from cse.report.pictures import draw_domain_shift
+from cse.report.page import PAGE_FILE, as_html, make_report, write_report
 from cse.report.systems import find_records, group
 from tests.report.made_up import make_data, make_record, trained
 
@@ -72,7 +71,7 @@ def test_the_page_needs_nothing_outside(html):
 
 def test_every_picture_has_its_data_and_opens(report):
     names = [picture.name for picture in report.pictures]
-    assert names == ["density-by-gold", "density-of-systems", "projection"]
+    assert names == ["density-by-gold", "density-of-systems"]
     for picture in report.pictures:
         assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
         assert picture.png.startswith(b"\x89PNG")
@@ -140,53 +139,8 @@ def test_names_are_text_and_not_markup(hostile, html):
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", written)
 
 
-def test_markdown_takes_no_markup_from_names(hostile):
-    folder, _ = hostile
-    lines = (folder / "report/report.md").read_text(encoding="utf-8").splitlines()
-    outside, fence = [], ""
-    for line in lines:
-        mark = re.match("`{3,}", line)
-        if mark and fence in ("", line):
-            fence = "" if fence else mark[0]
-        elif not fence:
-            outside.append(line)
-    assert fence == "", "a name opened a block"
-    plain = [re.sub(r"\\.", "", line) for line in outside]  # what is escaped is text
-    assert not [tag for line in plain for tag in re.findall(r"<[^>]*>", line)]
-    assert all(target.startswith("pictures/") for line in plain for target in re.findall(r"\]\(([^)]*)\)", line))
-    table = outside[outside.index("### Systems") + 4 :]
-    rows = [line for line in table[: table.index("")] if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {9}
-
-
-def test_markdown_has_the_same_figures(report):
-    text = as_markdown(report)
-    prompts = next(system for system in report.systems if system.name == "prompts")
-    mean = sum(record.scores["sts"]["STS13"]["all"] for record in prompts.records) / 3
-    assert f"| **{mean:.2f} ± " in text
-    assert "| 81.81⁴ |" in text
-    assert "4. printed 81.81; the mean of the printed scores is 81.66" in text
-    for picture in report.pictures:
-        assert f"(pictures/{picture.name}.svg)" in text
-
-
-def test_a_report_is_a_folder_with_page_markdown_and_pictures(report, tmp_path):
+def test_a_report_is_a_folder_with_page_and_pictures(report, tmp_path):
     write_report(report, tmp_path)
     assert (tmp_path / PAGE_FILE).stat().st_size > 100_000
     written = sorted(path.name for path in (tmp_path / "pictures").iterdir())
     assert written == sorted(f"{p.name}.{kind}" for p in report.pictures for kind in ("csv", "png", "svg"))
-
-
-def test_domain_shift_is_drawn_where_both_sides_were_measured(tmp_path, records):
-    systems = group(find_records([records]))
-    assert draw_domain_shift(systems) is None
-    shifted = []
-    for seed in (1, 2):
-        record = make_record(tmp_path, f"a-{seed}", trained(seed), seed=seed, measures=("sts",))
-        record.scores["cxc"] = {"mean": 50.0 + seed, "std": 1.0, "setting": "some"}
-        shifted.append(record)
-    picture = draw_domain_shift([*systems, *group(shifted)])
-    rows = list(csv.DictReader(io.StringIO(picture.data)))
-    assert {row["system"] for row in rows} == {"a"}
-    assert [float(row["spearman"]) for row in rows if row["measure"].startswith("CxC")] == [51.0, 52.0]
-    assert [row["run"] for row in rows] == ["a-1", "a-2"] * 2

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from cse.report.page import as_markdown, make_report
+from cse.report.page import as_html, make_report
 from cse.report.papers import figure
 from cse.report.systems import find_records, group, number_at
 from tests.report.made_up import BARE, make_data, make_record, trained
@@ -53,9 +53,9 @@ def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp
     records = [make_record(tmp_path, f"run-{seed}", model, **SMALL) for seed, model in enumerate(models)]
     systems = group(records)
     assert [[record.name for record in system.records] for system in systems] == [["run-0", "run-1"], ["run-2"]]
-    page = as_markdown(make_report(systems))
-    for line in ("training: fp32, torch 2.13, device NVIDIA H200", "training: bf16, torch 2.13, device cpu"):
-        assert line in page
+    page = as_html(make_report(systems))
+    for line in ("fp32, torch 2.13, device NVIDIA H200", "bf16, torch 2.13, device cpu"):
+        assert f"<dt>training</dt><dd>{line}</dd>" in page
 
 
 @pytest.mark.parametrize(
