@@ -18,20 +18,51 @@ from typing import Any
 import click
 
 from cse.cli.options import parse_overrides, set_option
-from cse.cli.sweep import sweep_and_confirm, trial_options
 from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH
 from cse.training import Folders
-from cse.tune.outcome import FINISHED, Sweep, TrialRecord, to_promote
+from cse.tune.outcome import FINISHED, TRIALS, Sweep, TrialRecord, describe, draw, to_promote
 from cse.tune.spaces import build_space, only, read_space, shipped
 from flows.processes import HINTS, CommandError, explain, last_after, run_dvc
 from flows.repository import dvc_errors, experiment, paths_left_behind, project_folder, stages_in_order
 from flows.workspace import Workspace, bring_over, identity, left_to_git, throwaway_clone
 
 STAGE = "train"  # what a trial is
+
+
+def sweep_and_confirm(
+    settings: Settings,
+    rows: Folders,
+    *,
+    scratch: Path,
+    names: Sequence[str],
+    seeds: int | None,
+    confirm: int,
+    against: str,
+) -> tuple[Sweep, TrialRecord]:
+    """Run or resume a sweep, print what came out, and return it with the trial to promote.
+
+    Args:
+        against: a setting to compare the confirmed ones with; empty: the bare backbone.
+    """
+    from cse.tune.driver import run_sweep
+
+    if against and not confirm:
+        raise CseError("--against: names what confirmed settings are compared with; give --confirm too")
+    seeds = seeds or (3 if confirm else 1)
+    sweep, job = run_sweep(settings, rows, scratch=scratch, names=names, seeds=seeds, confirm=confirm)
+    click.echo(describe(sweep))
+    best = sweep.best
+    if confirm:
+        from cse.tune.confirm import confirm_best
+
+        best = confirm_best(sweep, job, prepared=rows.prepared, count=confirm, seeds=seeds, against=against)
+    for path in (sweep.folder / TRIALS, *draw(sweep)):
+        click.echo(str(path))
+    return sweep, best
 
 
 @click.command(
@@ -46,7 +77,16 @@ STAGE = "train"  # what a trial is
 @click.option("--space", metavar="SPACE", help="A space below, or a YAML file; default: tune.space.")
 @click.option("--over", multiple=True, metavar="KEY=VALUES", help="Search KEY: [V, ...], or LOW..HIGH.")
 @click.option("--trials", type=click.IntRange(min=1), help="Number of settings to try; default: tune.trials.")
-@trial_options
+@click.option("--only", "names", multiple=True, metavar="SETTING", help="Try this named setting alone.")
+@click.option(
+    "--seeds", metavar="S", type=click.IntRange(min=1), help="Seeds per setting, from train.seed on; default: 1, to "
+    "confirm 3.",
+)  # fmt: skip
+@click.option(
+    "--confirm", metavar="K", type=click.IntRange(min=0), default=0,
+    help="Train the best K with --seeds, choose, then open the test sets.",
+)  # fmt: skip
+@click.option("--against", default="", metavar="SETTING", help="--confirm: compare with it, not the backbone.")
 @set_option
 @click.option("--promote", is_flag=True, help="Write the best trial's values to params.yaml.")
 @click.option("--experiments/--no-experiments", default=True, help="Save finished trials as DVC experiments, or not.")

@@ -72,10 +72,6 @@ def test_a_server_that_is_away_is_one_line(repository, monkeypatch):
         assert "http://127.0.0.1:9/api: the Prefect server does not answer" in refuses(flow_command, "train")
 
 
-def test_a_sweep_is_over_lists():
-    assert "for instance train.epochs=[2]" in refuses(flow_command, "train", "--sweep", "train.epochs=2")
-
-
 def test_the_budget_of_a_small_sweep_is_not_promoted(tmp_path, monkeypatch, capsys):
     """What ``cse tune --promote`` writes and prints; for whole sweeps see tests/tune."""
     monkeypatch.chdir(tmp_path)

@@ -19,7 +19,6 @@ FILLED = """\
 # mine
 train: {epochs: 2}
 bank:
-  at_once: 3
   domains:
     tickets:
       data: data/raw/tickets # from the help desk
@@ -106,7 +105,7 @@ def test_bad_names(name):
 
 @pytest.mark.parametrize(
     "key",
-    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.at_once", "template.text", "post.kind", "train"],
+    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.domains", "template.text", "post.kind", "train"],
 )
 def test_what_the_bank_shares_is_not_a_domains_to_set(key):
     with pytest.raises(CseError, match=rf"here: bank\.domains\.tickets\.set\.{key}: a domain sets keys of data, "):

@@ -16,6 +16,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
+from tests.pipeline.workspace import ROOT
+from tests.tune.sweep import SCRIPT
 from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -26,7 +28,8 @@ LONG = ("-s", "train.epochs=60", "-s", "train.eval_every=100", "-s", "train.save
 
 def start(folder, *options, **variables):
     return subprocess.Popen(
-        [sys.executable, "-m", "cse.cli.sweep", *options], cwd=folder, text=True, env=os.environ | variables,
+        [sys.executable, "-c", SCRIPT, *options], cwd=folder, text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)} | variables,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
     )  # fmt: skip
 
