@@ -1,13 +1,16 @@
-"""The model in service, and the ids by which requests name it."""
+"""The model in service, the ids by which requests name it, and questions to its folder, which may not answer."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +22,9 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
 from deploy.server.logs import Troubles
-from deploy.server.storage import unreachable
 
-AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank; see ``deploy.server.storage.Watcher``
+AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank
+SECONDS = 5.0  # that a question to a folder may take
 PAGE, LARGEST_PAGE = 1000, 10_000  # models in an answer of ``/v1/models``
 _T = TypeVar("_T")
 
@@ -231,6 +234,36 @@ class Served:
             "max_length": max_length,
             "normalize": normalize,
         }
+
+
+class Storage:
+    """Asks in threads, about one name a question at a time: a file that hangs holds up those alone who ask for it."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(64, thread_name_prefix="storage")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def ask(self, name: str, question: Callable[[], _T]) -> _T:
+        """Return the answer to a question that may look at the file of domain ``name``; "": at the folder.
+
+        Raises:
+            ServiceError: 503, it takes too long.
+        """
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(SECONDS):
+                await turn.acquire()
+                answer = asyncio.get_running_loop().run_in_executor(self._pool, question)
+                answer.add_done_callback(lambda done: (turn.release(), done.cancelled() or done.exception()))
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            whose = f"model {name[:80]!r}: its file" if name else "the bank's folder"
+            raise unreachable(f"{whose} did not answer within {SECONDS:g} s") from None
+
+
+def unreachable(why: str) -> ServiceError:
+    """Return the refusal of a request that needs a file or the folder."""
+    return ServiceError(503, why, code="bank_unreachable", retry_after=1)
 
 
 class Cards(NamedTuple):

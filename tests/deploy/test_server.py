@@ -354,16 +354,8 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
 def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, tmp_path, monkeypatch):
     """As on a network that went away, where whoever opens the file waits for ever."""
     bank, free, opened = shutil.copytree(small_bank, tmp_path / "bank"), threading.Event(), domain_files.open_file
-    for name in ("hangs", "near"):
-        made = make_domain(make_encoder(tiny_folders["bert"], "plain"), name, centres=np.eye(1, 32, dtype=np.float32))
-        add_domain(bank, made)
-    monkeypatch.setattr("deploy.server.storage.SECONDS", 4.0)
-    monkeypatch.setattr("deploy.server.storage.PATIENCE", 0.2)
-
-    def threads():
-        return sum(thread.name == "storage" for thread in threading.enumerate())
-
-    before = threads()
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain"), "hangs"))
+    monkeypatch.setattr("deploy.server.models.SECONDS", 4.0)
 
     def open_file(path, most):
         if "hangs" in path.name:
@@ -373,40 +365,32 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     monkeypatch.setattr(domain_files, "open_file", open_file)
     app = create_app(Options(model=str(bank)))
     hanging = [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("hangs", "hangs:query")]
-    others = [("GET", route, None) for route in ("/health", "/ready", "/info", "/v1/models", "/metrics")]
-    others += [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("plain", "hidden", "auto")]
+    others = [("GET", route, None) for route in ("/health", "/ready", "/metrics")]
+    others += [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("plain", "hidden")]
 
     async def ask():
         async with client_of(app) as client:
 
-            async def send(request):
-                begin = time.monotonic()
-                answer = await client.request(*request[:2], json=request[2])
-                return answer, time.monotonic() - begin
+            def send(request):
+                return client.request(*request[:2], json=request[2])
 
-            first = [asyncio.create_task(send(request)) for request in hanging * 20]
+            first = [asyncio.create_task(send(request)) for request in hanging * 50]  # more than there are threads
             meanwhile = [await send(request) for request in others]
             assert not any(task.done() for task in first), "nobody waited with those who asked for the file"
             unanswered = [await task for task in first]
-            again = [await send(request) for request in hanging * 20]
             free.set()
             await asyncio.sleep(0.1)
-            return meanwhile, unanswered, again, await send(hanging[0])
+            return meanwhile, unanswered, await send(hanging[0])
 
     try:
-        meanwhile, unanswered, again, freed = asyncio.run(ask())
+        meanwhile, unanswered, freed = asyncio.run(ask())
     finally:
         free.set()
-    assert [answer.status_code for answer, _ in meanwhile] == [200] * len(others), [one[0].text for one in meanwhile]
-    assert [card["id"] for card in meanwhile[3][0].json()["data"]] == [*sorted({*KINDS, "near"}), "auto"]
-    assert meanwhile[-1][0].json()["data"][0]["domain"] == "near"
-    assert {answer.json()["error"]["message"] for answer, _ in unanswered} == {
-        "model 'hangs': its file did not answer within 4 s"
+    assert [answer.status_code for answer in meanwhile] == [200] * len(others), [one.text for one in meanwhile]
+    assert {(answer.status_code, answer.json()["error"]["message"]) for answer in unanswered} == {
+        (503, "model 'hangs': its file did not answer within 4 s")
     }
-    assert {answer.status_code for answer, _ in unanswered + again} == {503}
-    assert max(seconds for _, seconds in again) < 2, "it is known to hang"
-    assert threads() - before < 20
-    assert freed[0].status_code == 200
+    assert freed.status_code == 200
 
 
 @in_a_loop
