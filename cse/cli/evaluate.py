@@ -51,9 +51,6 @@ Examples:
     "Without --data and --suite, nothing else is measured.",
 )
 @click.option("--cxc", type=PATH, help="CSV of CxC-STS that includes the captions.")
-@click.option(
-    "--fast", is_flag=True, help="Use SentEval's fast settings for transfer tasks: not comparable with papers."
-)
 @click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst retrieval queries.")
 @click.option("--mteb", metavar="TASKS", help="Score on these MTEB tasks instead; needs the extra `mteb`.")
 @click.option(
@@ -68,7 +65,7 @@ Examples:
 @click.option("--out", type=PATH, help="Write one record per model here, for `cse report`.")
 def evaluate(
     models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, suite: str | None,
-    tasks: Sequence[Path], cxc: Path | None, fast: bool, examples: int | None, mteb: str | None, style: str,
+    tasks: Sequence[Path], cxc: Path | None, examples: int | None, mteb: str | None, style: str,
     json_path: Path | None, out: Path | None,
 ) -> None:  # fmt: skip
     """Score models on STS, on everything the papers measure, or on your own tasks.
@@ -78,7 +75,7 @@ def evaluate(
     Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
     """
     settings = settings_from(params, overrides, optional=True)
-    asked = (*models, *tasks, data, suite, cxc, examples, mteb, json_path, out, fast or None)
+    asked = (*models, *tasks, data, suite, cxc, examples, mteb, json_path, out)
     if style == "text" and all(value is None for value in asked):
         check_given(str(CHECKPOINT), PREPARED)
         from cse.stages.evaluate import evaluate_stage
@@ -114,7 +111,6 @@ def evaluate(
         measures = tuple(dict.fromkeys((*measures, "tasks"))) if suite or data or cxc else ("tasks",)
     for needed, option, why in (
         ("retrieval", examples is not None and "--examples", "needs retrieval"),
-        ("transfer", fast and "--fast", "applies to the transfer tasks"),
         ("cxc", cxc is not None and "--cxc", "needs its measure"),
     ):
         if option and needed not in measures:
@@ -122,7 +118,7 @@ def evaluate(
     found = _suite_data(data, cxc, settings, alone=measures == ("tasks",) and bool(tasks) and data is None)
     write_json, save = json_writer(json_path), _record_writer(out, named, device)
     results = evaluate_models(
-        named, found.with_tasks(own), measures=measures, device=device, progress=progress, fast=fast,
+        named, found.with_tasks(own), measures=measures, device=device, progress=progress,
         details=out is not None, done=save,
     )  # fmt: skip
     click.echo(format_suite(results, style, trained_on=rows_of(named)), nl=False)

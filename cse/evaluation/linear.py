@@ -46,7 +46,6 @@ class Classifier:
 
 
 FULL = Classifier()
-FAST = Classifier(optimizer="rmsprop", batch_size=128, epoch_size=2, tenacity=3, folds=5)
 
 
 @dataclass

@@ -16,7 +16,7 @@ from markupsafe import Markup
 from ruamel.yaml import YAML
 
 from cse.errors import shown_on_page
-from cse.evaluation.record import RETRIEVAL_FILE, Record
+from cse.evaluation.record import Record
 from cse.report.comparisons import comparison_table, comparisons, in_words
 from cse.report.papers import paper_tables
 from cse.report.pictures import INK, Picture, draw_all
@@ -27,7 +27,6 @@ PAGE_FILE, PICTURES = "report.html", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
 _WIDTH = re.compile(r'<svg[^>]* width="([\d.]+)pt"')
 _WIDE = 440  # points: a picture wider than that scrolls sideways on a phone instead of shrinking
-EXAMPLES = 12  # queries per system
 
 
 @dataclass(frozen=True)
@@ -100,7 +99,6 @@ def _content(report: Report) -> dict[str, Any]:
         "project unless marked as published.",
         "systems": systems_table(systems),
         "own": own_tables(systems),
-        "examples": _examples(systems),
         "differences": settings_table(systems),
         "settings": [(system.name, _yaml(system.settings)) for system in systems if system.settings],
         "environments": _environments(records),
@@ -117,25 +115,6 @@ def _inline(picture: Picture) -> Markup:
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
     return Markup(re.sub(INK, "currentColor", svg, flags=re.IGNORECASE))
-
-
-def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
-    shown = []
-    for system in systems:
-        queries: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in system.first.table(RETRIEVAL_FILE):
-            example = queries.setdefault(
-                (row["query"], row["partner"]),
-                {"query": row["query"], "partner": row["partner"], "rank": int(row["rank"]), "nearest": []},
-            )
-            correct = row["correct"] == "1"
-            example["nearest"].append({"sentence": row["candidate"], "cosine": row["cosine"], "correct": correct})
-        worst = sorted(queries.values(), key=lambda example: -example["rank"])[:EXAMPLES]
-        for example in worst:
-            example["missed"] = not any(near["correct"] for near in example["nearest"])
-        if worst:
-            shown.append({"name": system.name, "examples": worst})
-    return shown
 
 
 def _environments(records: Sequence[Record]) -> list[list[tuple[str, str]]]:

@@ -12,7 +12,6 @@ import click
 
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
-from cse.evaluation.linear import FAST, FULL
 from cse.evaluation.record import trained_on, write_record
 from cse.evaluation.space import DENSITY_COLUMNS, density_rows
 from cse.evaluation.suite import SuiteResults, evaluate_suite
@@ -192,7 +191,6 @@ def evaluate_models(
     measures: Collection[str],
     device: str,
     progress: bool,
-    fast: bool = False,
     details: bool = False,
     done: Callable[[str, SuiteResults], object] | None = None,
     kept: KeptVectors | None = None,
@@ -217,7 +215,6 @@ def evaluate_models(
             encoder,
             data,
             progress=progress,
-            classifier=FAST if fast else FULL,
             device=chosen,
             measures=measures,
             details=details,

@@ -277,7 +277,7 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
     done = cse(
         "evaluate", "data/checkpoint", str(tiny_folders["bert"]), "--suite", "full", "--data", "se", "--cxc", "cxc.csv",
-        "--fast", "--json", "full.json",
+        "--json", "full.json",
     )  # fmt: skip
     assert done.code == 0
     assert "CxC-STS (Spearman * 100; 1,000 samples of 6 images with replacement, seed 123)" in done.out
@@ -416,9 +416,8 @@ def test_report_without_records_and_names_given_twice(cse, project):
     assert refused == "a: given twice; write NAME=MODEL with a different name for each"
 
 
-def test_options_that_ask_for_what_is_not_measured(cse, project):
+def test_an_option_that_asks_for_what_is_not_measured(cse, project):
     assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
-    assert cse("evaluate", "--suite", "sts", "--fast").refused().startswith("--fast: applies to the transfer tasks")
 
 
 @pytest.mark.parametrize(

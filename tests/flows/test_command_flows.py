@@ -56,10 +56,9 @@ def test_an_adaptation_gets_its_budget_and_settings(ran):
 
 
 def test_a_sweep_takes_spaces_and_seeds(ran):
-    tune_cse.fn(over=["prompt.length=[8,16]"], confirm=2, seeds=3, names=["a"], experiments=False)
-    assert {name: ran["given"][name] for name in ("over", "confirm", "seeds", "names", "experiments", "promote")} == {
-        "over": ("prompt.length=[8,16]",), "confirm": 2, "seeds": 3, "names": ("a",), "experiments": False,
-        "promote": False,
+    tune_cse.fn(over=["prompt.length=[8,16]"], confirm=2, seeds=3, names=["a"])
+    assert {name: ran["given"][name] for name in ("over", "confirm", "seeds", "names", "promote")} == {
+        "over": ("prompt.length=[8,16]",), "confirm": 2, "seeds": 3, "names": ("a",), "promote": False,
     }  # fmt: skip
 
 
