@@ -157,18 +157,20 @@ def _write(path: Path, kind: str, columns: Mapping[str, Sequence[Any] | NDArray[
 
         types = {"text": pa.string(), "label": pa.string(), "probability": pa.float32(), "known": pa.bool_()}
         if "embedding" in columns:
-            types["embedding"] = pa.list_(pa.float32(), columns["embedding"].shape[1])
+            types["embedding"] = pa.list_(pa.float32(), len(columns["embedding"][0]))
         pq.write_table(pa.table({name: pa.array(list(one), types[name]) for name, one in columns.items()}), path)
     elif kind == ".jsonl":
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             for row in rows:
-                line = json.dumps(dict(zip(columns, row, strict=True)), ensure_ascii=False, default=np.ndarray.tolist)
-                stream.write(f"{line}\n")
+                tree = dict(zip(columns, row, strict=True))
+                stream.write(json.dumps(tree, ensure_ascii=False, default=lambda vector: vector.tolist()) + "\n")
     elif kind == ".csv" and "label" in columns:
         from cse.files import write_csv
 
         write_csv(path, _TOLD, [(*texts, f"{chance:.4f}", str(known).lower()) for *texts, chance, known in rows])
     else:
+        import numpy as np
+
         from cse.files import write_array
 
-        write_array(path, columns["embedding"])
+        write_array(path, np.asarray(columns["embedding"]))

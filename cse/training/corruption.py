@@ -31,7 +31,7 @@ from cse.training.batch import TokenTable, pad_in_groups
 
 _CHUNK = 256  # rows per generator pass when corrupting all rows beforehand
 _MANIFEST = Kind.CORRUPTED_ROWS.manifest
-_AGAIN = "run `cse corrupt` (or `dvc repro`) again"
+_AGAIN = "run `cse prepare` (or `dvc repro`) again"
 _CHOOSE = 3  # stream of random numbers, after those of masking
 _CPU = torch.device("cpu")
 
@@ -126,7 +126,7 @@ def corruption_facts(replaced: ReplacedTokensSettings, seed: int) -> dict[str, A
 
 
 def check_corrupted(folder: Path, wanted: dict[str, Any]) -> None:
-    """Refuse rows corrupted with other settings: ``cse train -s`` may override those of ``cse corrupt``."""
+    """Refuse rows corrupted with other settings: ``cse train -s`` may override those of ``cse prepare``."""
     made = _read(folder / _MANIFEST)
     if made["corruption"] == "none":
         raise CseError(f"{folder}: contains no corrupted rows; {_AGAIN} with the settings of this training")

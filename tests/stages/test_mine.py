@@ -173,7 +173,7 @@ def test_rows_mined_with_another_model_of_the_same_name_are_refused(settings, pa
 
 def test_triplets_of_other_settings_or_pairs_and_none_at_all_are_refused(settings, pairs_of_labels, tmp_path):
     mined = tmp_path / "mined"
-    with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse mine`"):
+    with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it .*; run `cse prepare`"):
         train_in(tmp_path, settings(MINE), pairs_of_labels, mined=mined)
     mine_stage(settings({"data.view": "pairs"}), prepared=pairs_of_labels, mined=mined)
     with pytest.raises(CseError, match=r"mined: nothing mined, but the settings ask for it"):

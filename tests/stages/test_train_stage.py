@@ -285,9 +285,9 @@ def test_rows_that_were_not_corrupted_or_for_other_settings_are_refused(
     run, settings, data, prepared_corruption, tmp_path
 ):
     where = {"prepared": data["sentences"], "corrupted": tmp_path / "corrupted"}
-    refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse corrupt`")
+    refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse prepare`")
     corrupt_stage(settings(), **where)
-    refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse corrupt`")
+    refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse prepare`")
     corrupt_stage(settings(prepared_corruption), **where)
     for key, value, message in (
         ("objective.replaced_tokens.mask_share", 0.2, "was made with mask_share 0.3, but the settings say 0.2"),
@@ -297,7 +297,7 @@ def test_rows_that_were_not_corrupted_or_for_other_settings_are_refused(
         ("train.max_length", 5, "epoch-0-view-0.npy: was made for other rows"),
     ):
         changed = settings(prepared_corruption | {key: value})
-        refused(run, changed, rf"{message}; run `cse corrupt` \(or `dvc repro`\) again")
+        refused(run, changed, rf"{message}; run `cse prepare` \(or `dvc repro`\) again")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------

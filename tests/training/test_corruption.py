@@ -197,14 +197,14 @@ def test_a_file_that_is_cut_off_is_one_line(made, left):
     table, folder = made
     file = folder / "epoch-0-view-1.npy"
     file.write_bytes(file.read_bytes()[:left])
-    assert "epoch-0-view-1.npy: missing or cut off; run `cse corrupt`" in refusal(prepared, folder, table, epochs=1)
+    assert "epoch-0-view-1.npy: missing or cut off; run `cse prepare`" in refusal(prepared, folder, table, epochs=1)
 
 
 def test_files_of_other_rows_are_refused_even_if_they_are_as_long(bert, made):
     table, folder = made
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
         prepared(folder, make_table(bert, 30), epochs=1)
     column = table.columns[0]
     other = replace(table, columns=(column._replace(ids=np.roll(column.ids, 1)), *table.columns[1:]))
-    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse corrupt`"):
+    with pytest.raises(CseError, match=r"epoch-0-view-0.npy: was made for other rows; run `cse prepare`"):
         prepared(folder, other, epochs=1)
