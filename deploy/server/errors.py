@@ -25,6 +25,7 @@ class ServiceError(HTTPException):
         code: OpenAI's code, such as ``model_not_found``.
         kind: ``error_type`` of Text Embeddings Inference; None: by status.
         retry_after: seconds after which to ask again.
+        reason: what the log alone says.
     """
 
     def __init__(
@@ -36,10 +37,11 @@ class ServiceError(HTTPException):
         code: str | None = None,
         kind: str | None = None,
         retry_after: int | None = None,
+        reason: str = "",
     ) -> None:
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         super().__init__(status, message, headers | ({"WWW-Authenticate": "Bearer"} if status == 401 else {}))
-        self.param, self.code, self.kind = param, code, kind
+        self.param, self.code, self.kind, self.reason = param, code, kind, reason
 
 
 def route_of(scope: MutableMapping[str, Any]) -> str:
@@ -74,6 +76,8 @@ async def _refused(request: Request, error: Exception) -> Response:
         error = _invalid(error, tei)
     elif isinstance(error, CseError):  # of the tokenizer
         error = ServiceError(422 if tei else 400, one_line(str(error)), param="input", code="invalid_tokens")
+    if isinstance(error, ServiceError) and error.reason:
+        request.state.facts = {"reason": one_line(error.reason)}
     assert isinstance(error, HTTPException)  # noqa: S101 - no other is registered
     return answer_to(error, route)
 

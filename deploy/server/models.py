@@ -21,7 +21,6 @@ from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
-from deploy.server.logs import Troubles
 
 AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank
 SECONDS = 5.0  # that a question to a folder may take
@@ -81,7 +80,6 @@ class Served:
     encoder: OnnxEncoder
     name: str
     loaded: float = field(default_factory=time.time)
-    _troubles: Troubles = field(default_factory=Troubles)  # with files of a bank, and with its folder: ""
 
     @classmethod
     def load(cls, folder: Path, name: str | None, **options: Any) -> Served:
@@ -137,23 +135,21 @@ class Served:
         return Cards(cards, page[-1] if page else None, more)
 
     def domain(self, name: str) -> Domain | None:
-        """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
+        """Return a domain; None if there is none.
 
         Raises:
             ServiceError: 503, its file is damaged.
         """
         try:
-            found = self._ask(lambda: self.encoder.bank.domain(name), name)
-        except BadDomainError:
+            return self._ask(lambda: self.encoder.bank.domain(name))
+        except BadDomainError as error:
             message = f"model {name!r}: its file in the bank is damaged; the log says how"
-            raise ServiceError(503, message, param="model", code="model_damaged") from None
-        self._troubles.ends(name)
-        return found
+            raise ServiceError(503, message, param="model", code="model_damaged", reason=str(error)) from None
 
     def outline(self, name: str) -> Outline | None:
-        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``."""
+        """Return the outline of a domain; None if it is gone or damaged."""
         try:
-            return self._ask(lambda: self.encoder.bank.outline(name), name)
+            return self._ask(lambda: self.encoder.bank.outline(name))
         except BadDomainError:
             return None
 
@@ -199,23 +195,16 @@ class Served:
             raise _unknown(model, list(roles))
         return Target(self, model, domain, roles[model])
 
-    def _ask(self, question: Callable[[], _T], name: str = "") -> _T | None:
-        """Return what a bank answers, None if it has no such domain; what it says against a file or its folder is
-        logged, unless it was said and has not ended since.
-        """
-        found = None
+    def _ask(self, question: Callable[[], _T]) -> _T | None:
+        """Return what a bank answers, None if it has no such domain."""
         try:
-            found = question()
+            return question()
         except NoDomainError:
-            pass
-        except BadDomainError as error:
-            self._troubles.begins(name, str(error))
+            return None
+        except BadDomainError:
             raise
         except CseError as error:
-            self._troubles.begins("", str(error))  # no file has this name
-            raise unreachable("the bank's folder cannot be read now; the log says why") from None
-        self._troubles.ends("")
-        return found
+            raise unreachable("the bank's folder cannot be read now; the log says why", str(error)) from None
 
     def _chooses(self, names: Sequence[str]) -> bool:
         """Return whether a domain has centres; most often the first has."""
@@ -267,9 +256,9 @@ class Storage:
             raise unreachable(f"{whose} did not answer within {SECONDS:g} s") from None
 
 
-def unreachable(why: str) -> ServiceError:
+def unreachable(why: str, reason: str = "") -> ServiceError:
     """Return the refusal of a request that needs a file or the folder."""
-    return ServiceError(503, why, code="bank_unreachable", retry_after=1)
+    return ServiceError(503, why, code="bank_unreachable", retry_after=1, reason=reason)
 
 
 class Cards(NamedTuple):
