@@ -249,7 +249,7 @@ class Storage:
             async with asyncio.timeout(SECONDS):
                 await turn.acquire()
                 answer = asyncio.get_running_loop().run_in_executor(self._pool, question)
-                answer.add_done_callback(lambda done: (turn.release(), done.cancelled() or done.exception()))
+                answer.add_done_callback(lambda _: turn.release())
                 return await asyncio.shield(answer)
         except TimeoutError:
             whose = f"model {name[:80]!r}: its file" if name else "the bank's folder"

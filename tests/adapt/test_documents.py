@@ -74,7 +74,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, place, tiny_f
     assert sum(line.startswith("my-search nDCG@10: words alone ") for line in lines) == 1
     assert any(line.startswith("  my-search nDCG@10 with words: ") and "16 items" in line for line in lines)
     assert not any(line.startswith("  my-search nDCG@10 of words") for line in lines), "nothing changes the words"
-    assert Ledger(place / "out/ledger").read("choice").result == ["query_map"], "nothing chooses"
+    assert Ledger(place / "out/ledger").read("choice").result == "query_map", "nothing chooses"
     gain = np.subtract(
         *(
             read_items(place / f"out/records/{name}" / ITEMS_FILE)["my-search"]["nDCG@10 with words"]
