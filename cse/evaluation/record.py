@@ -3,8 +3,8 @@
 ``record.json`` holds the name, the model, the scores with their settings, the environment, and hashes: of the items
 that were measured, of the model, of every other file (``cse.artifact``). Optional files:
 ``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
-``projection.csv`` (a t-SNE of its sentences), ``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz``
-and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
+``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz`` and ``sts.npz`` (what the scores of the user's
+own tasks and of STS are made of, see ``write_items``).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from cse.evaluation.suite import SuiteResults
 from cse.files import read_csv, rounded, write_csv
 
 RECORD_FILE = Kind.RECORD.manifest
-PAIRS_FILE, DENSITY_FILE, TSNE_FILE = "pairs.csv", "density.csv", "projection.csv"
+PAIRS_FILE, DENSITY_FILE = "pairs.csv", "density.csv"
 RETRIEVAL_FILE = "retrieval.csv"
 ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
 FORMAT = 4
@@ -64,18 +64,12 @@ def write_record(
     if results.details is not None:
         details, task = results.details, results.details.task
         pairs = zip(task.subset, task.score, details.cosine, strict=True)
-        points = zip(details.points, details.subset, details.sentences, strict=True)
         write_csv(
             folder / PAIRS_FILE,
             ("task", "subset", "gold", "cosine"),
             ((task.name, subset, f"{gold:g}", f"{cosine:.4f}") for subset, gold, cosine in pairs),
         )
         write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
-        write_csv(
-            folder / TSNE_FILE,
-            ("x", "y", "subset", "sentence"),
-            ((f"{x:.3f}", f"{y:.3f}", subset, sentence) for (x, y), subset, sentence in points),
-        )
     if results.retrieval is not None:
         write_csv(
             folder / RETRIEVAL_FILE,

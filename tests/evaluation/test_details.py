@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cse.artifact import write_sealed
-from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
+from cse.data.tasks.kinds import Splits, sentences_of
 from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.space import drawn_task, pair_details, tsne
+from cse.evaluation.space import drawn_task, pair_details
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.parts import refusal
@@ -22,37 +22,12 @@ def task():
     return make_task("STS-B", {"captions": 30, "news": 30})
 
 
-def test_tsne_keeps_groups_together_and_is_the_same_every_time():
-    rng = np.random.default_rng(0)
-    centres = 8 * rng.normal(size=(3, 12))
-    rows = np.concatenate([centre + rng.normal(size=(30, 12)) for centre in centres])
-    points = tsne(rows)
-    assert points.shape == (90, 2)
-    np.testing.assert_array_equal(points, tsne(rows))
-    middles = points.reshape(3, 30, 2).mean(axis=1)
-    own = np.repeat(np.arange(3), 30)
-    nearest = np.linalg.norm(points[:, None] - middles[None], axis=2).argmin(axis=1)
-    assert (nearest == own).mean() > 0.95
-
-
 def test_details_of_a_task(task):
     own = make_task("own", {"one": 4})
     assert drawn_task([own, task]) is task and drawn_task([own]) is own, "STS-B where it is there"
     vectors = Vectors(FakeEncoder(), sentences_of([task]))
     details = pair_details(vectors, task)
     np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
-    assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
-    first = task.sentence1.index(task.sentence1[40])
-    assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
-
-
-def test_of_many_sentences_500_at_even_distances_are_drawn():
-    sides = [[f"{side} number {row}" for row in range(400)] for side in ("first", "second")]
-    task = ScoredPairs("STS-B", *sides, np.linspace(0, 5, 400), ["captions"] * 300 + ["news"] * 100)
-    details = pair_details(Vectors(FakeEncoder(), sentences_of([task])), task)
-    assert (len(details.cosine), details.points.shape, len({*details.sentences})) == (400, (500, 2), 500)
-    assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
-    assert details.subset.count("news") == pytest.approx(125, abs=1)
 
 
 @pytest.fixture
@@ -72,7 +47,6 @@ def test_a_record_comes_back(written):
     assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].values["all"], abs=1e-4)
     pairs = record.table("pairs.csv")
     np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
-    assert len(record.table("projection.csv")) == len(results.details.sentences)
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
 

@@ -75,7 +75,7 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
     params = copy.folder / "params.yaml"
     original = params.read_text(encoding="utf-8")
     for values, expected in (
-        ({"promotion.dev_tolerance": 1.0, "tune.concurrent": 3, "bank.at_once": 1}, set()),
+        ({"promotion.dev_tolerance": 1.0, "tune.concurrent": 3}, set()),
         ({"augment.repeat_words": 0.2, "export.tolerance": 1e-4}, {TRAIN, EXPORT}),
         ({"pooler.mlp": "train_only", "evaluation.device": "cpu"}, {TRAIN, EVALUATE}),
         ({"objective.replaced_tokens.mask_share": 0.2}, {TRAIN}),
