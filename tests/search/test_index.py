@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from filelock import FileLock
 
 from cse.data.shape import read_rows
 from cse.errors import CseError
@@ -187,6 +188,12 @@ def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):
     assert [(hit["id"], hit["text"]) for hit in hits] == [(1, texts[1])], "words are those of the document"
     (hits,) = found(cse, out, "zebra")
     assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
+
+
+def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out/.cse-lock"):
+        assert "another `cse index` writes here" in run(corpus, tmp_path / "out").refused()
 
 
 @pytest.mark.parametrize("name", ["part-000000.parquet", ".drafts/notes.txt"])
