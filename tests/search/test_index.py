@@ -356,7 +356,7 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):
     def index(**choices):
         return index_corpus("s3://texts/in", url, str(bundle), Choices(provider="cpu", **choices))
 
-    with pytest.raises(CseError, match="no index here; make one with `cse index texts --out s3://"):
+    with pytest.raises(CseError, match="no index here; make one with `cse index TEXTS --out s3://"):
         open_table(url)
     assert index().documents == 35
     queries = OnnxEncoder(bundle, provider="cpu").encode([texts[10]])
