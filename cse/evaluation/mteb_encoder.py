@@ -25,7 +25,7 @@ except ImportError:
     raise CseError("MTEB: not installed; pip install 'cse[mteb]'") from None
 
 
-class MtebEncoder(AbsEncoder):  # type: ignore[misc]
+class MtebEncoder(AbsEncoder):
     """An encoder with the interface of ``mteb.EncoderProtocol``; texts are compared by cosine."""
 
     def __init__(self, encoder: TextEncoder, name: str, batch_size: int | None = None) -> None:

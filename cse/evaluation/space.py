@@ -5,9 +5,9 @@ all pairs of different rows, vectors of unit length (Wang and Isola 2020), exact
 without saying so; the setting is part of the result. The default follows SimCSE's authors: positives with gold above 4,
 rows of all STS-B splits.
 
-Pictures show the cosines of one task's pairs, a kernel density of them per group of gold similarity (PromCSE figure 3,
-D2CSE figure 2b) and a t-SNE of the sentences (D2CSE figure 2a). The papers state neither the split nor the bounds of
-the groups. Here the range of gold scores is cut into five equal parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
+Pictures show a kernel density of the cosines of one task's pairs, per group of gold similarity (PromCSE figure 3, D2CSE
+figure 2b). The papers state neither the split nor the bounds of the groups. Here the range of gold scores is cut into
+five equal parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ ALL = "all pairs"
 GROUPS, POINTS = 5, 201  # of a density
 DENSITY_COLUMNS = ("group", "pairs", "cosine", "density")
 DRAWN_TASK = "STS-B"
-PERPLEXITY, SEED = 30.0, 42  # of t-SNE
-DRAWN = 500  # sentences: t-SNE takes 2 seconds of processor for them, 23 for 2,000, and more dots show no more
 
 
 def score_space(
@@ -134,54 +132,6 @@ def density_rows(curves: Iterable[Density]) -> list[tuple[str | int, ...]]:
     ]
 
 
-@dataclass(frozen=True)
-class PairDetails:
-    """What pictures show of one task's pairs under an encoder.
-
-    Attributes:
-        cosine: of each pair, ``(n,)``.
-        sentences: the ``m`` distinct sentences, of more than 500 as many at even distances.
-        subset: subset where each first occurs.
-        points: their t-SNE coordinates, ``(m, 2)``.
-    """
-
-    task: ScoredPairs
-    cosine: np.ndarray
-    densities: list[Density]
-    sentences: list[str]
-    subset: list[str]
-    points: np.ndarray
-
-
-def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs:
-    """Return the task to show in figures: STS-B if present, otherwise the first."""
-    return next((task for task in tasks if task.name == DRAWN_TASK), tasks[0])
-
-
-def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
-    """Return the details of one task's pairs for given embeddings."""
-    cosine = vectors.cosines(task.sentence1, task.sentence2)
-    places: dict[str, str] = {}
-    for side in (task.sentence1, task.sentence2):
-        for sentence, subset in zip(side, task.subset, strict=True):
-            places.setdefault(sentence, subset)
-    sentences = list(places)
-    if len(sentences) > DRAWN:
-        sentences = [sentences[n] for n in np.linspace(0, len(sentences) - 1, DRAWN).astype(int)]
-    subsets, points = [places[sentence] for sentence in sentences], tsne(vectors.of(sentences))
-    return PairDetails(task, cosine, densities(cosine, task.score), sentences, subsets, points)
-
-
-def tsne(rows: np.ndarray) -> np.ndarray:
-    """Project rows ``(n, d)`` of any length to the plane, ``(n, 2)``, by t-SNE on unit vectors; deterministic.
-
-    Neighbours in the plane were neighbours in the space; distances between far groups mean nothing. Fewer than four
-    rows cannot be projected: they all get the origin.
-    """
-    from sklearn.manifold import TSNE  # imports pandas: a second of every evaluation
-
-    if len(rows) < 4:
-        return np.zeros((len(rows), 2))
-    perplexity = min(PERPLEXITY, (len(rows) - 1) / 3)
-    layout = TSNE(2, perplexity=perplexity, init="pca", random_state=SEED, n_jobs=-1)
-    return np.asarray(layout.fit_transform(unit_rows(rows.astype(np.float64)).astype(np.float32)))
+def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs | None:
+    """Return the task to show in figures: STS-B if present, otherwise the first, if there is one."""
+    return next((task for task in tasks if task.name == DRAWN_TASK), next(iter(tasks), None))

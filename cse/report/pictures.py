@@ -21,7 +21,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cse.errors import one_line
-from cse.evaluation.record import DENSITY_FILE, TSNE_FILE
+from cse.evaluation.record import DENSITY_FILE
 from cse.evaluation.space import ALL
 from cse.report.systems import System, number_at
 
@@ -106,7 +106,7 @@ def panels(count: int, height: float, x: str = "", y: str = "") -> Iterator[tupl
 
 def draw_all(systems: Sequence[System]) -> list[Picture]:
     """Draw every figure that has data, in report order."""
-    drawn = (draw_domain_shift, draw_density_by_gold, draw_density_of_models, draw_tsne)
+    drawn = (draw_domain_shift, draw_density_by_gold, draw_density_of_models)
     return [picture for draw in drawn if (picture := draw(systems)) is not None]
 
 
@@ -211,39 +211,6 @@ def draw_density_of_models(systems: Sequence[System]) -> Picture | None:
         )
 
 
-def draw_tsne(systems: Sequence[System]) -> Picture | None:
-    """t-SNE of the sentences, one panel per system (D2CSE figure 2a)."""
-    drawn = _with_table(systems, TSNE_FILE)
-    if not drawn:
-        return None
-    subsets = list(dict.fromkeys(row["subset"] for _, points in drawn for row in points))[: len(COLOURS)]
-    with panels(len(drawn), height=3.0) as (figure, grid, save):
-        for (system, points), axes in zip(drawn, grid, strict=False):
-            for number, subset in enumerate(subsets):
-                x, y = _xy([row for row in points if row["subset"] == subset], "x", "y")
-                axes.plot(
-                    x, y, "o^sDvPX*"[number], color=COLOURS[number], label=short(subset),
-                    markersize=2, alpha=0.6, linewidth=0, rasterized=True,
-                )  # fmt: skip
-            axes.set_title(short(system.name))
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
-        marks, named = grid[0].get_legend_handles_labels()
-        legend = figure.legend(
-            marks, named, loc="outside lower center", ncols=min(4, len(named)), fontsize=9, markerscale=3
-        )
-        for mark in legend.get_lines():
-            mark.set_alpha(1)
-        return save(
-            "projection",
-            "Sentences in the plane (t-SNE)",
-            f"{_drawn_task(drawn)}, up to 500 distinct sentences, t-SNE on unit vectors, one run of each system, "
-            "coloured by source of the text. Distances between far groups mean nothing.",
-            ("system", "x", "y", "subset", "sentence"),
-            [(system.name, *row.values()) for system, points in drawn for row in points],
-        )
-
-
 def _with_table(
     systems: Sequence[System], file: str, most: int = MOST_PANELS
 ) -> list[tuple[System, list[dict[str, str]]]]:
@@ -252,8 +219,7 @@ def _with_table(
 
 
 def _drawn_task(drawn: Iterable[tuple[System, Any]]) -> str:
-    pairs = [system.first.table("pairs.csv") for system, _ in drawn]
-    tasks = list(dict.fromkeys(rows[0]["task"] if rows else "the first task" for rows in pairs))
+    tasks = list(dict.fromkeys(system.first.drawn_task for system, _ in drawn))
     return f"Pairs of {', '.join(tasks)}" + (" test" if tasks == ["STS-B"] else "")
 
 

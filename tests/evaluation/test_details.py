@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cse.artifact import write_sealed
-from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
+from cse.data.tasks.kinds import Splits
 from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
-from cse.evaluation.space import drawn_task, pair_details, tsne
+from cse.evaluation.space import drawn_task
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
 
@@ -23,40 +23,9 @@ def task():
     return make_task("STS-B", {"captions": 30, "news": 30})
 
 
-def test_tsne_keeps_groups_together_and_is_the_same_every_time():
-    rng = np.random.default_rng(0)
-    centres = 8 * rng.normal(size=(3, 12))
-    rows = np.concatenate([centre + rng.normal(size=(30, 12)) for centre in centres])
-    points = tsne(rows)
-    assert points.shape == (90, 2)
-    np.testing.assert_array_equal(points, tsne(rows))
-    middles = points.reshape(3, 30, 2).mean(axis=1)
-    own = np.repeat(np.arange(3), 30)
-    nearest = np.linalg.norm(points[:, None] - middles[None], axis=2).argmin(axis=1)
-    assert (nearest == own).mean() > 0.95
-
-
-def test_details_of_a_task(task):
+def test_the_drawn_task_is_stsb_where_it_is_there(task):
     own = make_task("own", {"one": 4})
-    assert drawn_task([own, task]) is task and drawn_task([own]) is own, "STS-B where it is there"
-    vectors = Vectors(FakeEncoder(), sentences_of([task]))
-    details = pair_details(vectors, task)
-    np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
-    assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
-    assert details.points.shape == (len(details.sentences), 2)
-    first = task.sentence1.index(task.sentence1[40])
-    assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
-
-
-def test_of_many_sentences_500_at_even_distances_are_drawn():
-    sides = [[f"{side} number {row}" for row in range(400)] for side in ("first", "second")]
-    task = ScoredPairs("STS-B", *sides, np.linspace(0, 5, 400), ["captions"] * 300 + ["news"] * 100)
-    details = pair_details(Vectors(FakeEncoder(), sentences_of([task])), task)
-    assert len(details.cosine) == 400, "every pair is scored"
-    assert details.points.shape == (500, 2)
-    assert len(set(details.sentences)) == 500
-    assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
-    assert details.subset.count("news") == pytest.approx(125, abs=1)
+    assert drawn_task([own, task]) is task and drawn_task([own]) is own and drawn_task([]) is None
 
 
 def test_near_identical_sentences_by_cosine():
@@ -71,7 +40,7 @@ def test_near_identical_sentences_by_cosine():
 def written(task, tmp_path):
     task.score[:3] = 5
     data = SuiteData([task, Splits("STS-B", {"test": task})])
-    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"))
     (tmp_path / "record").mkdir()
     write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})
     return tmp_path / "record", results
@@ -82,9 +51,10 @@ def test_a_record_comes_back(written):
     record = read_record(folder)
     assert (record.name, record.model, record.environment) == ("my model", {"kind": "backbone"}, {"python": "3"})
     assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].values["all"], abs=1e-4)
-    pairs = record.table("pairs.csv")
-    np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
-    assert len(record.table("projection.csv")) == len(results.details.sentences)
+    assert record.drawn_task == "STS-B"
+    curves = record.table("density.csv")
+    expected = [value for curve in results.densities for value in curve.density]
+    np.testing.assert_allclose([float(row["density"]) for row in curves], expected, atol=1e-4)
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
     assert record.table("nothing.csv") == []

@@ -72,7 +72,7 @@ def test_the_page_needs_nothing_outside(html):
 
 def test_every_picture_has_its_data_and_opens(report):
     names = [picture.name for picture in report.pictures]
-    assert names == ["density-by-gold", "density-of-systems", "projection"]
+    assert names == ["density-by-gold", "density-of-systems"]
     for picture in report.pictures:
         assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
         assert picture.png.startswith(b"\x89PNG")
