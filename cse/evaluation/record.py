@@ -110,8 +110,12 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
 
 def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
-    items = {f"{name}/{measure}": each for name, measures in tasks.items() for measure, each in measures.items()}
-    np.savez_compressed(path, **{name: np.asarray(each, np.float64) for name, each in items.items()})
+    items: dict[str, Any] = {
+        f"{name}/{measure}": np.asarray(each, np.float64)
+        for name, measures in tasks.items()
+        for measure, each in measures.items()
+    }
+    np.savez_compressed(path, **items)
 
 
 def read_items(path: Path) -> dict[str, dict[str, np.ndarray]]:
