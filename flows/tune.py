@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import chdir, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import chdir
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -20,6 +22,7 @@ import click
 from cse.cli.options import parse_overrides, set_option
 from cse.cli.sweep import sweep_and_confirm, trial_options
 from cse.errors import CseError
+from cse.process import variables_set
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
@@ -78,6 +81,7 @@ def tune(
             raise ModuleNotFoundError(name=package)
     with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
+        Thread(target=import_module, args=("cse.tune.driver",), daemon=True).start()  # seconds, while stages run
         _reproduce(stages_before(place), place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
@@ -151,6 +155,8 @@ def keep_trials(
         say: called with one line per experiment.
     """
     assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
+    from dvc.repo import Repo  # it looks for the stage where the process is
+
     logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
     _forget_later_stages(place)
     finished = [trial for trial in sweep.trials if trial.state == FINISHED]
@@ -161,6 +167,9 @@ def keep_trials(
         if not known or trial.number == best.number:
             (place.folder / PARAMS_FILE).write_bytes(around)  # without the values of the trial before
             _take_trial(place, trial)
+        if trial.number == best.number:  # saving an experiment notes the others' outputs
+            with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
+                repo.commit(STAGE, force=True)
         if not known:
             _save(place, names[-1])
             seed = f", seed {trial.seed}" if trial.seed != best.seed else ""
@@ -169,9 +178,7 @@ def keep_trials(
 
 
 def _take_trial(place: Workspace, trial: TrialRecord) -> None:
-    """Make a trial the result of stage ``train`` in a clone: its settings, its outputs, and DVC's note of both."""
-    from dvc.repo import Repo
-
+    """Put a trial's settings and its outputs of stage ``train`` into a clone."""
     folder = Path(trial.folder)
     write_values(place.folder / PARAMS_FILE, trial.values)
     for name, out in (("checkpoint", CHECKPOINT), ("plots", PLOTS / "train"), ("train.json", METRICS / "train.json")):
@@ -179,9 +186,6 @@ def _take_trial(place: Workspace, trial: TrialRecord) -> None:
         shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
-    # DVC looks for the stage where the process is
-    with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
-        repo.commit(STAGE, force=True)
 
 
 def sweep_settings(params: Path, wanted: Mapping[str, Any], names: Sequence[str] = ()) -> Settings:
@@ -213,18 +217,7 @@ def _save(place: Workspace, name: str) -> None:
     from dvc.repo import Repo
 
     untracked, who = left_to_git(place.folder), identity(place.source)
-    with dvc_errors(f"experiment {name}"), _variables(who), chdir(place.folder), Repo() as repo:
+    with dvc_errors(f"experiment {name}"), variables_set(who), chdir(place.folder), Repo() as repo:
         # later stages have nothing to save; targets may be stages alone, by name
         repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
     bring_over(place, name)
-
-
-@contextmanager
-def _variables(values: Mapping[str, str]) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in values}
-    os.environ |= values
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)

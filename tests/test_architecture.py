@@ -33,9 +33,6 @@ def graph():
     return grimp.build_graph("cse", cache_dir=None, exclude_type_checking_imports=True)
 
 
-# ---- imports ------------------------------------------------------------------------------------------------------
-
-
 def test_import_contracts():
     program = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(cache_dir=None))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
@@ -101,9 +98,6 @@ def test_the_picture_shows_the_imports():
     assert drawn.count("<path") > 30
 
 
-# ---- stages -------------------------------------------------------------------------------------------------------
-
-
 def test_stage_dependencies(graph):
     stages = read_stages(DVC_FILE)
     looked_at = 0
@@ -165,9 +159,6 @@ def test_a_first_run_leaves_the_users_tree_as_it_was():
     assert len(outs) > 4
     for out in outs:
         assert f"/{out.name}" in (ROOT / out.parent / ".gitignore").read_text(encoding="utf-8").split(), out
-
-
-# ---- helpers ------------------------------------------------------------------------------------------------------
 
 
 @functools.cache
@@ -342,9 +333,6 @@ def possible_names(file: Path, node: ast.expr) -> set[str]:
             if isinstance(loop.iter, ast.Tuple | ast.List):
                 return set(ast.literal_eval(loop.iter))
     return set()
-
-
-# ---- cited equations and sections are what stands there -------------------------------------------------------------
 
 
 FILES = sorted([*ROOT.glob("cse/**/*.py"), *ROOT.glob("cse/**/*.yaml"), *ROOT.glob("docs/*.md"), ROOT / "params.yaml"])

@@ -90,7 +90,7 @@ def _ray(job: Job) -> Iterator[None]:
     os.environ |= variables  # some count in this process
     if job.settings.train.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # for the workers only
-    with ray_session(dashboard=True, variables=variables):
+    with ray_session(dashboard=True, variables=variables, preload="cse.tune.trial"):
         yield
 
 

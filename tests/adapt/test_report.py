@@ -7,13 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cse.adapt.ladder import BARE, FULL, HEAD, PROMPTS, Ladder
-from cse.adapt.verdict import MOST, change_tables, draw_ladder
+from cse.adapt.ladder import BARE
+from cse.adapt.verdict import MOST, change_tables
 from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import write_tasks
 from cse.evaluation.record import ITEMS_FILE, write_items
-from cse.report.page import as_html, as_markdown, make_report
 from tests.tiny import write_report
 
 TEXTS = [f"question {number}" for number in range(60)]
@@ -92,34 +91,3 @@ def test_queries_in_the_order_of_what_they_gained(adapted):
 def test_the_bare_backbone_changes_nothing():
     assert change_tables(SimpleNamespace(main=("intents", "kNN"), model=BARE)) == []
     assert change_tables(SimpleNamespace(main=None, model="head")) == []
-
-
-def test_the_ladder_is_a_figure_with_its_data():
-    ladder = Ladder()
-    for system, model, dev, seconds in ((BARE, BARE, 50.0, 2), (HEAD, HEAD, 80.0, 30), (PROMPTS, "p-1", 70.0, 300)):
-        ladder.add(system, model, dev, seconds)
-    ladder.add(PROMPTS, "p-2", 72.0, 330)
-    ladder.add(FULL, "f-1", None, 500)
-    picture = draw_ladder(ladder, "MAP")
-    assert picture is not None
-    assert picture.data.splitlines()[1:] == [
-        "the bare backbone,50.00,1,2", "a head on the bare backbone,80.00,1,30", "prompts,71.00,2,630",
-    ]  # fmt: skip
-    assert "71.0, 10.5 min" in picture.svg
-    assert draw_ladder(Ladder(), "MAP") is None
-
-
-def test_the_verdict_stands_above_everything(adapted):
-    task = LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS)
-    further = change_tables(adapted(task, "kNN", told=(np.roll(OWN, 1), OWN)))
-    ladder = Ladder()
-    ladder.add(BARE, BARE, 50.0, 2)
-    proof = [picture for picture in [draw_ladder(ladder, "MAP")] if picture]
-    verdict = "It helped: kNN rose.\n  kNN: 0.00 -> 41.67"
-    report = make_report([], papers=False, verdict=verdict, proof=proof, further=further)
-    page, markdown = as_html(report), as_markdown(report)
-    parts = ("It helped: kNN rose.", 'id="ladder"', 'id="helped"', 'id="systems-section"')
-    assert sorted(parts, key=page.index) == list(parts)
-    parts = ("**It helped: kNN rose.**", "(pictures/ladder.svg)", "question 0", "0 systems")
-    assert sorted(parts, key=markdown.index) == list(parts)
-    assert 'id="verdict"' not in as_html(make_report([], papers=False))

@@ -8,13 +8,13 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import httpx
 import numpy as np
 import pytest
 
 from cse.artifact import sha256
-from cse.errors import CseError
 from cse.runtime.bundle import MODEL
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.models import Served
@@ -23,6 +23,8 @@ from flows.registry import assign, find, register
 from tests.deploy.servers import serving
 from tests.flows.conftest import first_commit, repository  # noqa: F401 - fixtures
 from tests.flows.repositories import commit
+from tests.parts import refusal
+from tests.rows import write_lines
 from tests.runtime.conftest import make_table, reseal, write_model
 from tests.waiting import wait_for
 
@@ -112,9 +114,7 @@ def test_promotions_take_over_without_a_failed_request_and_a_broken_one_does_not
 def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundle, repository, monkeypatch):  # noqa: F811
     publish(repository, small_bundle)
     monkeypatch.chdir(repository)
-
-    def load(folder, name, version):
-        return Served.load(folder, name, version, provider="cpu", threads=1)
+    load = partial(Served.load, provider="cpu", threads=1)
 
     def start():
         follower = Follower(f"{NAME}@v1.0.0", load=load, take=pytest.fail, failed=pytest.fail)
@@ -127,14 +127,6 @@ def test_a_damaged_copy_is_pulled_again_and_a_foreign_folder_is_kept(small_bundl
     (copy / MODEL).write_bytes(b"damaged")
     assert start().sha256 == sha256(small_bundle / MODEL)
     shutil.rmtree(copy)
-    copy.mkdir()
-    (copy / "thesis.txt").write_text("mine")
-    with pytest.raises(CseError, match="sentence-encoder@v1"):
-        start()
-    assert (copy / "thesis.txt").read_text() == "mine"
-    assert [path.name for path in copy.iterdir()] == ["thesis.txt"]
-
-
-def test_outside_a_repository_the_error_says_what_is_missing(cse, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert "not inside a DVC repository" in cse("serve", f"{NAME}@production").refused()
+    write_lines(copy / "thesis.txt", ["mine"])
+    assert "sentence-encoder@v1" in refusal(start)
+    assert [(path.name, path.read_text()) for path in copy.iterdir()] == [("thesis.txt", "mine\n")]

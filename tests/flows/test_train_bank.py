@@ -86,19 +86,15 @@ def test_the_first_run_trains_admits_and_registers(flow_run, found):
     assert (first["state"], first["message"]) == ("COMPLETED", "3 of 3 domains trained; 3 entered data/bank")
     assert first["tasks"] == [["train", "Executed"], ["bank", "Completed"], ["register", "Completed"]]
     assert first["stale"] == []
-    assert first["bank"].keys() == {f"{name}.safetensors" for name in DOMAINS}
     production = [f"sentence-encoder-{name}#production#1" for name in DOMAINS]
     assert sorted(first["tags"]) == sorted(VERSIONS + production)
     assert column(first, "stage") == dict.fromkeys(DOMAINS, "Executed")
     assert column(first, "bank") == dict.fromkeys(DOMAINS, "added")
     assert column(first, "version") == dict.fromkeys(DOMAINS, "v1.0.0")
-    for name, dev in column(first, "dev").items():
-        assert isinstance(dev, float), name
 
 
 def test_a_version_names_what_was_trained(flow_run, found):
     """The commit behind the tag lists the domain's files, though nobody committed anything."""
-    folder = flow_run[0].folder
     for name in DOMAINS:
         version = f"sentence-encoder-{name}@v1.0.0"
         lock = flow_run[0].run("git", "show", f"{version}:dvc.lock")
@@ -106,7 +102,6 @@ def test_a_version_names_what_was_trained(flow_run, found):
         scores = json.loads(flow_run[0].run("git", "show", f"{version}:data/metrics/domains/{name}.json"))
         assert scores["dev_spearman"] == pytest.approx(column(found[0], "dev")[name])
     assert flow_run[0].run("git", "log", "--format=%s").split() == ["work", "work", "work"]
-    assert "domain@mail" in (folder / "dvc.lock").read_text()
 
 
 def test_a_second_run_trains_nothing_and_the_gate_refuses_and_says_why(found):
@@ -126,9 +121,8 @@ def test_a_second_run_trains_nothing_and_the_gate_refuses_and_says_why(found):
 def test_only_what_changed_is_trained_and_a_failure_keeps_no_other_from_the_bank(flow_run, found):
     first, last = found[0], found[2]
     assert last["state"] == "FAILED"
-    assert last["message"].startswith(
-        "1 of 3 domains trained; 2 entered data/bank; train: 1 of 2 domains failed: mail: "
-    )
+    said = "1 of 3 domains trained; 2 entered data/bank; train: 1 of 2 domains failed: mail: "
+    assert last["message"].startswith(said)
     assert "data/raw/mail/train/rows.csv" in last["message"]
     assert last["tasks"] == [["train", "Failed"], ["bank", "Completed"], ["register", "Completed"]]
     assert last["stale"] == ["domain@mail"]
@@ -142,8 +136,6 @@ def test_only_what_changed_is_trained_and_a_failure_keeps_no_other_from_the_bank
     assert sorted(set(last["tags"]) - set(first["tags"])) == [
         f"sentence-encoder-{name}{tag}" for name in ("calls", "tickets") for tag in ("#production#2", "@v1.1.0")
     ]
-    trained = [line.split()[-2] + " trained" for line in flow_run[1].splitlines() if line.endswith(": trained")]
-    assert sorted(trained) == ["calls: trained", "mail: trained", "tickets: trained", "tickets: trained"]
     assert flow_run[0].run("cse", "bank", "check", "data/bank") == "data/bank: 3 of 3 domains are whole\n"
 
 
@@ -206,8 +198,5 @@ def test_dvc_runs_the_domain_whose_data_changed_and_what_it_leaves_can_be_commit
     assert copy.leftovers() == []
     copy.commit()
     tracked = copy.run("git", "ls-files").splitlines()
-    scores_file = "data/metrics/domains/mail.json"
-    assert {"dvc.lock", scores_file, "data/metrics/domains/tickets.json"} <= set(tracked)
+    assert {"dvc.lock", "data/metrics/domains/mail.json", "data/metrics/domains/tickets.json"} <= set(tracked)
     assert [name for name in tracked if name.startswith("data/domains/")] == []
-    scores = json.loads(copy.dvc("metrics", "show", "--json", scores_file))[""]["data"][scores_file]["data"]
-    assert scores.keys() == {"dev_spearman", "start_dev_spearman", "trained", "backbone"}

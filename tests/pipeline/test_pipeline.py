@@ -47,7 +47,6 @@ def test_repro_makes_everything_and_a_second_one_nothing(finished):
     assert list(stages) == list(STAGES)
     for name in OUTPUTS:
         assert finished.bytes_of(name)
-    assert len([out for stage in stages.values() for out in stage["outs"]]) == 12
     assert finished.leftovers() == []
     assert not list((finished.folder / ".cse/resume").iterdir()), "the state of a finished run is removed"
     tracked = finished.run("git", "ls-files").splitlines()  # nothing that DVC asks git to track is ignored by it
@@ -109,31 +108,11 @@ def test_a_readme_runs_nothing_and_changed_code_and_text_their_stages(copy):
 def test_metrics_and_plots(copy, tmp_path):
     metrics = json.loads(copy.dvc("metrics", "show", "--json"))[""]["data"]
     train, scores = (metrics[f"data/metrics/{name}.json"]["data"] for name in ("train", "evaluation"))
-    assert isinstance(train["dev_spearman"], float)
-    assert scores.keys() == {"trained", "backbone"}
-    # the score first, and little more
-    shown = copy.dvc("exp", "show", "--csv").split(",")[5:13]
-    assert shown == [
-        "dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters.trained", "trained_on",
-        "trained.evaluation", "backbone.evaluation",
-    ]  # fmt: skip
-    copy.set({"evaluation.compare_backbone": False})
-    copy.dvc("repro", EVALUATE)
+    assert isinstance(train["dev_spearman"], float) and scores.keys() == {"trained", "backbone"}
     copy.dvc("plots", "diff", "HEAD", "--out", str(tmp_path / "html"))
     html = (tmp_path / "html/index.html").read_text(encoding="utf-8")
-    for title in ("Training loss", "Dev Spearman", "Spearman by task", "Cosine density by gold similarity"):
-        assert title in html
     specs = [json.loads(text) for text in re.findall(r"var spec = (\{.*\});", html)]
     assert len(specs) == 4 and all(spec["data"]["values"] for spec in specs) and "<DVC_METRIC" not in html
-    bars = next(spec for spec in specs if spec["title"]["text"] == "Spearman by task")
-    assert {encoding["field"] for encoding in bars["encoding"].values()} == {"spearman", "task", "model", "rev"}
-    assert bars["encoding"]["yOffset"]["field"] == bars["encoding"]["color"]["field"] == "model"
-    assert {(row["rev"], row["model"]) for row in bars["data"]["values"]} == {
-        ("HEAD", "trained"), ("HEAD", "backbone"), ("workspace", "trained"),
-    }  # fmt: skip
-    density = next(spec for spec in specs if "density" in spec["title"]["text"])
-    assert {row["rev"] for row in density["data"]["values"]} == {"HEAD", "workspace"}
-    assert {"cosine", "density", "group", "model"} <= set(density["data"]["values"][0])
 
 
 def test_an_experiment_leaves_metrics(copy):

@@ -15,8 +15,7 @@ from xml.etree import ElementTree
 import pytest
 
 from cse.artifact import write_sealed
-from cse.report.page import PAGE_FILE, as_html, as_markdown, make_report, write_report
-from cse.report.pictures import draw_domain_shift
+from cse.report.page import PAGE_FILE, as_html, make_report, write_report
 from cse.report.systems import find_records, group
 from tests.report.made_up import make_data, make_record, trained
 
@@ -68,25 +67,6 @@ def test_the_page_needs_nothing_outside(html):
     assert (outside, page.sources) == ([], [])
     assert "@import" not in html
     assert not re.search(r"url\((?!#)", html)
-
-
-def test_every_picture_has_its_data_and_opens(report):
-    names = [picture.name for picture in report.pictures]
-    assert names == ["density-by-gold", "density-of-systems"]
-    for picture in report.pictures:
-        assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
-        assert picture.png.startswith(b"\x89PNG")
-        head, *table = csv.reader(io.StringIO(picture.data))
-        assert table and all(len(row) == len(head) for row in table)
-
-
-def test_the_data_of_a_picture_are_those_of_the_records(report, records):
-    density = next(picture for picture in report.pictures if picture.name == "density-by-gold")
-    rows = [row for row in csv.DictReader(io.StringIO(density.data)) if row["system"] == "backbone"]
-    stored = list(csv.DictReader((records / "backbone/density.csv").open(encoding="utf-8")))
-    assert [(row["group"], row["cosine"], row["density"]) for row in rows] == [
-        (row["group"], row["cosine"], row["density"]) for row in stored
-    ]
 
 
 SCRIPT = "<script>document.title = 'x'</script>"
@@ -159,34 +139,10 @@ def test_markdown_takes_no_markup_from_names(hostile):
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {9}
 
 
-def test_markdown_has_the_same_figures(report):
-    text = as_markdown(report)
-    prompts = next(system for system in report.systems if system.name == "prompts")
-    mean = sum(record.scores["sts"]["STS13"]["all"] for record in prompts.records) / 3
-    assert f"| **{mean:.2f} ± " in text
-    assert "| 81.81⁴ |" in text
-    assert "4. printed 81.81; the mean of the printed scores is 81.66" in text
-    for picture in report.pictures:
-        assert f"(pictures/{picture.name}.svg)" in text
-
-
 def test_a_report_is_a_folder_with_page_markdown_and_pictures(report, tmp_path):
     write_report(report, tmp_path)
-    assert (tmp_path / PAGE_FILE).stat().st_size > 100_000
-    written = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert written == sorted(f"{p.name}.{kind}" for p in report.pictures for kind in ("csv", "png", "svg"))
-
-
-def test_domain_shift_is_drawn_where_both_sides_were_measured(tmp_path, records):
-    systems = group(find_records([records]))
-    assert draw_domain_shift(systems) is None
-    shifted = []
-    for seed in (1, 2):
-        record = make_record(tmp_path, f"a-{seed}", trained(seed), seed=seed, measures=("sts",))
-        record.scores["cxc"] = {"mean": 50.0 + seed, "std": 1.0, "setting": "some"}
-        shifted.append(record)
-    picture = draw_domain_shift([*systems, *group(shifted)])
-    rows = list(csv.DictReader(io.StringIO(picture.data)))
-    assert {row["system"] for row in rows} == {"a"}
-    assert [float(row["spearman"]) for row in rows if row["measure"].startswith("CxC")] == [51.0, 52.0]
-    assert [row["run"] for row in rows] == ["a-1", "a-2"] * 2
+    assert {path.name for path in tmp_path.iterdir()} >= {PAGE_FILE, "report.md", "pictures"}
+    for picture in report.pictures:
+        assert ElementTree.fromstring(picture.svg).tag.endswith("svg") and picture.png.startswith(b"\x89PNG")
+        stored = list(csv.DictReader((tmp_path / f"pictures/{picture.name}.csv").open(encoding="utf-8")))
+        assert stored == list(csv.DictReader(io.StringIO(picture.data))) != []
