@@ -61,11 +61,7 @@ def find_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def run_tasks(model: MtebEncoder, tasks: Sequence[Any], *, progress: bool = False) -> dict[str, float]:
-    """Score a model; a task's data come from the hub or the local cache.
-
-    Returns:
-        The main score of each task, in its own unit (0 to 1 for most).
-    """
+    """Return the main score of each task, in its own unit; a task's data come from the hub or the local cache."""
     scores = {}
     for task in tasks:
         name = task.metadata.name
