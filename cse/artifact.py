@@ -46,6 +46,7 @@ class Kind(StrEnum):
     REPORT = "report"
     SENTENCE_TRANSFORMERS = "sentence-transformers model"
     PEFT = "peft adapter"
+    TRANSFORMERS_JS = "transformers.js model"
     JUDGED = "judged queries"
     INDEX = "index"
 

@@ -6,13 +6,12 @@ Its error becomes the run's last message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import click
 from prefect import Flow, flow
-from prefect.artifacts import create_markdown_artifact
 from prefect.client.schemas import State
 from prefect.states import Completed, Failed
 from pydantic import Field
@@ -22,8 +21,8 @@ from cse.cli.evaluate import evaluate
 from cse.cli.exchange import export
 from cse.cli.search import index_command
 from cse.stages.common import CHECKPOINT
-from flows.repository import find_root
 from flows.stages import as_options, run_command
+from flows.tune import tune
 
 _PARAMS, _OVERRIDES = "params", "overrides"  # a flow reads the project's params.yaml; its overrides are a dictionary
 _REQUIRED = inspect.Parameter.empty
@@ -32,7 +31,6 @@ _REQUIRED = inspect.Parameter.empty
 def flow_of(
     command: click.Command,
     about: Mapping[str, str],
-    work: Callable[[dict[str, Any]], State[Any]] | None = None,
     but: Sequence[str] = (),
     **defaults: Any,
 ) -> Flow[..., Any]:
@@ -40,13 +38,12 @@ def flow_of(
 
     Args:
         about: what the command's arguments are; its options have their help.
-        work: runs the command with the values of the parameters; default: and no more.
         but: parameters that the flow does not offer.
         defaults: those that differ from the command's.
     """
 
     def run(**given: Any) -> State[Any]:
-        state = work(given) if work else run_with(command, given)
+        state = run_command(str(command.name), arguments_of(command, given), return_state=True)
         kind = Completed if state.is_completed() else Failed  # Prefect would count a task's own state, not quote it
         return kind(message=state.message)
 
@@ -104,24 +101,9 @@ def arguments_of(command: click.Command, given: Mapping[str, Any]) -> list[str]:
     return [str(command.name), *places, *options]
 
 
-def run_with(command: click.Command, given: Mapping[str, Any]) -> State[Any]:
-    """Run a command in a task of its name."""
-    return run_command(str(command.name), arguments_of(command, given), return_state=True)
-
-
-def _adapt(given: dict[str, Any]) -> State[Any]:
-    state = run_with(adapt, given)
-    if not state.is_completed():
-        return state
-    summary = (find_root() / given["out"] / "summary.txt").read_text(encoding="utf-8")
-    create_markdown_artifact(f"```\n{summary}```\n", key="adaptation")
-    return Completed(message=summary.splitlines()[0])
-
-
 adapt_cse = flow_of(
     adapt,
     {"sources": "documents, plain sentences, pairs or triplets, files or folders; the first is the main one"},
-    _adapt,
 )
 evaluate_cse = flow_of(
     evaluate,
@@ -139,3 +121,4 @@ index_cse = flow_of(
     {"texts": "tables, text files or pages: a file, a folder or a glob, a path or a URL"},
     but=("verify",),
 )
+tune_cse = flow_of(tune, {})

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import os
 
-from flows.command_flows import adapt_cse, evaluate_cse, export_cse, index_cse
+from flows.command_flows import adapt_cse, evaluate_cse, export_cse, index_cse, tune_cse
 from flows.repository import find_root, git, has_origin
-from flows.train_bank import train_bank
 from flows.train_cse import train_cse
 
-__all__ = ["adapt_cse", "evaluate_cse", "export_cse", "index_cse", "source", "train_bank", "train_cse"]
+__all__ = ["adapt_cse", "evaluate_cse", "export_cse", "index_cse", "source", "train_cse", "tune_cse"]
 
 # Runs at once in a pool; a GPU worker serves one device. Keep their `command` unset, or a worker does not stop
 # the whole process group of a cancelled run.

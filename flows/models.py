@@ -19,7 +19,6 @@ from flows.registry import (
     find,
     judge_model,
     models,
-    name_of_domain,
     name_of_model,
     register,
     scores_at,
@@ -37,39 +36,28 @@ def models_command() -> None:
 @models_command.command("list", epilog="\b\nExample:\n  cse models list --json")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def list_models(as_json: bool) -> None:
-    """List versions, newest first, with stage and scores; below them those of the bank's domains."""
+    """List versions, newest first, with stage and scores."""
     from cse.evaluation.table import format_rows
 
     root = find_root()
-    settings = load_settings(root / PARAMS_FILE, any_view=True)
     found = [_facts(root, model) for model in models(root, name_of_model(root))]
-    domains = [
-        (name, _facts(root, model, name))
-        for name in settings.bank.domains
-        for model in models(root, name_of_domain(root, name))
-    ]
     if as_json:
-        click.echo(json.dumps([*found, *(facts for _, facts in domains)], indent=2))
-        return
-    head = ["version", "stage", "dev", "STS", "registered", "commit"]
-    if found:
-        rows = [[*_cells(facts), facts["trained_on"] or "-"] for facts in found]
-        click.echo(format_rows([[*head, "trained on"], *rows], "text").rstrip())
+        click.echo(json.dumps(found, indent=2))
+    elif found:
+        head = ["version", "stage", "dev", "STS", "registered", "commit", "trained on"]
+        click.echo(format_rows([head, *map(_cells, found)], "text").rstrip())
     else:
         click.echo(f"{name_of_model(root)}: no version registered yet; create one with `cse models promote`")
-    if domains:
-        rows = [[name, *_cells(facts)] for name, facts in domains]
-        click.echo(f"\n{format_rows([['domain', *head], *rows], 'text').rstrip()}")
 
 
 def _cells(facts: dict[str, Any]) -> list[str]:
-    """Return the cells of the table: version, stage, dev score, STS average, time, commit."""
+    """Return the cells of the table: version, stage, dev score, STS average, time, commit, rows."""
     from cse.evaluation.measures import headline_name
 
     scores = facts["scores"]
     sts, when = scores.get(headline_name(scores) or ""), facts["registered"][:16].replace("T", " ")
-    stages = ", ".join(facts["stages"]) or "-"
-    return [facts["version"], stages, _two(scores.get("dev")), _two(sts), when, facts["commit"][:12]]
+    stages, rows = ", ".join(facts["stages"]) or "-", facts["trained_on"] or "-"
+    return [facts["version"], stages, _two(scores.get("dev")), _two(sts), when, facts["commit"][:12], rows]
 
 
 @models_command.command(
@@ -133,7 +121,7 @@ def promote(version: str | None, force: bool, push: bool) -> None:
     click.echo(f"{model.tag} is in {PRODUCTION} ({tag}){against}")
 
 
-def _facts(root: Path, model: ModelVersion, domain: str | None = None) -> dict[str, Any]:
+def _facts(root: Path, model: ModelVersion) -> dict[str, Any]:
     return {
         "name": model.name,
         "version": model.version,
@@ -142,7 +130,7 @@ def _facts(root: Path, model: ModelVersion, domain: str | None = None) -> dict[s
         "by": model.author,
         "commit": model.revision,
         "trained_on": trained_on_at(root, model.revision),
-        "scores": scores_at(root, model.revision, domain),
+        "scores": scores_at(root, model.revision),
     }
 
 

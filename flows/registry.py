@@ -58,11 +58,6 @@ def name_of_model(root: Path) -> str:
     raise CseError(f"{path}: no artifact has the path {BUNDLE}; add one, its name is the model's")
 
 
-def name_of_domain(root: Path, domain: str) -> str:
-    """Return the name of a domain of the bank in the registry."""
-    return f"{name_of_model(root)}-{domain}"
-
-
 def models(root: Path, name: str) -> list[ModelVersion]:
     """Return all versions of a model, the newest first."""
     import gto.api
@@ -155,10 +150,9 @@ def judge_model(root: Path, model: ModelVersion, settings: Settings) -> Verdict:
         )
 
 
-def scores_at(root: Path, revision: str, domain: str | None = None) -> dict[str, Any]:
-    """Return the scores that a commit holds, of the model or of a domain: ``dev``, and the trained one's by task."""
-    files = [f"domains/{domain}"] * 2 if domain else ["train", "evaluation"]
-    train, evaluation = (json_at(root, revision, METRICS / f"{file}.json") for file in files)
+def scores_at(root: Path, revision: str) -> dict[str, Any]:
+    """Return the scores that a commit holds: ``dev``, and the trained model's by task."""
+    train, evaluation = (json_at(root, revision, METRICS / f"{file}.json") for file in ("train", "evaluation"))
     dev = dev_of(train)
     return ({} if dev is None else {"dev": dev.value}) | evaluation.get("trained", {})
 

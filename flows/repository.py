@@ -133,11 +133,6 @@ def json_at(root: Path, revision: str, file: Path) -> dict[str, Any]:
     return tree
 
 
-def experiment(name: str, root: Path) -> str | None:
-    """Return the revision of a DVC experiment on top of this commit, or None if there is none of this name."""
-    return git(root, "for-each-ref", "--format=%(objectname)", experiment_ref(name, root)) or None
-
-
 def experiment_ref(name: str, root: Path) -> str:
     """Return the git reference of a DVC experiment on top of this commit."""
     head = git(root, "rev-parse", "HEAD")

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from prefect import flow, get_run_logger, task
-from prefect.artifacts import create_markdown_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas import State
 from prefect.runtime import flow_run
@@ -26,25 +25,19 @@ from prefect.states import Completed, Failed
 from pydantic import WithJsonSchema
 
 from cse.errors import CseError
-from cse.evaluation.dev_facts import SPEARMAN, DevScore, dev_of
-from cse.evaluation.table import format_rows
+from cse.evaluation.dev_facts import dev_of, value_of
 from cse.files import read_csv
 from cse.settings import PARAMS_FILE, Settings, load_settings
-from cse.settings.document import write_values, yaml_value
-from cse.settings.load import parse_yaml, read_text
+from cse.settings.document import write_values
 from cse.settings.presets import apply_preset, preset_names
-from cse.stages.common import BUNDLE, CHECKPOINT, METRICS, PLOTS, PREPARED, SCRATCH, run_safely, shortfall
-from cse.tune.outcome import read_sweep
+from cse.stages.common import METRICS, PLOTS, run_safely, shortfall
 from flows.registry import PRODUCTION, assign, judge_model, name_of_model, register
-from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
-from flows.stages import as_options, pull_data, push_data, raise_for, repro_stage, run_command
-from flows.tune import keep_trials, stages_before, sweep_settings
-from flows.workspace import Workspace, in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
+from flows.repository import check_no_conflict, find_root, paths_left_behind, stages_in_order, uncommitted
+from flows.stages import pull_data, push_data, raise_for, repro_stage
+from flows.workspace import in_place, keep_as_experiment, push_experiment, snapshot, throwaway_clone
 
 MOST_ATTEMPTS = 5  # per flow run: a worker that is lost every time is no accident
 REFUSED, BELOW = "Refused", "Below backbone"
-SUMMARY = "run-summary"  # key of the artifact
-UNIT = "times 100: Spearman, or the measure in brackets"
 # Prefect refuses an unknown one before the run; here the run itself names the nearest, as `cse train` does
 Preset = Annotated[str, WithJsonSchema({"type": "string", "enum": preset_names(), "title": "Preset"})]
 
@@ -54,7 +47,6 @@ def train_cse(
     preset: Preset | None = None,
     overrides: dict[str, Any] = {},  # noqa: B006 - Prefect shows the default in its form; it is never changed
     keep_data: bool = False,
-    sweep: str | dict[str, Any] | None = None,
     workspace: Literal["auto", "clone"] = "auto",
     pull: bool = False,
     push: bool = False,
@@ -66,9 +58,6 @@ def train_cse(
         preset: a published system (`cse preset list`), replacing the one in params.yaml.
         overrides: settings for this run only, by dotted key: `{"train.learning_rate": 0.02, "prompt.length": 16}`.
         keep_data: train the preset on the data in params.yaml instead of the paper's.
-        sweep: search with Ray Tune first: a named space (`cse tune --help`), or
-            lists and ranges by dotted key: `{"train.learning_rate": "2e-3..5e-2 log", "prompt.length": [8, 16]}`. The
-            run continues with the best dev score.
         workspace: `auto` works in the project's folder if no setting changes, otherwise in a throwaway clone whose
             result is a DVC experiment; `clone` always uses a clone.
         pull: pull data and earlier results from the DVC remote first.
@@ -77,37 +66,30 @@ def train_cse(
             (`promote`).
     """
     name, log = flow_run.get_name() or "run", get_run_logger()
-    said, facts, below, refused = list[str](), dict[str, str](), "", False
+    said, below, refused = list[str](), "", False
     try:
         _check_attempts()
         root = find_root()
         check_no_conflict(root)
         settings, changed = settings_of_run(root / PARAMS_FILE, preset, overrides, keep_data=keep_data)
-        in_clone = changed or workspace == "clone" or sweep is not None
+        in_clone = changed or workspace == "clone"
         edited = [file for file in uncommitted(root) if file != "dvc.lock" and not file.startswith("data/")]
         if edited:
             more = ", ..." if len(edited) > 5 else ""
             log.warning("this run includes uncommitted changes: %s%s", ", ".join(edited[:5]), more)
         with throwaway_clone(root, name) if in_clone else in_place(root, log.warning) as place:
-            before, params = read_scores(place.folder), place.folder / PARAMS_FILE
-            revision: str | None = None
+            params, revision = place.folder / PARAMS_FILE, None
             if in_clone:
                 write_settings(params, preset, overrides | paths_left_behind(settings, root), keep_data=keep_data)
             if pull:
                 raise_for(pull_data(place, return_state=True))
-            if sweep is not None:
-                facts |= _search(place, name, sweep, pull)
             for stage in stages_in_order(place.folder):
-                _run(place, stage, pull)
-            scores, below = read_scores(place.folder), read_shortfall(place.folder)
-            said += [f"dev {scores['dev']:.2f}"] if "dev" in scores else []
-            said += [below] if below else []
-            facts |= _results(place, edited)
+                raise_for(repro_stage.with_options(name=stage)(stage, place, pull, return_state=True))
+            dev, below = read_dev(place.folder), read_shortfall(place.folder)
+            said += [*([] if dev is None else [f"dev {dev:.2f}"]), *([below] if below else [])]
             if in_clone:
                 revision = keep_as_experiment(place, name)
-                facts["DVC experiment"] = f"`{name}`; apply it with `dvc exp apply {name}`"
                 said.append(f"experiment {name}")
-            publish(name, place.folder, before, facts)
             if push:
                 raise_for(push_data(place, return_state=True))
             if push and in_clone:
@@ -161,57 +143,12 @@ def write_settings(
     return {key: (before, after) for key, (before, after) in changed.items() if before != after}
 
 
-def sweep_options(wanted: str | Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of group ``tune`` for a space given by name or by values."""
-    if not wanted:
-        raise CseError("the search space is empty; give values by key, or the name of a space")
-    if isinstance(wanted, str):
-        return {"tune.space": wanted, "tune.over": []}
-    over = [f"{key}={value if isinstance(value, str) else yaml_value(value)}" for key, value in wanted.items()]
-    return {"tune.over": over}
-
-
-def _search(place: Workspace, name: str, sweep: str | Mapping[str, Any], pull: bool) -> dict[str, str]:
-    """Run a sweep, keep its trials, leave the best one's settings and training in the clone, and return what to say."""
-    wanted = sweep_options(sweep)
-    sweep_settings(place.folder / PARAMS_FILE, wanted)
-    for stage in stages_before(place):
-        _run(place, stage, pull)
-    with tempfile.TemporaryDirectory() as folder:
-        told = Path(folder, "sweep.json")
-        arguments = [*as_options(wanted), "--scratch", str((place.source / SCRATCH).resolve()), "--json", str(told)]
-        run = run_command.with_options(name="sweep")
-        raise_for(run("sweep", arguments, "cse.cli.sweep", place, return_state=True))
-        found = read_sweep(Path(json.loads(told.read_text(encoding="utf-8"))["folder"]))
-    assert found is not None  # noqa: S101 - the command wrote it
-    names, best = keep_trials(place, found, found.best, name, get_run_logger().info), found.best
-    return {
-        "Sweep": f"{len(found.trials)} trials in space {found.space}; best dev {best.score:.2f}",
-        "Best setting of the sweep": ", ".join(f"`{key}` {value}" for key, value in best.values.items()),
-        "Trials as DVC experiments": ", ".join(f"`{one}`" for one in names),
-    }
-
-
-def _run(place: Workspace, stage: str, pull: bool) -> None:
-    raise_for(repro_stage.with_options(name=stage)(stage, place, pull, return_state=True))
-
-
 def _check_attempts() -> None:
     if (flow_run.get_run_count() or 0) > MOST_ATTEMPTS:
         raise CseError(
             f"gave up after {MOST_ATTEMPTS} lost attempts; check the worker's log and the machine's "
             "memory, then start a new run: it resumes from the last saved state"
         )
-
-
-def _results(place: Workspace, edited: list[str]) -> dict[str, str]:
-    """Return the commit and the hashes of the results."""
-    with_more = f" with uncommitted changes of {', '.join(f'`{file}`' for file in edited[:5])}" if edited else ""
-    facts = {"Commit": f"`{git(place.source, 'rev-parse', 'HEAD')[:12]}`{with_more}"}
-    lock = place.folder / "dvc.lock"
-    stages = parse_yaml(read_text(lock), str(lock)).get("stages", {}) if lock.is_file() else {}
-    outs = {out["path"]: out.get("md5") for stage in stages.values() for out in stage.get("outs", ())}
-    return facts | {f"`{p}`": f"md5 `{outs[str(p)]}`" for p in (PREPARED, CHECKPOINT, BUNDLE) if str(p) in outs}
 
 
 @task(task_run_name="register", cache_policy=NO_CACHE)
@@ -238,19 +175,10 @@ def give_version(
     return Completed(message=f"promoted {model.tag} to {PRODUCTION}{against}")
 
 
-# ---- the summary of a run: Prefect itself shows parameters, stages with their times, lines and why it failed ------
-
-
-def read_scores(folder: Path) -> dict[str, float]:
-    """Return the scores in a project's folder, times 100: ``dev``, and ``MODEL TASK``, with its measure in brackets.
-
-    Without brackets it is Spearman.
-    """
-    dev = _dev(folder)
-    scores = {} if dev is None else {"dev": dev.value}
-    for model, tasks in _json(folder / METRICS / "evaluation.json").items():
-        scores |= {f"{model} {task}": float(score) for task, score in tasks.items() if isinstance(score, int | float)}
-    return scores
+def read_dev(folder: Path) -> float | None:
+    """Return the dev score in a project's folder, times 100; None if there is none."""
+    file = folder / METRICS / "train.json"
+    return value_of(dev_of(json.loads(file.read_text(encoding="utf-8")))) if file.is_file() else None
 
 
 def read_shortfall(folder: Path) -> str:
@@ -259,46 +187,6 @@ def read_shortfall(folder: Path) -> str:
     for row in read_csv(folder / PLOTS / "sts.csv"):
         scores.setdefault(row["model"], {})[row["task"]] = float(row["spearman"])
     return shortfall(scores)
-
-
-def as_markdown(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> str:
-    """Return the summary of a finished run: the scores in its folder beside those ``before``, and further facts."""
-    now, dev = read_scores(folder), _dev(folder)
-    short, rows = read_shortfall(folder), _json(folder / METRICS / "train.json").get("trained_on")
-    head = "Finished."
-    if dev is not None:
-        change = f", {_against(dev.value, before['dev'])} compared with the previous run" if "dev" in before else ""
-        head = f"Dev {dev.measure} * 100: **{dev.value:.2f}**{change}."
-    head += (f" Trained on {rows}." if rows else "") + (f" **The model is {short}.**" if short else "")
-    unit = UNIT if dev is None or dev.measure == SPEARMAN else f"{UNIT}; dev: {dev.measure}"
-    table = [[one, f"{score:.2f}", _against(score, before.get(one))] for one, score in now.items()]
-    parts = [f"# {name}", head, format_rows([[unit, "this run", "change"], *table], "markdown") if now else ""]
-    parts.append("\n".join(f"- {fact}: {text}" for fact, text in facts.items()))
-    return "\n\n".join(part.rstrip() for part in parts if part) + "\n"
-
-
-def publish(name: str, folder: Path, before: Mapping[str, float], facts: Mapping[str, str]) -> None:
-    """Write the summary as an artifact of the flow run; if the server is down, log a warning and continue."""
-    try:
-        create_markdown_artifact(as_markdown(name, folder, before, facts), key=SUMMARY, description=name)
-    except Exception as error:  # whatever the client raises, the run continues
-        get_run_logger().warning("artifact not written: %s", str(error) or type(error).__name__)
-
-
-def _against(score: float, before: float | None) -> str:
-    return "new" if before is None else f"{score - before:+.2f}"
-
-
-def _dev(folder: Path) -> DevScore | None:
-    return dev_of(_json(folder / METRICS / "train.json"))
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return tree if isinstance(tree, dict) else {}
 
 
 if __name__ == "__main__":

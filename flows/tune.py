@@ -1,7 +1,7 @@
-"""``cse tune``: search for better settings, keep finished trials as DVC experiments, promote the best.
+"""``cse tune``: search for better settings, and promote the best.
 
-Trials run outside the repository. Only the driver hands their results to DVC, one by one, in a throwaway clone: as
-outputs of stage ``train``, so that the pipeline restores the best trial instead of training again.
+Trials run outside the repository. Only the driver hands the best one's results to DVC, in a throwaway clone: as outputs
+of stage ``train``, so that the pipeline restores it instead of training again.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import chdir
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,21 +20,51 @@ from typing import Any
 import click
 
 from cse.cli.options import parse_overrides, set_option
-from cse.cli.sweep import sweep_and_confirm, trial_options
 from cse.errors import CseError
-from cse.process import variables_set
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
 from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH
 from cse.training import Folders
-from cse.tune.outcome import FINISHED, Sweep, TrialRecord, to_promote
+from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, draw, to_promote
 from cse.tune.spaces import build_space, only, read_space, shipped
 from flows.processes import HINTS, CommandError, explain, last_after, run_dvc
-from flows.repository import dvc_errors, experiment, paths_left_behind, project_folder, stages_in_order
-from flows.workspace import Workspace, bring_over, identity, left_to_git, throwaway_clone
+from flows.repository import dvc_errors, paths_left_behind, project_folder, stages_in_order
+from flows.workspace import Workspace, throwaway_clone
 
 STAGE = "train"  # what a trial is
+
+
+def sweep_and_confirm(
+    settings: Settings,
+    rows: Folders,
+    *,
+    scratch: Path,
+    names: Sequence[str],
+    seeds: int | None,
+    confirm: int,
+    against: str,
+) -> tuple[Sweep, TrialRecord]:
+    """Run or resume a sweep, print what came out, and return it with the trial to promote.
+
+    Args:
+        against: a setting to compare the confirmed ones with; empty: the bare backbone.
+    """
+    from cse.tune.driver import run_sweep
+
+    if against and not confirm:
+        raise CseError("--against: names what confirmed settings are compared with; give --confirm too")
+    seeds = seeds or (3 if confirm else 1)
+    sweep, job = run_sweep(settings, rows, scratch=scratch, names=names, seeds=seeds, confirm=confirm)
+    click.echo(describe(sweep))
+    best = sweep.best
+    if confirm:
+        from cse.tune.confirm import confirm_best
+
+        best = confirm_best(sweep, job, prepared=rows.prepared, count=confirm, seeds=seeds, against=against)
+    for path in (sweep.folder / TRIALS, *draw(sweep)):
+        click.echo(str(path))
+    return sweep, best
 
 
 @click.command(
@@ -44,18 +74,26 @@ STAGE = "train"  # what a trial is
     "  cse tune --over train.learning_rate=1e-3..5e-2 --over prompt.length=[8,12,16] --trials 20\n"
     "  cse tune --space margin --confirm 10 --seeds 3\n"
     "  cse tune --space mine.yaml --only prompts --only lora --confirm 2 --against lora\n"
-    "  cse tune --promote && dvc repro\n  dvc exp show --only-changed"
+    "  cse tune --promote && dvc repro"
 )
 @click.option("--space", metavar="SPACE", help="A space below, or a YAML file; default: tune.space.")
 @click.option("--over", multiple=True, metavar="KEY=VALUES", help="Search KEY: [V, ...], or LOW..HIGH.")
 @click.option("--trials", type=click.IntRange(min=1), help="Number of settings to try; default: tune.trials.")
-@trial_options
+@click.option("--only", "names", multiple=True, metavar="SETTING", help="Try this named setting alone.")
+@click.option(
+    "--seeds", metavar="S", type=click.IntRange(min=1), help="Seeds per setting, from train.seed on; default: 1, to "
+    "confirm 3.",
+)  # fmt: skip
+@click.option(
+    "--confirm", metavar="K", type=click.IntRange(min=0), default=0,
+    help="Train the best K with --seeds, choose, then open the test sets.",
+)  # fmt: skip
+@click.option("--against", default="", metavar="SETTING", help="--confirm: compare with it, not the backbone.")
 @set_option
 @click.option("--promote", is_flag=True, help="Write the best trial's values to params.yaml.")
-@click.option("--experiments/--no-experiments", default=True, help="Save finished trials as DVC experiments, or not.")
 def tune(
     space: str | None, over: Sequence[str], trials: int | None, names: Sequence[str], seeds: int | None, confirm: int,
-    against: str, overrides: Sequence[str], promote: bool, experiments: bool,
+    against: str, overrides: Sequence[str], promote: bool,
 ) -> None:  # fmt: skip
     """Search for settings that score better on the dev pairs.
 
@@ -74,7 +112,8 @@ def tune(
         wanted["tune.trials"] = trials
     shared = read_space(load_settings(PARAMS_FILE, around | wanted, any_view=True).tune).set
     around = shared | around
-    settings = sweep_settings(PARAMS_FILE, around | wanted, names)
+    settings = load_settings(PARAMS_FILE, around | wanted)
+    only(build_space(settings), names)  # refuses a wrong space or name before anything is prepared
     changes = around | paths_left_behind(settings, root)
     for package in ("ray", "optuna"):  # before anything is prepared
         if find_spec(package) is None:
@@ -82,17 +121,15 @@ def tune(
     with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
         Thread(target=import_module, args=("cse.tune.driver",), daemon=True).start()  # seconds, while stages run
-        _reproduce(stages_before(place), place)
+        stages = stages_in_order(place.folder)
+        _reproduce(stages[: stages.index(STAGE)], place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
             Folders(place.folder / PREPARED, place.folder / MINED),
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip
-        if experiments:
-            name = f"tune-{sweep.folder.name}"
-            kept = keep_trials(place, sweep, best, name, lambda line: click.echo(line, err=True))
-            click.echo(f"experiments: list them with `dvc exp show`, apply the best with `dvc exp apply {kept[-1]}`")
+        _take_trial(place, best)
     if promote:
         _promote(*to_promote(around | best.values, sweep.keys))
     else:
@@ -130,55 +167,12 @@ def _reproduce(stages: Sequence[str], place: Workspace) -> None:
         raise CseError(explain(failed or stages[-1], error.code, error.last_lines)[0]) from None
 
 
-# ---- trials in DVC --------------------------------------------------------------------------------------------------
-
-
-def stages_before(place: Workspace) -> list[str]:
-    """Return the stages that a sweep needs the results of, in order."""
-    stages = stages_in_order(place.folder)
-    return stages[: stages.index(STAGE)]
-
-
-def keep_trials(
-    place: Workspace, sweep: Sweep, best: TrialRecord, name: str, say: Callable[[str], object]
-) -> list[str]:
-    """Save each finished trial as a DVC experiment of the tree that the clone was made from.
-
-    The clone is left with the results of the best one.
-
-    Returns:
-        The names of the experiments, the best one last.
-
-    Args:
-        place: a clone with the results of the stages before, and the settings around the search.
-        best: comes last.
-        say: called with one line per experiment.
-    """
-    assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
-    from dvc.repo import Repo  # it looks for the stage where the process is
-
-    logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
-    _forget_later_stages(place)
-    finished = [trial for trial in sweep.trials if trial.state == FINISHED]
-    names, around = [], (place.folder / PARAMS_FILE).read_bytes()
-    for trial in sorted(finished, key=lambda trial: trial.number == best.number):
-        names.append(f"{name}-{trial.number:02d}")
-        known = experiment(names[-1], place.source) is not None
-        if not known or trial.number == best.number:
-            (place.folder / PARAMS_FILE).write_bytes(around)  # without the values of the trial before
-            _take_trial(place, trial)
-        if trial.number == best.number:  # saving an experiment notes the others' outputs
-            with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
-                repo.commit(STAGE, force=True)
-        if not known:
-            _save(place, names[-1])
-            seed = f", seed {trial.seed}" if trial.seed != best.seed else ""
-            say(f"experiment {names[-1]}: {trial.name}{seed}, dev {trial.score:.2f}")
-    return names
-
-
 def _take_trial(place: Workspace, trial: TrialRecord) -> None:
-    """Put a trial's settings and its outputs of stage ``train`` into a clone."""
+    """Make a trial the result of stage ``train`` in a clone: its settings, its outputs, and DVC's note of both."""
+    from dvc.repo import Repo
+
+    assert not place.in_place, "outputs of a clone alone are removed"  # noqa: S101
+    logging.getLogger("dvc").setLevel(logging.WARNING)  # it reports each change of a lock file
     folder = Path(trial.folder)
     write_values(place.folder / PARAMS_FILE, trial.values)
     for name, out in (("checkpoint", CHECKPOINT), ("plots", PLOTS / "train"), ("train.json", METRICS / "train.json")):
@@ -186,38 +180,6 @@ def _take_trial(place: Workspace, trial: TrialRecord) -> None:
         shutil.rmtree(target, ignore_errors=True) if target.is_dir() else target.unlink(missing_ok=True)
         target.parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (folder / name).is_dir() else shutil.copyfile)(folder / name, target)
-
-
-def sweep_settings(params: Path, wanted: Mapping[str, Any], names: Sequence[str] = ()) -> Settings:
-    """Return the settings of a sweep, its space checked.
-
-    Args:
-        wanted: values by dotted key, over those of the file.
-        names: of the space's settings that are tried alone.
-    """
-    settings = load_settings(params, wanted)
-    only(build_space(settings), names)
-    return settings
-
-
-def _forget_later_stages(place: Workspace) -> None:
-    """Remove what later stages measured on another model, so that an experiment does not show it as the trial's."""
-    from dvc.repo import Repo
-
-    stages = stages_in_order(place.folder)
-    later = set(stages[stages.index(STAGE) + 1 :])
-    with Repo(str(place.folder)) as repo:
-        for stage in repo.index.stages:
-            for out in stage.outs if getattr(stage, "name", None) in later else ():
-                if not out.use_cache:
-                    Path(out.fs_path).unlink(missing_ok=True)
-
-
-def _save(place: Workspace, name: str) -> None:
-    from dvc.repo import Repo
-
-    untracked, who = left_to_git(place.folder), identity(place.source)
-    with dvc_errors(f"experiment {name}"), variables_set(who), chdir(place.folder), Repo() as repo:
-        # later stages have nothing to save; targets may be stages alone, by name
-        repo.experiments.save(name=name, targets=[STAGE], force=True, include_untracked=untracked)
-    bring_over(place, name)
+    # DVC looks for the stage where the process is
+    with dvc_errors(f"trial {trial.number}: DVC did not take its results"), chdir(place.folder), Repo() as repo:
+        repo.commit(STAGE, force=True)

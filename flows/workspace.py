@@ -17,7 +17,7 @@ from cse.errors import CseError
 from cse.process import only_one, throwaway_folder
 from cse.stages.common import SCRATCH, SCRATCH_VARIABLE
 from flows.processes import CommandError, last_after, run_dvc
-from flows.repository import author, experiment, experiment_ref, git, has_origin
+from flows.repository import author, experiment_ref, git, has_origin
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,10 @@ def keep_as_experiment(workspace: Workspace, name: str) -> str:
     """Save a clone's results as a DVC experiment of its source tree, and return the revision."""
     for_git = [part for path in left_to_git(workspace.folder) for part in ("--include-untracked", path)]
     _dvc(["exp", "save", "--quiet", "--force", "--name", name, *for_git], workspace.folder, identity(workspace.source))
-    return bring_over(workspace, name)
-
-
-def bring_over(workspace: Workspace, name: str) -> str:
-    """Bring a clone's experiment to its source tree, and return the revision."""
-    revision = experiment(name, workspace.folder)
-    if revision is None:
-        raise CseError(f"DVC saved no experiment {name!r}; the outputs are still in its cache")
     reference = experiment_ref(name, workspace.folder)
+    revision = git(workspace.folder, "for-each-ref", "--format=%(objectname)", reference)
+    if not revision:
+        raise CseError(f"DVC saved no experiment {name!r}; the outputs are still in its cache")
     git(workspace.source, "fetch", "--quiet", str(workspace.folder), f"+{reference}:{reference}")
     return revision
 

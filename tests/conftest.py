@@ -25,9 +25,9 @@ ROOT = Path(__file__).parents[1]
 # begins at once, as it makes the clones that the others copy, and which they would wait for.
 LONGEST = (
     "tests/flows/test_deployments.py", "tests/training/test_elastic.py", "docs/pipeline.md", "docs/train.md",
-    "tests/tune/test_sweeps.py", "tests/training/test_workers.py", "docs/bank.md", "tests/flows/test_train_bank.py",
-    "tests/flows/test_train_cse.py", "tests/pipeline/test_pipeline.py", "docs/evaluate.md", "docs/adapt.md",
-    "docs/search.md", "docs/tune.md", "README.md", "tests/systems/test_every_preset.py",
+    "tests/tune/test_sweeps.py", "tests/training/test_workers.py", "docs/bank.md", "tests/flows/test_train_cse.py",
+    "tests/pipeline/test_pipeline.py", "docs/evaluate.md", "docs/adapt.md", "docs/search.md", "docs/tune.md",
+    "README.md", "tests/systems/test_every_preset.py",
     "tests/pipeline/test_default.py",
 )  # fmt: skip
 COLLECTED_AFTER = (20_000, 20, 50)  # objects, and rounds of the younger generations

@@ -154,24 +154,18 @@ class Ladder:
         """Return the dev score of a model; None where nothing can be scored."""
         return next(dict(zip(one.models, one.devs, strict=True))[model] for one in self if model in one.models)
 
-    def choice(self, *, guarded: bool = False) -> list[str]:
-        """Return the rung with the best dev score, and the best of the other kind if there is one.
+    def choice(self, *, guarded: bool = False) -> str:
+        """Return the rung with the best dev score.
 
         If ``guarded``, none is chosen whose classifier is right less often than the bare backbone's, the cheapest.
-        Of those equal in two decimals the cheaper; where no score is known, the dearest without a head. Of the other
-        kind are those with the backbone's weights if the best one has its own, or the other way round.
+        Of those equal in two decimals the cheaper; where no score is known, the dearest without a head.
         """
-
-        def best(tried: Sequence[Tried]) -> Tried:
-            if all(one.dev is None for one in tried):
-                return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0])
-            return max(tried, key=lambda one: round(_or_lowest(one.dev), 2))  # as it is shown
-
         bare, *_ = self
         least = _or_lowest(bare.accuracy if guarded else None)
-        chosen = best([one for one in self if one.accuracy is None or one.accuracy >= least])
-        others = [one for one in self if one.rung.own_backbone != chosen.rung.own_backbone]
-        return [one.system for one in (chosen, *([best(others)] if others else []))]
+        tried = [one for one in self if one.accuracy is None or one.accuracy >= least]
+        if all(one.dev is None for one in tried):
+            return next((one for one in reversed(tried) if "post.kind" not in one.rung.trains), tried[0]).system
+        return max(tried, key=lambda one: round(_or_lowest(one.dev), 2)).system  # as it is shown
 
 
 def _or_lowest(score: float | None) -> float:

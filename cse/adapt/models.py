@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -249,20 +249,19 @@ class Models:
 
         self._make(headed, own, place, work)
 
-    def again(self, systems: Iterable[str], values: Mapping[str, Any]) -> Models:
-        """Make the models of some rungs again, with other rows: those too that chose them; return these."""
+    def again(self, system: str, values: Mapping[str, Any]) -> Models:
+        """Make the models of a rung again, with other rows: those too that chose them; return these."""
         folder = self.folder / ALL_ROWS
         rows = settings_with(self.settings, values)
         again = replace(self, settings=rows, folder=folder, ledger=Ledger(folder / "ledger"), ladder=Ladder(), made={})
         again.prepare()
-        for system in systems:
-            for name in self.ladder.tried[system].models:
-                own = settings_with(self.made[name][0], values)
-                if below := RUNGS[system].head_of:
-                    again.train(below, settings_with(own, {"post.kind": "none"}))
-                    again.fit_head(below, own)
-                else:
-                    again.train(system, own)
+        for name in self.ladder.tried[system].models:
+            own = settings_with(self.made[name][0], values)
+            if below := RUNGS[system].head_of:
+                again.train(below, settings_with(own, {"post.kind": "none"}))
+                again.fit_head(below, own)
+            else:
+                again.train(system, own)
         return again
 
     # ---- measures and bundle ----------------------------------------------------------------------------------------

@@ -58,13 +58,10 @@ class Adapted:
     ladder: Ladder
     chosen: Tried
     won: list[Compared]  # what was chosen with the bare backbone; empty if that was chosen
-    other: Tried | None  # what of the other kind was measured, see ``Ladder.choice``
-    others: list[Compared]  # that with what was chosen
     model: str  # in the bundle
     seconds: float
     notes: list[str]
     stopped: bool = False  # by the user, before the ladder's end
-    measure: str = ""  # that chose
     dev: float | None = None  # of the model in the bundle; None: nothing was held out, or it was trained on that too
     indexed: str = ""  # what came of the documents' index, in words
 
@@ -131,36 +128,30 @@ def adapt(
     rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
     ended = _climb_in_time(models, rungs, asked, main, notes)
 
-    def choose() -> list[str]:  # nothing that stands for a search chooses without judged queries
+    def choose() -> str:  # nothing that stands for a search chooses without judged queries
         plain = models.kind == DOCUMENTS and queries is None and not untold
         guarded = models.kind == LABELS  # of few rows accuracy moves by chance
-        return [QUERY_MAP] if plain else models.ladder.choice(guarded=guarded)
+        return QUERY_MAP if plain else models.ladder.choice(guarded=guarded)
 
-    systems = ledger.run("choice", choose).result if ended == WHOLE else choose()
-    chosen, *rest = (models.ladder.tried[system] for system in systems)
-    final, said = (models, "") if ended == STOPPED else _train_again(models, queries, systems)
+    system = ledger.run("choice", choose).result if ended == WHOLE else choose()
+    chosen = models.ladder.tried[system]
+    final, said = (models, "") if ended == STOPPED else _train_again(models, queries, system)
 
-    # the measures; those of the other kind of model only while there is time
-    measured, won, others = list[System](), list[Compared](), list[Compared]()
+    # the measures
+    measured, won = list[System](), list[Compared]()
     if models.measures:
-        for name in dict.fromkeys([BARE, *chosen.models]):
+        names = dict.fromkeys([BARE, *chosen.models])
+        for name in names:
             final.measure(name)
-        begun_on = any(final.record_of(name).is_dir() for one in rest for name in one.models)
-        if rest and not begun_on and seconds_on_record(out) > budget:
-            notes.append(f"the budget is gone: {rest.pop().rung.words} was not measured")
-        for name in (name for one in rest for name in one.models):
-            final.measure(name)
-        names = dict.fromkeys([BARE, *chosen.models, *(name for one in rest for name in one.models)])
         measured = group(find_records([final.record_of(name) for name in names]))
-        won = [] if chosen.system == BARE else _compared(measured, BARE, chosen.system)
-        others = [one for other in rest for one in _compared(measured, chosen.system, other.system)]
+        won = [] if system == BARE else _compared(measured, BARE, system)
 
     # the bundle: what was chosen, or the bare backbone if that did better
     fell = any((one.task, one.measure) == main and did_worse(one, models.kind) for one in won)
     model = BARE if fell else chosen.best
     if said:
         where = "" if fell else " and in the bundle"
-        notes.append(f"{said}; what is measured{where} was {_word(systems)} again, on them too")
+        notes.append(f"{said}; what is measured{where} was {_word(system)} again, on them too")
     final = final if model in final.made else models  # the bare backbone has no rows
     final.export(model, out, models)
     indexed = index_documents(settings.data, out, models.kept) if models.kind == DOCUMENTS else ""
@@ -173,14 +164,11 @@ def adapt(
         ladder=models.ladder,
         chosen=chosen,
         won=won,
-        other=rest[0] if rest else None,
-        others=others,
         model=model,
         seconds=ledger.run("total", lambda: total).result if ended == WHOLE else total,
         notes=notes,
         stopped=ended == STOPPED,
         dev=final.ladder.dev_of(model),
-        measure=models.chooses_by or "Spearman",
         indexed=indexed,
     )
 
@@ -296,20 +284,20 @@ def _climb(
     return [*plan.notes, *(f"the budget allowed no {RUNGS[name].words}" for name in trained if name not in plan.rates)]
 
 
-def _train_again(models: Models, queries: Judged | None, systems: Sequence[str]) -> tuple[Models, str]:
+def _train_again(models: Models, queries: Judged | None, system: str) -> tuple[Models, str]:
     """Train what was chosen on what chose too: judged queries, or held-out rows where rows are few; say which."""
-    if queries is not None and systems[0] != BARE:
+    if queries is not None and system != BARE:
         said, values = "judged queries chose", queries.training
     elif models.kind == FEW_ROWS and models.held_out:
         said, values = f"{models.held_out:.0%} of the labelled rows were held out to choose", ON_ALL_ROWS
     else:
         return models, ""
-    say(f"{said}: what they chose is {_word(systems)} again, on them too")
-    return models.again(systems, values), said
+    say(f"{said}: what they chose is {_word(system)} again, on them too")
+    return models.again(system, values), said
 
 
-def _word(systems: Sequence[str]) -> str:
-    return "fitted" if systems[0] == BARE else "trained"  # behind the bare backbone, its classifier
+def _word(system: str) -> str:
+    return "fitted" if system == BARE else "trained"  # behind the bare backbone, its classifier
 
 
 def _plan(models: Models, systems: Sequence[str], asked: Mapping[str, Any], measuring: float) -> TrainingPlan:

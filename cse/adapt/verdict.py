@@ -1,4 +1,4 @@
-"""What an adaptation says: its result on one screen, the ladder as a figure, and the texts that it helped or harmed."""
+"""What an adaptation says: its result on one screen, and the texts that it helped or harmed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, LABELS, Ladder
+from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, LABELS
 from cse.adapt.run import Adapted
 from cse.data.store import PreparedData
 from cse.data.tasks.kinds import PROXY, LabelledTexts, Retrieval
@@ -19,7 +19,6 @@ from cse.evaluation.retrieval import NDCG, OF_WORDS, WITH_WORDS
 from cse.evaluation.score import TOLD
 from cse.outputs import Kind, publish_folder
 from cse.report.page import make_report, write_report
-from cse.report.pictures import COLOURS, NARROW, Picture, canvas
 from cse.report.tables import Table
 from cse.training import Folders
 
@@ -36,7 +35,7 @@ def summary(adapted: Adapted) -> str:
 
     The main measure was named before training and stands alone; all others are corrected for their number.
     """
-    chosen, other, searched = adapted.chosen, adapted.other, adapted.kind == DOCUMENTS
+    chosen, searched = adapted.chosen, adapted.kind == DOCUMENTS
     won = _with_others_corrected(adapted.won, adapted.main)
     own, general = ([one for one in won if (one.task == STS) is of] for of in (False, True))
     if searched and adapted.main is None:
@@ -54,9 +53,6 @@ def summary(adapted: Adapted) -> str:
         lines += [f"general similarity: {one.sentence()}" for one in general] or [
             "general similarity: not measured; set data.evaluation_path to SentEval's folder to see what it lost"
         ]
-    if other is not None:
-        lines.append(f"{other.rung.words} against {chosen.rung.words}:")
-        lines += [f"  {one.sentence()}" for one in _with_others_corrected(adapted.others, adapted.main)]
     if searched and chosen.dev is None and chosen.system != BARE:
         lines.append("tried, and nothing chose:")
     else:
@@ -145,37 +141,10 @@ def _verdict(found: Sequence[Compared], main: tuple[str, str] | None) -> str:
 
 
 def write_page(adapted: Adapted, text: str) -> None:
-    """Write the report: the summary, the ladder, the texts that changed, and all measures."""
-    ladder = draw_ladder(adapted.ladder, adapted.measure)
-    proof, further = [ladder] if ladder else [], change_tables(adapted)
-    report = make_report(adapted.systems, papers=False, verdict=text, proof=proof, further=further)
+    """Write the report: the summary, the texts that changed, and all measures."""
+    report = make_report(adapted.systems, papers=False, verdict=text, further=change_tables(adapted))
     with publish_folder(adapted.folder / "report", Kind.REPORT) as folder:
         write_report(report, folder)
-
-
-def draw_ladder(ladder: Ladder, measure: str) -> Picture | None:
-    """Draw the score on held-out rows of each rung, and the minutes it took; None if nothing was scored."""
-    tried = [one for one in ladder if one.dev is not None]
-    if not tried:
-        return None
-    with canvas(NARROW, 0.62 * len(tried) + 0.7) as (figure, save):
-        axes, scores = figure.subplots(), [one.dev or 0.0 for one in tried]
-        bars = axes.barh(range(len(tried)), scores, 0.45, color=[COLOURS[one.rung.own_backbone] for one in tried])
-        # the time of a head is what it takes beyond the model below
-        told = [f"{one.dev:.1f}, {'+' if one.rung.head_of else ''}{one.seconds / 60:.1f} min" for one in tried]
-        axes.bar_label(bars, told, padding=4, fontsize=9)
-        for place, one in enumerate(tried):  # above its bar: beside it there is no room on a phone
-            axes.text(0, place - 0.28, one.rung.words, va="bottom")
-        axes.set_yticks([])
-        axes.set_ylim(len(tried) - 0.7, -0.75)
-        axes.set_xlim(min(0.0, *scores), 1.3 * max(*scores, 1e-9))
-        axes.set_xlabel(f"{measure} on held-out rows")
-        caption = f"{measure} times 100 on held-out rows, mean over seeds; time of all seeds."
-        if any(one.rung.own_backbone for one in tried):
-            caption += " Orange: the weights of the backbone change, so no bank can serve it beside others."
-        rows = [(one.rung.words, f"{one.dev:.2f}", len(one.models), f"{one.seconds:.0f}") for one in tried]
-        head = ("model", "score", "seeds", "seconds")
-        return save("ladder", "What each step reached, and its time", caption, head, rows)
 
 
 def change_tables(adapted: Adapted) -> list[Table]:

@@ -82,7 +82,6 @@ class _ManyBackbones(click.Command):
     "--backbone", "backbones", multiple=True, metavar="MODEL...",
     help="Backbone in place of that of params.yaml; of several the one that wins for its cost, on held-out rows.",
 )  # fmt: skip
-@click.option("--pairs", type=click.Path(path_type=Path), help="Scored or binary pairs; never trained on.")
 @click.option("--budget", callback=_seconds, default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option(
     "--shared-backbone/--own-backbone", default=None,
@@ -105,7 +104,6 @@ def adapt(
     text_column: str | None,
     label_column: str | None,
     backbones: Sequence[str],
-    pairs: Path | None,
     budget: float,
     shared_backbone: bool | None,
     out: Path,
@@ -132,9 +130,8 @@ def adapt(
     """
     from cse.adapt.look import Reading, base_settings, look
 
-    given = [name for name, value in (("--task", task), ("--labels", labels), ("--pairs", pairs)) if value is not None]
-    if len(given) > 1:
-        raise CseError(f"{' and '.join(given)}: give one of them; a folder may hold several tasks (--task)")
+    if task is not None and labels is not None:
+        raise CseError("--task and --labels: give one of them; a folder may hold several tasks (--task)")
     if labels is None and (use or label_names):
         raise CseError("--for and --label-names: for labelled texts, which --labels has to name")
     own, tree = parse_overrides(overrides), dict[str, Any]()
@@ -153,7 +150,7 @@ def adapt(
         columns = (text_column, label_column)
     lowest, highest = data.score_range
     reading = Reading(columns, data.encoding, (lowest, highest))
-    found = look(sources, task=task or pairs, labels=labels, judged=dev_queries, reading=reading)
+    found = look(sources, task=task, labels=labels, judged=dev_queries, reading=reading)
     named = click.get_current_context().get_parameter_source("params") is ParameterSource.COMMANDLINE
     (settings, left), *others = (
         base_settings(params, found.settings, own | name, named=named)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -80,7 +80,7 @@ def encode(
             raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
         told = encoder.classify(lines, batch_size, domain=domains[0] if domains else None)
         with publish_file(out) as target:
-            _write_rows(target, out.suffix, [(line, *one) for line, one in zip(lines, told, strict=True)])
+            _write(target, out.suffix, dict(zip(_TOLD, (lines, *zip(*told, strict=True)), strict=True)))
         click.echo(f"{out}: {len(told):,} texts, {sum(not one.known for one in told):,} of them not known", err=True)
         return
     asked: dict[str, Any] = {"batch_size": batch_size, "role": role, "dimensions": dimensions}
@@ -88,7 +88,7 @@ def encode(
     given = {name: value for name, value in asked.items() if value is not None}  # not every encoder takes every one
     vectors = encoder.encode(lines, normalize=normalize, show_progress_bar=True, **given)
     with publish_file(out) as target:
-        _write(target, out.suffix, lines, vectors)
+        _write(target, out.suffix, dict(zip(_COLUMNS, (lines, vectors), strict=True)))
     click.echo(f"{out}: {vectors.shape[0]} vectors of {vectors.shape[1]} dimensions", err=True)
 
 
@@ -148,41 +148,29 @@ def _made_here(path: Path) -> bool:
     return path.suffix != ".parquet" and begins_with(b"\x93NUMPY")(path)
 
 
-def _write_rows(path: Path, kind: str, rows: Sequence[tuple[Any, ...]]) -> None:
-    """Write texts with their labels."""
+def _write(path: Path, kind: str, columns: Mapping[str, Sequence[Any] | NDArray[np.float32]]) -> None:
+    """Write columns, those of ``_COLUMNS`` or of ``_TOLD``; vectors (n, d) alone where the kind of file has no more."""
+    rows = zip(*columns.values(), strict=True)
     if kind == ".parquet":
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        columns = zip(_TOLD, (pa.string(), pa.string(), pa.float32(), pa.bool_()), strict=True)
-        pq.write_table(
-            pa.Table.from_pylist([dict(zip(_TOLD, row, strict=True)) for row in rows], pa.schema(columns)), path
-        )
+        types = {"text": pa.string(), "label": pa.string(), "probability": pa.float32(), "known": pa.bool_()}
+        if "embedding" in columns:
+            types["embedding"] = pa.list_(pa.float32(), len(columns["embedding"][0]))
+        pq.write_table(pa.table({name: pa.array(list(one), types[name]) for name, one in columns.items()}), path)
     elif kind == ".jsonl":
         with path.open("w", encoding="utf-8", newline="\n") as stream:
             for row in rows:
-                stream.write(json.dumps(dict(zip(_TOLD, row, strict=True)), ensure_ascii=False) + "\n")
-    else:
+                tree = dict(zip(columns, row, strict=True))
+                stream.write(json.dumps(tree, ensure_ascii=False, default=lambda vector: vector.tolist()) + "\n")
+    elif kind == ".csv" and "label" in columns:
         from cse.files import write_csv
 
-        write_csv(
-            path, _TOLD, [(text, label, f"{chance:.4f}", str(known).lower()) for text, label, chance, known in rows]
-        )
-
-
-def _write(path: Path, kind: str, texts: Sequence[str], vectors: NDArray[np.float32]) -> None:
-    """Write vectors (n, d), beside their texts where the kind of file has room for them."""
-    if kind == ".parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        embedding = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1)), vectors.shape[1])
-        pq.write_table(pa.table([pa.array(texts, pa.string()), embedding], _COLUMNS), path)
-    elif kind == ".jsonl":
-        with path.open("w", encoding="utf-8", newline="\n") as stream:
-            for text, vector in zip(texts, vectors, strict=True):
-                stream.write(json.dumps({"text": text, "embedding": vector.tolist()}, ensure_ascii=False) + "\n")
+        write_csv(path, _TOLD, [(*texts, f"{chance:.4f}", str(known).lower()) for *texts, chance, known in rows])
     else:
+        import numpy as np
+
         from cse.files import write_array
 
-        write_array(path, vectors)
+        write_array(path, np.asarray(columns["embedding"]))

@@ -30,7 +30,7 @@ _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
 _TASKS = {
     "Your own text, by tonight": ("adapt",),
-    "Step by step": ("prepare", "mine", "train", "post", "evaluate", "export"),
+    "Step by step": ("prepare", "train", "post", "evaluate", "export"),
     "Use a model": ("encode", "serve", "serve-key", "bank", "index", "search"),
     "Better settings": ("settings", "preset", "tune"),
     "Which is better": ("compare", "report"),
@@ -91,7 +91,11 @@ def cli(debug: bool) -> None:
         os.environ[DEBUG_VARIABLE] = "1"
 
 
-@cli.command(epilog="\b\nExample:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs")
+@cli.command(
+    epilog="\b\nExamples:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs\n"
+    "  cse prepare -s mine.negatives=1 -s mine.margin=0.9     hard negatives for pairs\n"
+    "  cse prepare -s mine.neighbours=5                       pairs from plain sentences"
+)
 @settings_options
 @click.option("--out", type=PATH, default=PREPARED, show_default=True, help="Output folder.")
 def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
@@ -99,6 +103,9 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
 
     data.view says what the source holds: sentences, pairs, triplets, labelled (NLI pairs), documents (tables or files;
     data.pairs says which rows come out) or categories (texts with any label). Reports what was dropped.
+
+    If the settings ask for it, also finds hard negatives or pairs with the bare backbone (group mine), or corrupts the
+    rows once per epoch (objective.replaced_tokens.corruption: prepared), and writes them next to the prepared data.
     """
     from cse.stages.prepare import prepare_stage
 
@@ -107,26 +114,9 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.mine.wanted:
-        click.echo("note        run `cse mine` before `cse train`: the settings ask for mined rows (group mine)")
+        from cse.stages.mine import mine_stage
 
-
-@cli.command(
-    epilog="\b\nExamples:\n  cse mine -s mine.negatives=1 -s mine.margin=0.9     hard negatives for pairs\n"
-    "  cse mine -s mine.neighbours=5                            pairs from plain sentences"
-)
-@settings_options
-@data_option
-def mine(params: Path, overrides: Sequence[str], data: Path) -> None:
-    """Find a hard negative for each prepared pair, or pairs among plain sentences.
-
-    Needed only if mine.negatives or mine.neighbours is set. Searches the prepared texts with the bare backbone (group
-    mine of params.yaml) and writes the rows next to the prepared data, which `cse train` then reads.
-    """
-    check_given(prepared=data)
-    from cse.stages.mine import mine_stage
-
-    # any loss will do: it reads what comes out; the stage compares the prepared rows with what is to be mined
-    mine_stage(settings_from(params, overrides, any_view=True), prepared=data, mined=_mined(data))
+        mine_stage(settings, prepared=out, mined=_mined(out))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")

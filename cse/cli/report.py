@@ -18,7 +18,7 @@ from cse.stages.common import RECORDS, REPORT
 def report(records: Sequence[Path], out: Path) -> None:
     """Write a report that compares records with the papers.
 
-    Writes report.html (one file, opens from disk), report.md, and the figures as SVG, PNG and CSV.
+    Writes report.html (one file, opens from disk), and the figures as SVG, PNG and CSV.
 
     RECORDS are folders written by `cse evaluate --out` or the pipeline; subfolders are searched. Runs that differ only
     in their seed are shown as one system.

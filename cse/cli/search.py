@@ -129,6 +129,7 @@ def _default_model() -> str:
     from cse.runtime.bank import meaning_of
     from cse.runtime.bundle import read_manifest
     from cse.settings import PARAMS_FILE
+    from cse.settings.load import settings_with
     from cse.stages.common import BARE
 
     if BUNDLE.exists():
@@ -147,15 +148,9 @@ def _default_model() -> str:
         write_minilm(files, BARE)
         return str(BARE)
     with naming_extra(f"{name}: the bare backbone"):
-        from cse.export.bank import SENTENCES
-        from cse.export.bundle import write_bundle
-        from cse.export.parity import check_parity
-        from cse.model.sentence_encoder import SentenceEncoder
-        from cse.runtime.onnx_encoder import OnnxEncoder
-    encoder = SentenceEncoder.load(name)
-    with write_bundle(encoder, BARE, normalize=True, metrics={}) as draft:
-        onnx = OnnxEncoder(draft.folder)
-        draft.parity = check_parity(encoder, onnx, SENTENCES, tolerance=settings.export.tolerance, precision="fp32")
+        from cse.stages.export import export_stage
+    plain = settings_with(settings, {"export.precision": "fp32"})
+    export_stage(plain, model=name, prepared=None, metrics=(), bundle=BARE)
     return str(BARE)
 
 

@@ -1,4 +1,4 @@
-"""The report as a self-contained HTML page, and as Markdown with figure files: two templates over one content."""
+"""The report as a self-contained HTML page, with figure files beside it."""
 
 from __future__ import annotations
 
@@ -15,21 +15,18 @@ from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 from ruamel.yaml import YAML
 
-from cse.errors import one_line, printable, shown_on_page
-from cse.evaluation.record import RETRIEVAL_FILE, Record
-from cse.evaluation.table import format_rows
+from cse.errors import shown_on_page
+from cse.evaluation.record import Record
 from cse.report.comparisons import comparison_table, comparisons, in_words
 from cse.report.papers import paper_tables
 from cse.report.pictures import INK, Picture, draw_all
 from cse.report.systems import System
 from cse.report.tables import Table, own_tables, settings_table, systems_table
 
-PAGE_FILE, MARKDOWN_FILE, PICTURES = "report.html", "report.md", "pictures"
+PAGE_FILE, PICTURES = "report.html", "pictures"
 TITLE = "Sentence embeddings: evaluation report"
-_MARKUP = re.compile(r"[\\`~$\[\]<>&]|\*(?=\S)|(?<=\S)\*|(?<!\w)_|_(?!\w)")
 _WIDTH = re.compile(r'<svg[^>]* width="([\d.]+)pt"')
 _WIDE = 440  # points: a picture wider than that scrolls sideways on a phone instead of shrinking
-EXAMPLES = 12  # queries per system
 
 
 @dataclass(frozen=True)
@@ -39,14 +36,13 @@ class Report:
     Attributes:
         tables: of the papers.
         verdict: lines that stand above everything; the first is its headline.
-        proof, further: pictures and tables below the verdict.
+        further: tables below the verdict.
     """
 
     systems: Sequence[System]
     pictures: Sequence[Picture]
     tables: Sequence[Table]
     verdict: str = ""
-    proof: Sequence[Picture] = ()
     further: Sequence[Table] = ()
 
 
@@ -55,22 +51,20 @@ def make_report(
     *,
     papers: bool = True,
     verdict: str = "",
-    proof: Sequence[Picture] = (),
     further: Sequence[Table] = (),
 ) -> Report:
     """Draw the figures and lay out the tables, those of the papers too unless told otherwise; see ``Report``."""
     tables = paper_tables(systems) if papers else []
     if compared := comparisons(systems):
         verdict, further = verdict or in_words(compared), [*further, comparison_table(compared)]
-    return Report(systems, draw_all(systems), tables, verdict, proof, further)
+    return Report(systems, draw_all(systems), tables, verdict, further)
 
 
 def write_report(report: Report, folder: Path) -> None:
-    """Write page, Markdown and figures (SVG, PNG, CSV) to an existing, empty folder."""
+    """Write page and figures (SVG, PNG, CSV) to an existing, empty folder."""
     (folder / PAGE_FILE).write_text(as_html(report), encoding="utf-8")
-    (folder / MARKDOWN_FILE).write_text(as_markdown(report), encoding="utf-8")
     (folder / PICTURES).mkdir()
-    for picture in (*report.proof, *report.pictures):
+    for picture in report.pictures:
         path = folder / PICTURES / picture.name
         path.with_suffix(".svg").write_text(picture.svg, encoding="utf-8")
         path.with_suffix(".png").write_bytes(picture.png)
@@ -88,23 +82,12 @@ def as_html(report: Report) -> str:
     return environment.from_string(_packaged(PAGE_FILE)).render(_content(report), css=css, script=script)
 
 
-def as_markdown(report: Report) -> str:
-    """Return the report as Markdown; figures are linked from the folder next to it."""
-
-    def shown(value: Any) -> str:
-        return str(value) if isinstance(value, Markup) else _words(str(value))
-
-    environment = Environment(trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined, finalize=shown)
-    environment.filters |= {"rows": _markdown_rows, "block": lambda text: Markup(printable(text))}
-    return environment.from_string(_packaged("markdown.j2")).render(_content(report), pictures_folder=PICTURES)
-
-
 def _packaged(name: str) -> str:
     return files("cse.report").joinpath(name).read_text("utf-8")
 
 
 def _content(report: Report) -> dict[str, Any]:
-    """Return what both templates show."""
+    """Return what the template shows."""
     systems = report.systems
     headline, _, more = report.verdict.partition("\n")
     records = [record for system in systems for record in system.records]
@@ -116,25 +99,11 @@ def _content(report: Report) -> dict[str, Any]:
         "project unless marked as published.",
         "systems": systems_table(systems),
         "own": own_tables(systems),
-        "examples": _examples(systems),
         "differences": settings_table(systems),
         "settings": [(system.name, _yaml(system.settings)) for system in systems if system.settings],
         "environments": _environments(records),
         "gaps": _gaps(records),
     }
-
-
-def _markdown_rows(table: Table) -> Markup:
-    """Return a table in which what this project measured is bold where a paper printed the rest."""
-    rows = [list(map(_words, line)) for line in (table.head, *table.lines)]
-    for row in rows[1 + table.printed :] if table.printed else ():
-        row[:] = [text if text == "-" else f"**{text}**" for text in row]
-    return Markup(format_rows(rows, "markdown"))
-
-
-def _words(text: str) -> str:
-    """Return text escaped for a line of Markdown; tables escape pipes."""
-    return _MARKUP.sub(r"\\\g<0>", one_line(text))
 
 
 def _csv(picture: Picture) -> bytes:
@@ -146,25 +115,6 @@ def _inline(picture: Picture) -> Markup:
     svg = picture.svg[picture.svg.index("<svg") :]
     svg = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{picture.name}-", svg)
     return Markup(re.sub(INK, "currentColor", svg, flags=re.IGNORECASE))
-
-
-def _examples(systems: Sequence[System]) -> list[dict[str, Any]]:
-    shown = []
-    for system in systems:
-        queries: dict[tuple[str, str], dict[str, Any]] = {}
-        for row in system.first.table(RETRIEVAL_FILE):
-            example = queries.setdefault(
-                (row["query"], row["partner"]),
-                {"query": row["query"], "partner": row["partner"], "rank": int(row["rank"]), "nearest": []},
-            )
-            correct = row["correct"] == "1"
-            example["nearest"].append({"sentence": row["candidate"], "cosine": row["cosine"], "correct": correct})
-        worst = sorted(queries.values(), key=lambda example: -example["rank"])[:EXAMPLES]
-        for example in worst:
-            example["missed"] = not any(near["correct"] for near in example["nearest"])
-        if worst:
-            shown.append({"name": system.name, "examples": worst})
-    return shown
 
 
 def _environments(records: Sequence[Record]) -> list[list[tuple[str, str]]]:

@@ -16,14 +16,13 @@ from operator import itemgetter
 from typing import Any
 
 import matplotlib as mpl
-import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from cse.errors import one_line
 from cse.evaluation.record import DENSITY_FILE
 from cse.evaluation.space import ALL
-from cse.report.systems import System, number_at
+from cse.report.systems import System
 
 INK = "#22262b"  # text and axes
 # colour-blind safe (Okabe and Ito 2008); curves also differ in their dashes
@@ -106,55 +105,8 @@ def panels(count: int, height: float, x: str = "", y: str = "") -> Iterator[tupl
 
 def draw_all(systems: Sequence[System]) -> list[Picture]:
     """Draw every figure that has data, in report order."""
-    drawn = (draw_domain_shift, draw_density_by_gold, draw_density_of_models)
+    drawn = (draw_density_by_gold, draw_density_of_models)
     return [picture for draw in drawn if (picture := draw(systems)) is not None]
-
-
-def draw_domain_shift(systems: Sequence[System]) -> Picture | None:
-    """Bars of standard STS next to CxC-STS (PromCSE figure 1)."""
-    labels = ("standard STS, average of seven tasks", "CxC-STS, image captions")
-    figures = (number_at("Avg.", "all"), number_at("cxc", "mean"))
-    found = [(system, [spread for one in figures if (spread := system.spread(one))]) for system in systems]
-    bars = [(system, spreads) for system, spreads in found if len(spreads) == len(labels)]
-    if not bars:
-        return None
-    with canvas(NARROW, 4.2) as (figure, save):
-        axes = figure.subplots()
-        width = 0.8 / len(bars)
-        values = [value for _, spreads in bars for spread in spreads for value in spread.values]
-        lowest, highest = min(values), max(values)
-        floor = np.floor(lowest - 0.35 * (highest - lowest) - 0.5)
-        for number, (system, spreads) in enumerate(bars):
-            places = np.arange(len(labels)) + (number - (len(bars) - 1) / 2) * width
-            heights = [spread.mean - floor for spread in spreads]
-            colour = COLOURS[number % len(COLOURS)]
-            axes.bar(places, heights, 0.9 * width, bottom=floor, color=colour, label=short(system.name))
-            for place, spread in zip(places, spreads, strict=True):
-                if spread.std is not None:
-                    axes.errorbar(place, spread.mean, spread.std, color=INK, linewidth=1, capsize=3)
-                    axes.plot([place] * len(spread.values), spread.values, "o", color=INK, markersize=2.5)
-                top = max(*spread.values, spread.mean + (spread.std or 0.0))
-                axes.annotate(
-                    f"{spread.mean:.2f}", (place, top), (0, 3), textcoords="offset points", ha="center", fontsize=8
-                )
-        axes.set_ylim(floor, highest + 0.12 * (highest - floor))
-        axes.set_xticks(range(len(labels)), [label.replace(", ", ",\n") for label in labels])
-        axes.set_ylabel("Spearman * 100")
-        _legend_below(figure, axes)
-        table = [
-            (system.name, label, run.name, f"{value:.4f}")
-            for system, spreads in bars
-            for label, spread in zip(labels, spreads, strict=True)
-            for run, value in zip(system.records, spread.values, strict=False)
-        ]
-        return save(
-            "domain-shift",
-            "Domain shift",
-            f"Bars: mean over seeds, starting at {floor:g}; dots: single seeds; lines: ± one standard deviation. "
-            "CxC-STS: mean over samples of caption pairs.",
-            ("system", "measure", "run", "spearman"),
-            table,
-        )
 
 
 def draw_density_by_gold(systems: Sequence[System]) -> Picture | None:

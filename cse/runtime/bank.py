@@ -28,8 +28,6 @@ from cse.runtime.domain_files import (
     COARSE_NS,
     Centres,
     FileCache,
-    Look,
-    look_directly,
     read_centres,
     read_domain,
     read_outline,
@@ -87,7 +85,6 @@ class Bank:
         self._centres = Centres(lambda path: read_centres(path, shape, kept_bytes), shape.dimension)
         self._listed: tuple[int, Sequence[str]] = -1, ()  # time stamp of the folder, and the names in it
         self._held: dict[str, Domain] | None = None
-        self._ask: Look = look_directly
         if manifest.only:
             place = self.folder / file_of(manifest.only)
             found = self.bare if manifest.constant else read_domain(place, shape)
@@ -235,16 +232,12 @@ class Bank:
         self._centres.hold((name, domain.centres) for name, domain in self._held.items())
         return Domains(self._held, {})
 
-    def ask_through(self, ask: Look) -> None:
-        """Look at the files of domains by way of ``ask``, whose ``TimeoutError`` makes a ``BadDomainError``."""
-        self._ask = self._centres.ask = ask
-
     def _at(self, name: str, kept: FileCache[_Found]) -> _Found:
         """Return what is kept of a domain's file."""
         path = f"{self._place}{os.sep}{name}{SUFFIX}"
         try:
             known = is_name(name) or name in self.names()
-            found = self._ask(name, lambda: kept.get(path)) if known else None
+            found = kept.get(path) if known else None
         except (FileNotFoundError, NotADirectoryError):
             found = None
         except OSError as error:

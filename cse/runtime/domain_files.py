@@ -15,9 +15,9 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import IO, Any, Generic, NamedTuple, TypeVar
 from zlib import crc32
 
 import numpy as np
@@ -256,18 +256,6 @@ def _check_tensors(path: Path, tensors: Mapping[str, NDArray[Any]], facts: Domai
 # ---- in memory ------------------------------------------------------------------------------------------------------
 
 
-class Look(Protocol):
-    """Asks a question about a file by its name."""
-
-    def __call__(self, name: str, question: Callable[[], Value], /) -> Value:
-        """Return the answer; a server's raises ``TimeoutError`` where the file hangs."""
-
-
-def look_directly(name: str, question: Callable[[], Value], /) -> Value:
-    """Ask, however long it takes."""
-    return question()
-
-
 def _stamp_of(status: os.stat_result, now: int) -> Stamp:
     """Return what tells a file from its other versions; of one that changed just now, no later stamp is the same.
 
@@ -345,16 +333,10 @@ class _Block(NamedTuple):
 
 
 class Centres:
-    """Centres of the domains in a folder.
-
-    Attributes:
-        ask: looks at a file, see ``Look``; what hangs is left out, and looked at again.
-    """
+    """Centres of the domains in a folder."""
 
     def __init__(self, read: Callable[[Path], NDArray[np.float32] | None], width: int) -> None:
         self._read, self._width = read, width
-        self.ask: Look = look_directly
-        self._missed = False
         self._blocks = [self._block([])] * _BLOCKS
         self._stamp, self._looked = -1, -np.inf
         self._lock = threading.Lock()
@@ -373,9 +355,8 @@ class Centres:
                 return
             stamp = folder.stat().st_mtime_ns
             if stamp != self._stamp:
-                self._missed = False
                 self._blocks = self._changed(folder, now)
-                self._stamp = stamp if now - stamp > COARSE_NS and not self._missed else -1
+                self._stamp = stamp if now - stamp > COARSE_NS else -1
             self._looked = begin
 
     def hold(self, found: Iterable[tuple[str, NDArray[np.float32] | None]]) -> None:
@@ -407,11 +388,8 @@ class Centres:
             for entry in entries:
                 if entry.name.endswith(SUFFIX) and not entry.name.startswith("."):
                     name = entry.name.removesuffix(SUFFIX)
-                    try:  # of all that hangs, only a link to elsewhere already does so here
-                        status = self.ask(name, entry.stat) if entry.is_symlink() else entry.stat()
-                        stamps[crc32(os.fsencode(name)) % _BLOCKS][name] = _stamp_of(status, now)
-                    except OSError as error:  # gone, or it is refused when it is asked for
-                        self._missed |= isinstance(error, TimeoutError)
+                    with suppress(OSError):  # gone, or it is refused when it is asked for
+                        stamps[crc32(os.fsencode(name)) % _BLOCKS][name] = _stamp_of(entry.stat(), now)
         return [
             old if {name: row[0] for name, row in old.rows.items()} == new else self._again(folder, old, new)
             for old, new in zip(self._blocks, stamps, strict=True)
@@ -423,10 +401,7 @@ class Centres:
             before, first, end = old.rows.get(name, (None, 0, 0))
             path = folder / f"{name}{SUFFIX}"
             try:
-                rows = old.matrix[first:end] if before == stamp else self.ask(name, partial(self._read, path))
-            except TimeoutError:
-                self._missed = True
-                continue
+                rows = old.matrix[first:end] if before == stamp else self._read(path)
             except (CseError, OSError):  # it is refused when it is asked for
                 rows = None
             found.append((name, stamp, rows))

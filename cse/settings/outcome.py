@@ -88,8 +88,6 @@ class DomainSettings(SettingsGroup):
 class BankSettings(SettingsGroup):
     """Domains that share one backbone in a bank; see docs/bank.md."""
 
-    at_once: Positive = 2
-    """Domains that `train-bank` trains side by side, one per Ray worker."""
     adapters: list[str] | None = None
     """Layers whose LoRA the domains of a new bank may have, by the ends of their names: `[query, value]`, or `[all]`.
     They may have their own biases too; with `[]`, these alone. `null`: prompts alone. Every text then costs more, see

@@ -1,36 +1,26 @@
-"""Stage ``domain``: prepare, train and score a domain of the bank with prompts of its own.
-
-    python -m cse.stages.domain NAME... --json ended.json
-
-Several are trained side by side with Ray, each in the folders that the stage has in ``dvc.yaml``; a worker loads the
-backbone once. The flow train-bank then commits the results to DVC.
-"""
+"""``python -m cse.stages.domain NAME``: prepare, train and score a domain of the bank with prompts of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
-from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
-from cse.errors import CseError
 from cse.evaluation.dev_facts import DEV, START, dev_facts_in
-from cse.files import is_json_with, write_json, write_rounded_json
-from cse.model.backbone import Backbone
+from cse.files import is_json_with, write_rounded_json
 from cse.outputs import check_file, publish_file
-from cse.ray_session import side_by_side
 from cse.settings import Settings
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
+from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.place import Place, kept_backbone, make_rows
+from cse.stages.mine import mine_stage
+from cse.stages.place import Place
+from cse.stages.prepare import prepare_stage
 from cse.training import Folders
 
 GROUPS = (
@@ -46,7 +36,6 @@ def domain_stage(
     place: Path = DOMAINS,
     metrics: Path = METRICS / "domains",
     scratch: Path = SCRATCH,
-    backbone: Backbone | None = None,
 ) -> None:
     """Make everything of one domain: prepared data, checkpoint, metrics, records and plots.
 
@@ -55,14 +44,15 @@ def domain_stage(
     Args:
         settings: of the domain, see ``cse.settings.domains``.
         metrics: parent of the domain's scores, ``NAME.json``.
-        backbone: a backbone that is already open; None: open it.
     """
     own, scores = Place(place / name), metrics / f"{name}.json"
     folder, rows = own.folder, Folders.below(own.folder)
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
-    make_rows(settings, rows, backbone=backbone)
-    own.train(settings, rows, scratch=scratch, plots=own.plots / "train", backbone=backbone)
+    prepare_stage(settings, prepared=rows.prepared, metrics=folder / "prepare.json", progress=sys.stderr.isatty())
+    mine_stage(settings, prepared=rows.prepared, mined=rows.mined)
+    corrupt_stage(settings, prepared=rows.prepared, corrupted=rows.corrupted)
+    own.train(settings, rows, scratch=scratch, plots=own.plots / "train")
     evaluate_stage(
         settings,
         prepared=rows.prepared,
@@ -90,46 +80,10 @@ def read_domain_scores(folder: Path) -> dict[str, Any]:
 
 
 @click.command()
-@click.argument("names", nargs=-1)
-@click.option(
-    "--json", "json_path", type=click.Path(path_type=Path), help="Write here why each failed; empty: it did not."
-)
-def main(names: Sequence[str], json_path: Path | None) -> None:
-    """Train the named domains of params.yaml, several of them side by side."""
-    whole = load_settings(PARAMS_FILE, any_view=True)
-    if not names:
-        raise CseError("python -m cse.stages.domain NAME...: name domains of bank.domains in params.yaml")
-    owns = {name: settings_of_domain(whole, name) for name in names}  # refuses before anything is trained
-    if len(owns) == 1:
-        domain_stage(owns[names[0]], names[0])
-        _tell(json_path, {names[0]: ""})
-        return
-    for name, own in owns.items():
-        if own.train.workers > 1:
-            raise CseError(
-                f"bank.domains.{name}: train.workers is {own.train.workers}, but domains are trained side by side, "
-                f"one worker each; set it to 1, or run `dvc repro domain@{name}`"
-            )
-    ended: dict[str, str] = {}
-    do = partial(_train_domain, owns, Path.cwd(), SCRATCH.resolve())
-    for name, reason in side_by_side(do, list(owns), at_once=whole.bank.at_once, unit="domain", done="trained"):
-        ended[name] = reason
-        _tell(json_path, ended)
-    failed = [f"{name}: {reason}" for name, reason in ended.items() if reason]
-    if failed:
-        raise CseError(f"{len(failed)} of {len(names)} domains failed: {'; '.join(failed)}")
-
-
-def _train_domain(owns: Mapping[str, Settings], folder: Path, scratch: Path, name: str, threads: int) -> None:
-    torch.set_num_threads(threads)
-    os.chdir(folder)
-    domain_stage(owns[name], name, scratch=scratch, backbone=kept_backbone(owns[name]))
-
-
-def _tell(path: Path | None, ended: dict[str, str]) -> None:
-    if path is not None:
-        with publish_file(path) as target:
-            write_json(target, ended)
+@click.argument("name")
+def main(name: str) -> None:
+    """Make everything of domain NAME of params.yaml."""
+    domain_stage(settings_of_domain(load_settings(PARAMS_FILE, any_view=True), name), name)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ from cse.training.mining import CONTENT, mining_facts
 if TYPE_CHECKING:
     import numpy as np
 
-    from cse.model.backbone import Backbone
 
 GROUPS = ("mine", "backbone", "pooler", "train")
 _BATCH = 64  # texts
@@ -35,13 +34,12 @@ def mine_stage(
     *,
     prepared: Path = PREPARED,
     mined: Path = MINED,
-    backbone: Backbone | None = None,
 ) -> None:
     """Mine the rows that the settings ask for, or publish a folder marked as empty."""
     facts: dict[str, object] = {"negatives": settings.mine.negatives}
     with publish_folder(mined, Kind.MINED_ROWS) as folder:
         if settings.mine.wanted:
-            facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings, backbone)
+            facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings)
         write_manifest(folder, Kind.MINED_ROWS, facts)
     click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
 
@@ -59,7 +57,7 @@ def _told(facts: Mapping[str, Any]) -> str:
     )
 
 
-def _mine(prepared: Path, folder: Path, settings: Settings, opened: Backbone | None) -> dict[str, object]:
+def _mine(prepared: Path, folder: Path, settings: Settings) -> dict[str, object]:
     """Write the rows and return what became of them."""
     # imported here so that pipelines without mining do not load torch
     from cse.model.device import choose_device
@@ -71,8 +69,7 @@ def _mine(prepared: Path, folder: Path, settings: Settings, opened: Backbone | N
     wanted, key = ("sentences", "neighbours") if mine.neighbours else ("pairs", "negatives")
     if data.view != wanted:
         raise CseError(f"{prepared}: contains {data.view}, but mine.{key} needs {wanted}; run `cse prepare` for them")
-    # the caller's stays on its device
-    backbone = opened.sibling() if opened else open_backbone(settings.backbone, settings.pooler, data)
+    backbone = open_backbone(settings.backbone, settings.pooler, data)
     encoder = SentenceEncoder(backbone)
     encoder.to(choose_device(train.device))
     texts_before(encoder, train.roles, mine.view(data.view))  # refuses unknown roles

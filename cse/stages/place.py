@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,8 +26,6 @@ from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
-from cse.stages.mine import mine_stage
-from cse.stages.prepare import prepare_stage
 from cse.stages.train import launched, train_stage
 from cse.training import Folders
 from cse.training.batches import Mixture, RowOrder, row_keys
@@ -41,16 +38,6 @@ Watch = Callable[[Training], Sequence[Observer]]
 
 
 # ---- rows -----------------------------------------------------------------------------------------------------------
-
-
-def make_rows(settings: Settings, folders: Folders, *, backbone: Backbone | None = None) -> None:
-    """Prepare and mine rows.
-
-    Args:
-        backbone: that mines, already open; None: open it.
-    """
-    prepare_stage(settings, prepared=folders.prepared, progress=sys.stderr.isatty())
-    mine_stage(settings, prepared=folders.prepared, mined=folders.mined, backbone=backbone)
 
 
 def link_rows(prepared: Path, folder: Path, dev: Task | None) -> None:

@@ -154,7 +154,7 @@ def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:
     }
 
 
-_AGAIN = "run `cse mine` (or `dvc repro`) again"
+_AGAIN = "run `cse prepare` (or `dvc repro`) again"
 CONTENT = "content"  # hash of the backbone's files: a folder of the same name may hold another one
 
 

@@ -13,17 +13,9 @@ from starlette.exceptions import HTTPException
 from cse.errors import CseError, one_line
 
 TEI_ROUTES = ("/", "/embed", "/similarity", "/predict", "/rerank", "/tokenize")
-FIELDS = ("input", "inputs", "texts", "documents")  # that hold the texts of a request
 KINDS = ("embed", "similarity")  # of a body of ``POST /``
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TEI_TYPES = {413: "Validation", 422: "Tokenizer", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}
-
-
-def texts_of(given: Any) -> Any:
-    """Return the texts of documents that may be objects, as Cohere has them; anything else as it is."""
-    if not isinstance(given, list):
-        return given
-    return [one.get("text") if isinstance(one, dict) and "text" in one else one for one in given]
 
 
 class ServiceError(HTTPException):
@@ -33,6 +25,7 @@ class ServiceError(HTTPException):
         code: OpenAI's code, such as ``model_not_found``.
         kind: ``error_type`` of Text Embeddings Inference; None: by status.
         retry_after: seconds after which to ask again.
+        reason: what the log alone says.
     """
 
     def __init__(
@@ -44,10 +37,11 @@ class ServiceError(HTTPException):
         code: str | None = None,
         kind: str | None = None,
         retry_after: int | None = None,
+        reason: str = "",
     ) -> None:
         headers = {} if retry_after is None else {"Retry-After": str(retry_after)}
         super().__init__(status, message, headers | ({"WWW-Authenticate": "Bearer"} if status == 401 else {}))
-        self.param, self.code, self.kind = param, code, kind
+        self.param, self.code, self.kind, self.reason = param, code, kind, reason
 
 
 def route_of(scope: MutableMapping[str, Any]) -> str:
@@ -82,39 +76,23 @@ async def _refused(request: Request, error: Exception) -> Response:
         error = _invalid(error, tei)
     elif isinstance(error, CseError):  # of the tokenizer
         error = ServiceError(422 if tei else 400, one_line(str(error)), param="input", code="invalid_tokens")
+    if isinstance(error, ServiceError) and error.reason:
+        request.state.facts = {"reason": one_line(error.reason)}
     assert isinstance(error, HTTPException)  # noqa: S101 - no other is registered
     return answer_to(error, route)
 
 
 def _invalid(error: RequestValidationError, tei: bool) -> ServiceError:
     """Return what to say of a body: of the first wrong field that holds no texts, else of the first wrong text."""
-    found = [one | {"loc": [part for part in one["loc"] if part not in KINDS]} for one in error.errors()]
-    first = next((one for one in found if one["loc"][1:2] not in [[field] for field in FIELDS]), found[0])
-    field = first["loc"][1] if len(first["loc"]) > 1 else ""
-    value = error.body.get(field) if isinstance(error.body, dict) else None
-    if field not in FIELDS or value is None:
-        where = ".".join(str(part) for part in first["loc"][1:] if isinstance(part, str)) or "body"
+    found = error.errors()
+    first = next((one for one in found if one["type"] != "texts"), found[0])
+    parts = [part for part in first["loc"][1:] if isinstance(part, str) and part not in KINDS]
+    where = ".".join(parts) or "body"
+    if first["type"] != "texts":
         message = f"{where}: {one_line(first['msg'])[:200]}"
         return ServiceError(422 if tei else 400, message, param=where, kind="Validation")
-    where, empty = _first_wrong(field, value)
-    if empty:
-        return ServiceError(400, f"{where} is empty", param=field, code="empty_input", kind="Empty")
+    where += first["ctx"]["place"]
+    if first["ctx"]["empty"]:
+        return ServiceError(400, f"{where} is empty", param=parts[0], code="empty_input", kind="Empty")
     message = f"{where} is not valid: send a text or a list of texts"
-    return ServiceError(422 if tei else 400, message, param=field, kind="Validation")
-
-
-def _first_wrong(field: str, value: Any) -> tuple[str, bool]:
-    """Return the place of the first wrong input, and whether it is wrong for being empty."""
-    if isinstance(value, dict) and value.keys() & {"source_sentence", "sentences"}:
-        source = value.get("source_sentence")
-        if not isinstance(source, str) or not source:
-            return f"{field}.source_sentence", source == ""
-        field, value = f"{field}.sentences", value.get("sentences")
-    items = texts_of(value)
-    if not isinstance(items, list) or not items:
-        return field, items in ("", [])
-    kind = type(items[0])
-    for index, item in enumerate(items):
-        if item in ("", []) or type(item) is not kind or not isinstance(item, str | int | list):
-            return f"{field}[{index}]", item in ("", [])
-    return field, False
+    return ServiceError(422 if tei else 400, message, param=parts[0], kind="Validation")

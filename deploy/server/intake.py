@@ -12,12 +12,14 @@ import orjson
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import PlainValidator
+from pydantic_core import PydanticCustomError
 
-from deploy.server.errors import FIELDS, ServiceError
+from deploy.server.errors import ServiceError
 from deploy.server.options import Options
 
 _LARGE = 2**18  # bytes that are read in another thread
 _HIGHEST = 2**31 - 1  # token id
+_FIELDS = ("input", "inputs", "texts", "documents")  # that hold the texts of a request
 # half of a pair of surrogates, as JSON writes it and in bytes
 _HALVES = (
     re.compile(
@@ -28,32 +30,35 @@ _HALVES = (
 )
 
 
-def checked(shape: Any, *, alone: bool = True, ids: bool = True) -> PlainValidator:
-    """Return the check of a field that holds texts.
+def checked(shape: Any, *, alone: bool = True, many: bool = True, ids: bool = True) -> PlainValidator:
+    """Return the check of a field that holds texts: one error, ``texts``, which says where the first wrong one stands.
 
     pydantic's own would write an error for each wrong item and each alternative: gigabytes for a small body.
 
     Args:
-        alone: whether one text is taken beside a list of texts.
+        alone: whether one text is taken.
+        many: whether a list of texts is.
         ids: whether token ids are.
     """
 
     def check(value: Any) -> Any:
-        good = alone and _is_text(value)
-        if type(value) is list and value:
-            kind = type(value[0])
-            good = (kind is str and all(map(_is_text, value))) or (
-                ids and ((kind is int and _is_row(value)) or (kind is list and all(map(_is_row, value))))
-            )
-        if not good:
-            raise ValueError("is not valid")
+        if type(value) is str and alone:
+            _good("", value, value != "")
+            return value
+        _good("", value, type(value) is list and bool(value) and many)
+        kind = type(value[0])
+        if not (ids and kind is int and _is_row(value)):
+            for index, item in enumerate(value):
+                right = kind is str or (ids and kind is list and _is_row(item))
+                _good(f"[{index}]", item, type(item) is kind and right and item != "")
         return value
 
     return PlainValidator(check, json_schema_input_type=shape)
 
 
-def _is_text(value: Any) -> bool:
-    return type(value) is str and value != ""
+def _good(place: str, value: Any, good: bool) -> None:
+    if not good:
+        raise PydanticCustomError("texts", "is not valid", {"place": place, "empty": value in ("", [])})
 
 
 def _is_row(value: Any) -> bool:
@@ -115,7 +120,7 @@ def _mended(body: bytes) -> bytes:
 
 def _count(body: Any, options: Options) -> None:
     """Refuse too many texts, or token ids of one text."""
-    for param in FIELDS:
+    for param in _FIELDS:
         given = body.get(param) if isinstance(body, dict) else None
         if isinstance(given, dict):
             param, given = f"{param}.sentences", given.get("sentences")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import logging
 import sys
-import threading
 from typing import Any
 
 import orjson
@@ -32,28 +31,6 @@ class JsonLines(logging.Formatter):
             if trace is not None:
                 line["at"] = f"{trace.tb_frame.f_code.co_filename.rpartition('/')[2]}:{trace.tb_lineno}"
         return orjson.dumps(line, default=str).decode()
-
-
-class Troubles:
-    """What is wrong now, by whose it is: logged when it begins, and again only if it had ended. For any thread."""
-
-    def __init__(self) -> None:
-        self._said: dict[str, str] = {}
-        self._lock = threading.Lock()
-
-    def begins(self, whose: str, trouble: str) -> None:
-        """Log a trouble, unless it was there before."""
-        with self._lock:
-            new = self._said.get(whose) != trouble
-            self._said[whose] = trouble
-        if new:
-            log.error(trouble)
-
-    def ends(self, whose: str) -> None:
-        """Note that all is well again."""
-        if whose in self._said:
-            with self._lock:
-                self._said.pop(whose, None)
 
 
 def set_up() -> None:

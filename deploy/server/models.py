@@ -1,13 +1,16 @@
-"""The model in service, and the ids by which requests name it."""
+"""The model in service, the ids by which requests name it, and questions to its folder, which may not answer."""
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +21,9 @@ from cse.runtime.domain import AUTO, Domain, Outline
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.uses import QUERY, role_for
 from deploy.server.errors import ServiceError
-from deploy.server.logs import Troubles
-from deploy.server.storage import unreachable
 
-AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank; see ``deploy.server.storage.Watcher``
+AGE = 3.0  # seconds in which ``auto`` may not see a change of the bank
+SECONDS = 5.0  # that a question to a folder may take
 PAGE, LARGEST_PAGE = 1000, 10_000  # models in an answer of ``/v1/models``
 _T = TypeVar("_T")
 
@@ -79,7 +81,6 @@ class Served:
     name: str
     version: str
     loaded: float = field(default_factory=time.time)
-    _troubles: Troubles = field(default_factory=Troubles)  # with files of a bank, and with its folder: ""
 
     @classmethod
     def load(cls, folder: Path, name: str, version: str | None, **options: Any) -> Served:
@@ -128,23 +129,21 @@ class Served:
         return Cards(cards, page[-1] if page else None, more)
 
     def domain(self, name: str) -> Domain | None:
-        """Return a domain, and log what is wrong with its file or the folder when it begins; None if there is none.
+        """Return a domain; None if there is none.
 
         Raises:
             ServiceError: 503, its file is damaged.
         """
         try:
-            found = self._ask(lambda: self.encoder.bank.domain(name), name)
-        except BadDomainError:
+            return self._ask(lambda: self.encoder.bank.domain(name))
+        except BadDomainError as error:
             message = f"model {name!r}: its file in the bank is damaged; the log says how"
-            raise ServiceError(503, message, param="model", code="model_damaged") from None
-        self._troubles.ends(name)
-        return found
+            raise ServiceError(503, message, param="model", code="model_damaged", reason=str(error)) from None
 
     def outline(self, name: str) -> Outline | None:
-        """Return the outline of a domain; None if it is gone or damaged, which is logged as by ``domain``."""
+        """Return the outline of a domain; None if it is gone or damaged."""
         try:
-            return self._ask(lambda: self.encoder.bank.outline(name), name)
+            return self._ask(lambda: self.encoder.bank.outline(name))
         except BadDomainError:
             return None
 
@@ -190,23 +189,16 @@ class Served:
             raise _unknown(model, list(roles))
         return Target(self, model, domain, roles[model])
 
-    def _ask(self, question: Callable[[], _T], name: str = "") -> _T | None:
-        """Return what a bank answers, None if it has no such domain; what it says against a file or its folder is
-        logged, unless it was said and has not ended since.
-        """
-        found = None
+    def _ask(self, question: Callable[[], _T]) -> _T | None:
+        """Return what a bank answers, None if it has no such domain."""
         try:
-            found = question()
+            return question()
         except NoDomainError:
-            pass
-        except BadDomainError as error:
-            self._troubles.begins(name, str(error))
+            return None
+        except BadDomainError:
             raise
         except CseError as error:
-            self._troubles.begins("", str(error))  # no file has this name
-            raise unreachable("the bank's folder cannot be read now; the log says why") from None
-        self._troubles.ends("")
-        return found
+            raise unreachable("the bank's folder cannot be read now; the log says why", str(error)) from None
 
     def _chooses(self, names: Sequence[str]) -> bool:
         """Return whether a domain has centres; most often the first has."""
@@ -231,6 +223,36 @@ class Served:
             "max_length": max_length,
             "normalize": normalize,
         }
+
+
+class Storage:
+    """Asks in threads, about one name a question at a time: a file that hangs holds up those alone who ask for it."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(64, thread_name_prefix="storage")
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    async def ask(self, name: str, question: Callable[[], _T]) -> _T:
+        """Return the answer to a question that may look at the file of domain ``name``; "": at the folder.
+
+        Raises:
+            ServiceError: 503, it takes too long.
+        """
+        turn = self._turns.setdefault(name, asyncio.Lock())
+        try:
+            async with asyncio.timeout(SECONDS):
+                await turn.acquire()
+                answer = asyncio.get_running_loop().run_in_executor(self._pool, question)
+                answer.add_done_callback(lambda _: turn.release())
+                return await asyncio.shield(answer)
+        except TimeoutError:
+            whose = f"model {name[:80]!r}: its file" if name else "the bank's folder"
+            raise unreachable(f"{whose} did not answer within {SECONDS:g} s") from None
+
+
+def unreachable(why: str, reason: str = "") -> ServiceError:
+    """Return the refusal of a request that needs a file or the folder."""
+    return ServiceError(503, why, code="bank_unreachable", retry_after=1, reason=reason)
 
 
 class Cards(NamedTuple):

@@ -17,7 +17,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from deploy.server.errors import KINDS, texts_of
+from deploy.server.errors import KINDS
 from deploy.server.intake import checked
 
 Text = Annotated[StrictStr, Field(min_length=1)]
@@ -144,13 +144,20 @@ class Document(BaseModel):
     text: Text
 
 
+def _texts_of(given: Any) -> Any:
+    """Return the texts of documents that may be objects; anything else as it is."""
+    if not isinstance(given, list):
+        return given
+    return [one.get("text") if isinstance(one, dict) and "text" in one else one for one in given]
+
+
 class RerankRequest(Body):
     """Body of ``POST /rerank``: ``texts`` in the form of Text Embeddings Inference, or ``documents`` in Cohere's."""
 
     query: Text
     truncate: bool = True
     texts: Annotated[Any, checked(Texts, alone=False, ids=False)] = None
-    documents: Annotated[Any, checked(list[Text | Document], alone=False, ids=False), BeforeValidator(texts_of)] = None
+    documents: Annotated[Any, checked(list[Text | Document], alone=False, ids=False), BeforeValidator(_texts_of)] = None
     model: StrictStr | None = None
     raw_scores: bool = Field(False, description="Changes nothing: scores are cosines.")
     return_text: bool = False
@@ -234,7 +241,7 @@ class Prediction(BaseModel):
 class SimilarityInputs(Body):
     """One sentence, and those to compare it with."""
 
-    source_sentence: Text
+    source_sentence: Annotated[Any, checked(Text, many=False, ids=False)]
     sentences: Annotated[Any, checked(Texts, alone=False, ids=False)]
 
 

@@ -27,10 +27,9 @@ from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
-from deploy.server.models import Served, Target, folder_name, name_in
+from deploy.server.models import Served, Storage, Target, folder_name, name_in
 from deploy.server.options import Options
 from deploy.server.registry import Follower
-from deploy.server.storage import Storage, Watcher
 from deploy.server.waiting import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
@@ -122,8 +121,6 @@ class Service:
         self._cache = Cache(options.cache_bytes)
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
-        encoder.bank.ask_through(self._storage.look)
-        self._watcher = Watcher(encoder.bank)
         metrics.queue_texts.set_function(lambda: self._batcher.waiting[0])
         metrics.queue_tokens.set_function(lambda: self._batcher.waiting[1])
         metrics.domain_bytes.set_function(lambda: encoder.bank.bytes)
@@ -149,7 +146,6 @@ class Service:
         """Answer what waits, and stop."""
         if self._follower is not None:
             self._follower.stop()
-        self._watcher.close()
         self._batcher.close()
         self._beside.shutdown()
 
@@ -236,8 +232,6 @@ class Service:
 
     async def _target(self, model: str | None, client: Client) -> Target:
         model = client.opened(model)
-        if model == AUTO:
-            await self._watcher.ready(self.options.timeout)
         if model is None:
             model = await self.stored(self._served.only)
         return await self.stored(self._served.target, model, client.models, name=name_in(model))
@@ -246,7 +240,7 @@ class Service:
         """Return what a function answers that looks at the files of domains, if they may change.
 
         Args:
-            name: whose file alone it looks at itself; others are looked at through ``Storage.look``.
+            name: whose file it looks at.
 
         Raises:
             ServiceError: 503, the folder or the file cannot be read, or not in time.

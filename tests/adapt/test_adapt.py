@@ -52,7 +52,7 @@ def test_one_training_and_an_answer_within_a_short_budget(cse, labelled):
     lines = (labelled / "out/summary.txt").read_text().splitlines()
     assert any("labels held out kNN:" in line and "95 % interval" in line and "10 items" in line for line in lines)
     page = (labelled / "out/report/report.html").read_text()
-    assert 'id="verdict"' in page and 'id="ladder"' in page and lines[-1].split(";")[0] in page
+    assert 'id="verdict"' in page and lines[-1].split(";")[0] in page
     rungs = ("the bare backbone", "a head on the bare backbone", "prompts", "prompts with a head")
     steps = tuple(f"{rung}: dev " for rung in rungs)
     assert [line for line in done.err.splitlines() if line.startswith(steps)] == [
@@ -184,13 +184,12 @@ def test_a_search_three_seeds_and_full_fine_tuning(cse, labelled):
     done = cse(*AS_MANY, "--own-backbone", "--budget", "10m", "--out", "out")
     assert done.code == 0, done.err
     assert "3 seeds" in done.out
-    kinds = r"^(full fine-tuning|prompts)( with a head)? against (full fine-tuning|prompts)( with a head)?:$"
-    assert re.search(kinds, done.out, re.MULTILINE), "the best of the other kind"
     records = sorted((labelled / "out/ledger").iterdir(), key=lambda path: path.stat().st_mtime_ns)
     ended = [path.name.removesuffix(".json") for path in records]
     assert "best of 3 learning rates (prompts)" in done.err and "best of 3 learning rates (full)" in done.err
     assert {f"train {system}-{seed}" for system in ("prompts", "full_head") for seed in (42, 43, 44)} <= {*ended}
-    assert ended.index("choice") < min(n for n, name in enumerate(ended) if name.startswith("measure full"))
+    later = [name for name in ended if name.startswith("measure ") and name != "measure backbone"]
+    assert all(ended.index("choice") < ended.index(name) for name in later)
     trained = [line for line in done.err.splitlines() if line.startswith("training ")]
     assert len(trained) == 2 * (3 + 3), "three rates and, for more epochs, three seeds of each system"
 

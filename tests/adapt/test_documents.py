@@ -67,7 +67,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tin
     assert done.code == 0, done.err
     assert "their titles and sentences stand in for queries" in done.err and "prompts" not in done.err
     lines = done.out.splitlines()
-    assert Ledger(searched / "out/ledger").read("choice").result == ["query_map"], "nothing chooses"
+    assert Ledger(searched / "out/ledger").read("choice").result == "query_map", "nothing chooses"
     items = [read_items(searched / f"out/records/{name}" / ITEMS_FILE) for name in ("query_map", "backbone")]
     gain = np.subtract(*(one["my-search"]["nDCG@10 with words"] for one in items)).mean()
     shipped = "query_map (adapted queries)" if gain > 0 else "the bare backbone, since adapted queries found no more"

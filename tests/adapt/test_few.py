@@ -142,7 +142,7 @@ def test_a_head_that_raises_map_and_lowers_accuracy_ships_for_search_alone(tmp_p
     for system, encoder in ((BARE, bare), (HEAD, head)):
         monkeypatch.setattr("cse.adapt.models.open_model", lambda *_, encoder=encoder, **__: encoder)
         models._make(system, Settings(), models._place(system, Settings()), lambda: None)
-    assert models.ladder.choice() == [ships]
+    assert models.ladder.choice() == ships
     assert [one.accuracies for one in models.ladder] == ([[100.0], [0.0]] if use == CLASSIFY else [[], []])
 
 
@@ -150,7 +150,7 @@ def test_of_many_rows_none_ships_that_is_right_less_often_than_the_bare_backbone
     ladder = Ladder()
     for system, dev, accuracy in ((BARE, 70.0, 91.5), (HEAD, 75.0, 90.2), (PROMPTS, 72.0, 91.5)):
         ladder.add(system, system, dev, 1.0, accuracy)
-    assert (ladder.choice(guarded=True), ladder.choice()) == ([PROMPTS], [HEAD])
+    assert (ladder.choice(guarded=True), ladder.choice()) == (PROMPTS, HEAD)
 
 
 # ---- cse encode --classify -----------------------------------------------------------------------------------------

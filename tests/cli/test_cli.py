@@ -7,6 +7,8 @@ import json
 import os
 import pickle
 import re
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
@@ -17,6 +19,8 @@ import pytest
 
 import cse as library
 from cse.cli.main import cli
+from cse.evaluation.linear import FULL
+from cse.evaluation.suite import evaluate_suite
 from tests.cli.workspace import contents, full_disk
 from tests.evaluation.test_cxc import make_rows
 from tests.evaluation.test_cxc import write as write_captions
@@ -204,8 +208,10 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     assert f"{scores['data/bundle']['sts']['near']['all']:.2f}" == rows[3][1]
 
 
-def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
+def test_full_suite_of_a_partial_folder(cse, project, tiny_folders, monkeypatch):
     """Two transfer tasks and CxC: what is there is measured, the rest is named."""
+    quick = partial(evaluate_suite, classifier=replace(FULL, folds=3, max_epoch=2))
+    monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", quick)
     write_lines(project / "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
     write_lines(project / "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
     words = {f"c{i}": f"{WORDS[i]} {WORDS[7 * i % 40]} {WORDS[i // 2]}" for i in range(36)}
@@ -262,15 +268,15 @@ def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
-def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
+def test_negatives_are_mined_where_the_settings_ask_for_them(cse, project):
     texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
     (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
     changes = ("data.source=files", "data.view=categories", "data.train_path=intents.csv", "mine.negatives=1")
     settings = [part for change in changes for part in ("-s", change)]
-    prepared = cse("prepare", "--out", "rows", *settings)
-    assert "run `cse mine` before `cse train`: the settings ask for mined rows" in prepared.out, prepared
+    cse("prepare", "--out", "rows", *settings[:-2])
     assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: nothing mined, but")
-    done = cse("mine", "--data", "rows", *settings)
+    done = cse("prepare", "--out", "rows", *settings)
+    assert "train       40 rows made of 40 texts from intents.csv (view pairs, 40 distinct" in done.out, done
     assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
     done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
     assert (done.code, "triplets" in done.err) == (0, True), done

@@ -77,7 +77,6 @@ def test_the_first_auto_reads_all_centres_and_holds_up_no_other_request(
     add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain"), "plain", centres=centre), replace=True)
     app, free, read = create_app(Options(model=str(bank))), threading.Event(), Centres.look
     monkeypatch.setattr(Centres, "look", lambda *given: free.wait(20) and read(*given))
-    monkeypatch.setattr("deploy.server.storage.SECONDS", 0.3)
 
     async def ask():
         async with client_of(app) as client:

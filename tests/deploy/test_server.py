@@ -264,7 +264,7 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
             return server.post("/v1/embeddings", {"model": name, "input": "the cat sits"})
 
         (bank / "domains/loop.safetensors").symlink_to("loop.safetensors")
-        for _ in range(2):  # damaged, mended, damaged again: said twice
+        for _ in range(2):  # damaged, mended, damaged again
             hidden.rename(bank / "kept")
             hidden.write_bytes(b"damaged")
             for _ in range(2):
@@ -280,8 +280,8 @@ def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_ba
         assert [server.get(route).status_code for route in ("/health", "/metrics")] == [200, 200]
         (bank / "away").rename(bank / "domains")
         assert ask("plain").status_code == 200
-    said = [line["event"] for line in server.lines() if line["level"] == "error"]
-    assert [sum(word in one for one in said) for word in ("hidden.saf", "loop.saf", "read the domains")] == [2, 1, 1]
+    said = [line["reason"] for line in server.lines() if "reason" in line]
+    assert [sum(word in one for one in said) for word in ("hidden.saf", "loop.saf", "read the domains")] == [4, 4, 4]
 
 
 def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, tmp_path, monkeypatch):
@@ -290,36 +290,29 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     for name in ("hangs", "near"):
         made = make_domain(make_encoder(tiny_folders["bert"], "plain"), name, centres=np.eye(1, 32, dtype=np.float32))
         add_domain(bank, made)
-    monkeypatch.setattr("deploy.server.storage.SECONDS", 4.0)
-    monkeypatch.setattr("deploy.server.storage.PATIENCE", 0.2)
-
-    def threads():
-        return sum(thread.name == "storage" for thread in threading.enumerate())
+    monkeypatch.setattr("deploy.server.models.SECONDS", 4.0)
 
     def open_file(path, most):
         if "hangs" in path.name:
             free.wait(60)
         return opened(path, most)
 
-    before = threads()
     monkeypatch.setattr(domain_files, "open_file", open_file)
     app = create_app(Options(model=str(bank)))
     hanging = [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("hangs", "hangs:query")]
-    others = [("GET", route, None) for route in ("/health", "/ready", "/info", "/v1/models", "/metrics")]
-    others += [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("plain", "hidden", "auto")]
+    others = [("GET", route, None) for route in ("/health", "/ready", "/metrics")]
+    others += [("POST", "/v1/embeddings", {"model": name, "input": "a"}) for name in ("plain", "hidden")]
 
     async def ask():
         async with client_of(app) as client:
 
-            async def send(request):
-                return await client.request(*request[:2], json=request[2])
+            def send(request):
+                return client.request(*request[:2], json=request[2])
 
-            first = [asyncio.create_task(send(request)) for request in hanging * 20]
+            first = [asyncio.create_task(send(request)) for request in hanging * 50]  # more than there are threads
             meanwhile = [await send(request) for request in others]
             assert not any(task.done() for task in first), "nobody waited with those who asked for the file"
-            unanswered, begin = [await task for task in first], time.monotonic()
-            unanswered += [await send(request) for request in hanging * 20]
-            assert time.monotonic() - begin < 4, "it is known to hang"
+            unanswered = [await task for task in first]
             free.set()
             await asyncio.sleep(0.1)
             return meanwhile, unanswered, await send(hanging[0])
@@ -333,7 +326,6 @@ def test_a_file_that_hangs_costs_its_own_domain_alone(small_bank, tiny_folders, 
     assert meanwhile[-1].json()["data"][0]["domain"] == "near"
     said = "model 'hangs': its file did not answer within 4 s"
     assert {(answer.status_code, answer.json()["error"]["message"]) for answer in unanswered} == {(503, said)}
-    assert threads() - before < 20
     assert freed.status_code == 200
 
 

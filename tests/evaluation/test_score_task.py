@@ -16,7 +16,7 @@ from cse.evaluation.retrieval import OF_WORDS
 from cse.evaluation.score import MEASURES, dev_measure, score_dev, score_task
 from cse.evaluation.suite import evaluate_suite
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.report.page import as_html, as_markdown, make_report
+from cse.report.page import as_html, make_report
 from cse.report.systems import group
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.parts import refusal
@@ -151,9 +151,9 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
     two.write_bytes(b"PK")
     assert "tasks.npz: truncated or changed" in refusal(read_items, two)
     assert read_items(tmp_path / "none.npz") == {}
-    report = make_report(group(records))
-    assert "Your task: birds" in as_markdown(report)
-    assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in as_html(report)
+    page = as_html(make_report(group(records)))
+    assert "Your task: birds" in page
+    assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
 
 
 def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():

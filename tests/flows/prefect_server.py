@@ -150,11 +150,6 @@ class PrefectServer:
         wait_for(lambda: tasks() and all(task["state_type"] in FINAL for task in tasks()), 30, lambda: str(tasks()))
         return [(task["name"], task["state_name"]) for task in tasks()]
 
-    def artifacts(self, run: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the data of the artifacts of a run by key."""
-        found = self.post("artifacts/filter", artifacts={"flow_run_id": {"any_": [run["id"]]}})
-        return {artifact["key"]: artifact["data"] for artifact in found}
-
     def messages(self, run: Mapping[str, Any]) -> list[str]:
         """Return the log lines of a run."""
         lines: list[str] = []

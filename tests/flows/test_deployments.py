@@ -53,7 +53,7 @@ def test_what_is_deployed(project, server):
     """No schedule runs by itself, one run waits for another, and none starts a command that outlives a cancel."""
     deployments = server.post("deployments/filter")
     schedules = [schedule for found in deployments for schedule in found["schedules"]]
-    assert len(schedules) == 3 and not any(schedule["active"] for schedule in schedules)
+    assert len(schedules) == 2 and not any(schedule["active"] for schedule in schedules)
     (waits,) = (found for found in deployments if found["global_concurrency_limit"])
     assert waits["concurrency_options"]["collision_strategy"] == "ENQUEUE"
     assert all("command" not in found["job_variables"] for found in deployments)
@@ -70,7 +70,6 @@ def test_a_deployment_runs_the_pipeline(project, server, first_run, finished_tin
     assert short in run["state"]["message"]
     assert server.task_states(run) == [(stage, "Executed") for stage in STAGES]
     assert "trained 20 steps" in "\n".join(server.messages(run)), "what a stage says stands in the run's log"
-    assert "| trained " in server.artifacts(run)["run-summary"]
     by_flow = project.lock()
     assert project.dvc("repro").count("didn't change") == len(STAGES), "by hand DVC finds what the flow made"
     assert project.lock() == by_flow
@@ -219,10 +218,8 @@ def test_a_worker_clones_pulls_runs_and_pushes(project, server, first_run, tmp_p
     assert "learning_rate: 0.3" in (other.folder / "params.yaml").read_text()
     other.dvc("pull")
     assert "didn't change" in other.dvc("repro")
-    shown = server.artifacts(run)["run-summary"]
     for out in ("data/prepared", "data/checkpoint", "data/bundle"):
-        md5 = re.search(rf"`{out}`: md5 `([0-9a-f]+\.dir)`", shown)[1]
-        assert md5 in other.lock()
+        md5 = re.search(rf"path: {out}\n[^-]*?md5: ([0-9a-f]+\.dir)", other.lock())[1]
         assert (remote / "files/md5" / md5[:2] / md5[2:]).is_file()
 
 

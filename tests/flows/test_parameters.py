@@ -8,15 +8,14 @@ from prefect.utilities.schema_tools.validation import validate
 from cse.settings import load_settings
 from cse.settings.presets import preset_names
 from flows.stages import as_options
-from flows.train_cse import settings_of_run, sweep_options, train_cse, write_settings
+from flows.train_cse import settings_of_run, train_cse, write_settings
 from tests.parts import refusal
 
 
-def test_the_form_takes_presets_settings_and_spaces_and_refuses_an_unknown_preset():
+def test_the_form_takes_presets_and_settings_and_refuses_an_unknown_preset():
     schema = parameter_schema(train_cse).model_dump()
     assert schema["properties"]["preset"]["anyOf"][0]["enum"] == preset_names()
-    for sweep in ("default", {"prompt.length": [8, 16], "train.learning_rate": "1e-3..5e-2 log"}):
-        assert validate({"preset": "promcse-eh-minilm", "overrides": {"train.epochs": 3}, "sweep": sweep}, schema) == []
+    assert validate({"preset": "promcse-eh-minilm", "overrides": {"train.epochs": 3}}, schema) == []
     assert validate({"preset": "promcse"}, schema)
 
 
@@ -58,11 +57,7 @@ def test_a_preset_brings_its_data_unless_the_run_says_otherwise(tmp_path):
     assert "data.train_path: not read, because preset promcse-eh-bert-base uses data" in told
 
 
-def test_overrides_and_spaces_on_a_command_line():
+def test_overrides_on_a_command_line():
     assert as_options({"train.epochs": 2, "prompt.dropout": None, "evaluation.measures": ["sts", "cxc"]}) == [
         "--set", "train.epochs=2", "--set", "prompt.dropout=null", "--set", "evaluation.measures=[sts, cxc]",
     ]  # fmt: skip
-    given = {"prompt.length": [8, 16], "train.learning_rate": "1e-3..5e-2 log"}
-    assert sweep_options(given) == {"tune.over": ["prompt.length=[8, 16]", "train.learning_rate=1e-3..5e-2 log"]}
-    assert sweep_options("promcse") == {"tune.space": "promcse", "tune.over": []}
-    assert "the search space is empty" in refusal(sweep_options, {})

@@ -120,28 +120,9 @@ def test_names_are_text_and_not_markup(hostile, html):
     assert not re.search("[\x00-\x08\x0b-\x1f\u202a-\u202e\u2066-\u2069]", written)
 
 
-def test_markdown_takes_no_markup_from_names(hostile):
-    folder, _ = hostile
-    lines = (folder / "report/report.md").read_text(encoding="utf-8").splitlines()
-    outside, fence = [], ""
-    for line in lines:
-        mark = re.match("`{3,}", line)
-        if mark and fence in ("", line):
-            fence = "" if fence else mark[0]
-        elif not fence:
-            outside.append(line)
-    assert fence == "", "a name opened a block"
-    plain = [re.sub(r"\\.", "", line) for line in outside]  # what is escaped is text
-    assert not [tag for line in plain for tag in re.findall(r"<[^>]*>", line)]
-    assert all(target.startswith("pictures/") for line in plain for target in re.findall(r"\]\(([^)]*)\)", line))
-    table = outside[outside.index("### Systems") + 4 :]
-    rows = [line for line in table[: table.index("")] if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {9}
-
-
-def test_a_report_is_a_folder_with_page_markdown_and_pictures(report, tmp_path):
+def test_a_report_is_a_folder_with_page_and_pictures(report, tmp_path):
     write_report(report, tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} >= {PAGE_FILE, "report.md", "pictures"}
+    assert {path.name for path in tmp_path.iterdir()} >= {PAGE_FILE, "pictures"}
     for picture in report.pictures:
         assert ElementTree.fromstring(picture.svg).tag.endswith("svg") and picture.png.startswith(b"\x89PNG")
         stored = list(csv.DictReader((tmp_path / f"pictures/{picture.name}.csv").open(encoding="utf-8")))

@@ -20,7 +20,6 @@ FILLED = """\
 # mine
 train: {epochs: 2}
 bank:
-  at_once: 3
   domains:
     tickets:
       data: data/raw/tickets # from the help desk
