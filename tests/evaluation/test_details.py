@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from cse.artifact import write_sealed
-from cse.data.tasks.kinds import ScoredPairs, Splits, sentences_of
+from cse.data.tasks.kinds import Splits, sentences_of
 from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.space import drawn_task, pair_details, tsne
+from cse.evaluation.space import drawn_task, pair_details
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.parts import refusal
@@ -20,19 +20,6 @@ from tests.parts import refusal
 @pytest.fixture
 def task():
     return make_task("STS-B", {"captions": 30, "news": 30})
-
-
-def test_tsne_keeps_groups_together_and_is_the_same_every_time():
-    rng = np.random.default_rng(0)
-    centres = 8 * rng.normal(size=(3, 12))
-    rows = np.concatenate([centre + rng.normal(size=(30, 12)) for centre in centres])
-    points = tsne(rows)
-    assert points.shape == (90, 2)
-    np.testing.assert_array_equal(points, tsne(rows))
-    middles = points.reshape(3, 30, 2).mean(axis=1)
-    own = np.repeat(np.arange(3), 30)
-    nearest = np.linalg.norm(points[:, None] - middles[None], axis=2).argmin(axis=1)
-    assert (nearest == own).mean() > 0.95
 
 
 def test_details_of_a_task(task):
@@ -44,15 +31,6 @@ def test_details_of_a_task(task):
     assert sorted(details.sentences) == sorted({*task.sentence1, *task.sentence2})
     first = task.sentence1.index(task.sentence1[40])
     assert details.subset[details.sentences.index(task.sentence1[40])] == task.subset[first]
-
-
-def test_of_many_sentences_500_at_even_distances_are_drawn():
-    sides = [[f"{side} number {row}" for row in range(400)] for side in ("first", "second")]
-    task = ScoredPairs("STS-B", *sides, np.linspace(0, 5, 400), ["captions"] * 300 + ["news"] * 100)
-    details = pair_details(Vectors(FakeEncoder(), sentences_of([task])), task)
-    assert (len(details.cosine), details.points.shape, len({*details.sentences})) == (400, (500, 2), 500)
-    assert details.subset == ["news" if int(one.split()[-1]) >= 300 else "captions" for one in details.sentences]
-    assert details.subset.count("news") == pytest.approx(125, abs=1)
 
 
 @pytest.fixture

@@ -8,13 +8,11 @@ import numpy as np
 import pytest
 
 from cse.data.suite import SuiteData, only_pairs, read_cxc
-from cse.data.tasks.kinds import Splits, TransferTask, sentences_of
+from cse.data.tasks.kinds import Splits, TransferTask
 from cse.evaluation.linear import FULL
-from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
-from cse.evaluation.space import score_space
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.table import format_examples, format_suite
+from cse.evaluation.table import format_suite
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_score_task import BIRDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
@@ -94,20 +92,3 @@ def test_a_measure_asked_for_alone_is_an_error_where_it_does_not_exist(data):
     assert together.missing[0].startswith("STS (STS12: all 70 gold scores are equal")
     said = refusal(evaluate_suite, FakeEncoder(), only_pairs(data.sts), measures=("transfer",))
     assert "no data for transfer: without MR (no SentEval folder)" in said
-
-
-def test_space_of_the_test_split_is_taken_too(data):
-    encoder = FakeEncoder()
-    results = evaluate_suite(encoder, data, measures=("space",))
-    alone = score_space(Vectors(encoder, sentences_of([data.stsb["test"]])), [data.stsb["test"]])
-    assert results.space_test == alone != results.space
-    assert alone.setting.startswith("STS-B test, ")
-
-
-def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
-    results = evaluate_suite(FakeEncoder(), data, measures=("retrieval",))
-    text = format_examples({"model \x1b[2J": results}, 2)
-    for example in sorted(results.retrieval.examples, key=lambda example: -example.rank)[:2]:
-        assert f"  query   {example.query}" in text
-        assert f"* {example.partner}" in text
-    assert text.count("query   ") == 2 and "\x1b" not in text
