@@ -211,11 +211,3 @@ def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path):
     assert list(zip(found["sent0"].to_pylist(), found["sent1"].to_pylist(), strict=True)) == expected
     facts = train_in(tmp_path, settings(NEIGHBOURS), data["sentences"], mined=tmp_path / "mined")
     assert facts["trained_on"].endswith(f"{len(expected)} pairs")
-
-
-def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
-    chosen = settings(NEIGHBOURS | {"mine.negatives": 1, "mine.margin": 1.0})
-    mine_stage(chosen, prepared=data["sentences"], mined=tmp_path / "mined")
-    found = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert found.column_names == ["sent0", "sent1", "hard_neg"]
-    assert all(len(set(row.values())) == 3 for row in found.to_pylist())

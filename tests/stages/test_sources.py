@@ -9,8 +9,6 @@ import pytest
 
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.model.checkpoint import read_config
-from cse.settings.document import write_values
-from cse.settings.load import load_settings
 from cse.stages.prepare import prepare_stage
 from cse.training import Folders
 from cse.training.ready import open_training
@@ -104,20 +102,15 @@ def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, fi
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     nli = source(files, "triplets")
     prepare_stage(several(nli), prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
-    names = {
-        opened(settings, tmp_path).folder.path.name
-        for settings in (
-            several(nli),
-            several(nli | {"weight": 2.0}),
-            several(nli | {"terms": {"nt_xent": 2.0}}),
-            several(),
-        )
-    }
-    assert len(names) == 4
-    same = opened(several(nli | {"path": "elsewhere.csv", "max_rows": 5}), tmp_path)
-    assert same.folder.path.name in names, "the rows themselves count"
+
+    def name(*more):
+        return opened(several(*more), tmp_path).folder.path.name
+
+    others = {name(nli | {"weight": 2.0}), name(nli | {"terms": {"nt_xent": 2.0}}), name()}
+    assert len({name(nli), *others}) == 4
+    assert name(nli | {"path": "elsewhere.csv", "max_rows": 5}) == (before := name(nli)), "the rows themselves count"
     write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
-    assert opened(several(nli), tmp_path).folder.path.name not in names
+    assert name(nli) not in {before, *others}
 
 
 def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
@@ -174,30 +167,3 @@ def test_settings_that_cannot_work(several, files, problem, changes, more):
 def test_two_sources_of_one_name(several, files):
     said = refusal(several, source(files, "pairs"), source(files, "pairs"))
     assert "data.more: 2 sources, 'the-pairs' twice; give each its own name" in said
-
-
-BLOCK = """\
-data:
-  source: files
-  view: sentences
-  more:
-    - name: nli
-      path: nli.csv
-      view: triplets
-      terms: {energy_hinge: 10} # the default
-# what it learns
-objective: {energy_hinge: {weight: 0}}
-"""
-
-
-def test_sources_in_a_settings_file(tmp_path):
-    """As a list in block style, which an edit may replace; ``-s`` takes the same in flow style."""
-    path = tmp_path / "params.yaml"
-    path.write_text(BLOCK, encoding="utf-8")
-    (found,) = load_settings(path).data.more
-    assert (found.name, found.weight, found.terms) == ("nli", 1.0, {"energy_hinge": 10.0})
-    given = found.model_dump(mode="json")
-    assert load_settings(path, {"data.more": [given]}).data.more == [found]
-    write_values(path, {"data.more": [given | {"weight": 2.0}], "train.epochs": 3})
-    assert "# what it learns" in path.read_text(encoding="utf-8")
-    assert load_settings(path).data.more[0].weight == 2.0

@@ -20,7 +20,6 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
 from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
-from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.corrupt import corrupt_stage
 from tests.cli.workspace import contents
@@ -58,23 +57,6 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
     assert not [*(tmp_path / "scratch/resume").iterdir(), *(tmp_path / "scratch/locks").iterdir()]
     assert not [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
     assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_generator_multiplies_as_training_does(
-    run, settings, prepared_corruption, tmp_path, monkeypatch, precision, dtype
-):
-    made = []
-
-    def keep(*args, **options):
-        made.append(MaskedLmGenerator(*args, **options))
-        return made[-1]
-
-    monkeypatch.setattr("cse.model.mlm_head.MaskedLmGenerator", keep)
-    live = {"objective.replaced_tokens.corruption": "on_the_fly", "train.precision": precision, "train.epochs": 1}
-    run(settings(prepared_corruption | live))
-    assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
-    assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == precision
 
 
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
