@@ -8,13 +8,12 @@ import ir_measures
 import numpy as np
 import pytest
 import pytrec_eval
-from scipy.stats import gaussian_kde
 
 from cse.data.tasks.kinds import Retrieval, ScoredPairs
 from cse.evaluation import retrieval, space
 from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import cosine_blocks, score_retrieval
-from cse.evaluation.space import ALL, alignment, densities, uniformity
+from cse.evaluation.space import alignment, uniformity
 from cse.runtime.encode import best_places, unit_rows
 from tests.evaluation.test_sts import FakeEncoder
 from tests.parts import refusal
@@ -201,21 +200,3 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
     for example in found.examples if dedup else ():
         assert example.rank > 5 or example.nearest[example.rank - 1][0] == example.partner
         assert example.query not in dict(example.nearest)
-
-
-# ---- densities ------------------------------------------------------------------------------------------------------
-
-
-def test_each_curve_is_the_kernel_estimate_of_its_group():
-    """Gaussian kernels with Scott's bandwidth, as scipy has them."""
-    rng = np.random.default_rng(0)
-    gold = rng.uniform(0, 5, 200)
-    cosine = np.tanh(gold / 5 + rng.normal(0, 0.2, 200))
-    curves = densities(cosine, gold)
-    assert [curve.group for curve in curves] == [ALL, "[0, 1)", "[1, 2)", "[2, 3)", "[3, 4)", "[4, 5]"]
-    members = [np.ones(200, bool), *(np.floor(gold) == group for group in range(5))]
-    for curve, chosen in zip(curves, members, strict=True):
-        assert curve.pairs == chosen.sum()
-        np.testing.assert_allclose(curve.density, gaussian_kde(cosine[chosen])(curve.cosine), rtol=1e-9)
-    few = densities(np.array([0.1, 0.3, 0.5, 0.8, 0.8]), np.array([0.5, 0.6, 1.5, 4.5, 4.6]))
-    assert [curve.group for curve in few] == [ALL, "[0, 1)"], "none of equal cosines"

@@ -1,15 +1,18 @@
-"""The full evaluation: one encoder pass over the available data, and settings with every number."""
+"""The full evaluation: one encoder pass over the available data, settings with every number, and its record."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
 
+from cse.artifact import write_sealed
 from cse.data.suite import SuiteData, only_pairs, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask
 from cse.evaluation.linear import FULL
+from cse.evaluation.record import RECORD_FILE, read_record, write_record
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_suite
@@ -92,3 +95,57 @@ def test_a_measure_asked_for_alone_is_an_error_where_it_does_not_exist(data):
     assert together.missing[0].startswith("STS (STS12: all 70 gold scores are equal")
     said = refusal(evaluate_suite, FakeEncoder(), only_pairs(data.sts), measures=("transfer",))
     assert "no data for transfer: without MR (no SentEval folder)" in said
+
+
+@pytest.fixture
+def task():
+    return make_task("STS-B", {"captions": 30, "news": 30})
+
+
+@pytest.fixture
+def written(task, tmp_path):
+    task.score[:3] = 5
+    data = SuiteData([task, Splits("STS-B", {"test": task})])
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
+    (tmp_path / "record").mkdir()
+    write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})
+    return tmp_path / "record", results
+
+
+def test_a_record_comes_back(written):
+    folder, results = written
+    record = read_record(folder)
+    assert (record.name, record.model, record.environment) == ("my model", {"kind": "backbone"}, {"python": "3"})
+    assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].values["all"], abs=1e-4)
+    pairs = record.table("pairs.csv")
+    np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
+    assert len(record.table("projection.csv")) == len(results.details.sentences)
+    ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
+    assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
+
+
+def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_path):
+    """``cse report`` and ``cse compare`` read every one of these files."""
+    folder, _ = written
+    said = refusal(read_record, tmp_path)
+    assert "no record.json in it; create one with `cse evaluate MODEL --out FOLDER`" in said
+    text = (folder / RECORD_FILE).read_text(encoding="utf-8")
+    tree = json.loads(text)
+    write_sealed(folder / RECORD_FILE, tree | {"format": 99})
+    assert "format 99, this version reads 4" in refusal(read_record, folder)
+    wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
+    wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
+    damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]
+    for one in damaged:
+        (folder / RECORD_FILE).write_text(one, encoding="utf-8")
+        assert RECORD_FILE in refusal(read_record, folder)
+    (folder / RECORD_FILE).write_text(text, encoding="utf-8")
+    others = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
+    assert {path.suffix for path in others} == {".csv", ".npz"}
+    for path in others:
+        content = path.read_bytes()
+        for other in (None, b"", content[:-1], content[:-2] + b"\xff\n"):
+            path.unlink() if other is None else path.write_bytes(other)
+            assert path.name in refusal(read_record, folder)
+        path.write_bytes(content)
+    assert read_record(folder).name == "my model"

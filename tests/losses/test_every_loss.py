@@ -1,6 +1,6 @@
 """Every loss: its gradient is the numeric one, what it leaves out, and float32 or better, whatever autocast says.
 
-Values: ``test_nt_xent``, ``test_collection``, and ``tests/training/test_terms`` of those with passes or weights.
+Values: ``test_nt_xent``, and ``tests/training/test_terms`` of those with passes or weights.
 """
 
 from __future__ import annotations

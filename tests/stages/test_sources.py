@@ -83,22 +83,6 @@ def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, t
     assert 0 < sum(line["energy_hinge"] != "" for line in lines) < len(lines) == 4
 
 
-def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, files, tmp_path):
-    rng = np.random.default_rng(4)
-    texts = [(" ".join(rng.choice(WORDS, 5, replace=False)), "cab"[row % 3]) for row in range(18)]
-    write_table(files / "labels.csv", ("text", "label"), texts)
-    changes = {"data.view": "categories", "data.train_path": str(files / "labels.csv"), HINGE: 0.0}
-    settings = several(source(files, "pairs"), **changes | {"objective.label_proxies.weight": 1.0, "train.epochs": 6})
-    run(settings)
-    main, *more = opened(settings, tmp_path).tables()
-    rows = PreparedData(tmp_path / "prepared").train
-    pairs = set(zip(main.labels[:18].tolist(), rows["group"].to_pylist(), strict=True))
-    assert sorted(number for number, _ in pairs) == [0, 1, 2] and len({label for _, label in pairs}) == 3
-    assert len(main.labels) == 18 and [table.labels for table in more] == [None]
-    lines = [line["label_proxies"] for line in curve(tmp_path / "run")]
-    assert any(lines) and not all(lines), "a batch of the other source has no such loss"
-
-
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     nli = source(files, "triplets")
     prepare_stage(several(nli), prepared=tmp_path / "prepared", metrics=tmp_path / "p.json", progress=False)
