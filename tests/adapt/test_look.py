@@ -7,7 +7,6 @@ import json
 import pytest
 
 from cse.adapt.look import Reading, base_settings, look, view_of_source
-from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import check_settings, set_key
 
@@ -119,16 +118,6 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
 
 
-def test_the_language_of_documents_is_found(tmp_path):
-    german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
-    for name in ("a", "b"):
-        write(tmp_path / f"seiten/{name}.md", f"# Die Karte\n\n{german * 3}\n")
-        write(tmp_path / f"short/{name}.md", "# Nur kurz\n\nText.\n")
-    found = look([tmp_path / "seiten"])
-    assert (found.language, found.settings["data.language"]) == ("de", "de")
-    assert look([tmp_path / "short"]).language is None
-
-
 def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
     found = look([write(tmp_path / "lines.txt")])
     assert found.settings["mine.neighbours"] == 5
@@ -192,18 +181,3 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
-
-
-def test_null_is_a_value_too(place):
-    PARAMS_FILE.write_text("backbone: {max_length: 40}\ntrain: {max_steps: 7, row_groups: null}\n")
-    settings, told = base_settings(PARAMS_FILE, {}, {"backbone.max_length": None, "train.max_steps": None})
-    assert (settings.backbone.max_length, settings.train.max_steps, told) == (None, None, None)
-
-
-def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
-    settings, told = base_settings(PARAMS_FILE, {}, {})
-    assert (settings, told) == (Settings(), None)
-    monkeypatch.chdir(tmp_path)
-    assert base_settings(PARAMS_FILE, {}, {}) == (Settings(), None), "no file is needed"
-    with pytest.raises(CseError, match="no such file"):
-        base_settings(PARAMS_FILE, {}, {}, named=True)

@@ -164,6 +164,11 @@ def test_what_makes_it_another_adaptation_is_said(tmp_path):
     opened(out, **backbone)
     with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
         opened(out, **backbone, **{"train.seed": 7})
+    with (tmp_path / "text.txt").open("a") as stream:
+        stream.write("another line\n")
+    with pytest.raises(CseError, match=r"out: the text changed since; name another folder with --out, or set this "):
+        opened(out, **backbone)
+    (tmp_path / "text.txt").write_text("one line\n", encoding="utf-8")
     make_backbone_folder(tmp_path / "bert", "bert", seed=2)
     with pytest.raises(CseError, match=r"out: the backbone's files changed since; "):
         opened(out, **backbone)

@@ -80,14 +80,6 @@ def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch)
         cse("train")
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_debug_shows_the_trace(cse, project, before):
-    done = cse(*["--debug"] * before, "train", "--data", "nowhere")
-    assert ("Traceback" in done.err) == before
-    assert done.err.splitlines()[-1] == "error: nowhere: no prepared data; run `cse prepare`"
-    assert done.code == 2
-
-
 # ---- prepare ------------------------------------------------------------------------------------------------------
 
 
@@ -226,16 +218,6 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders):
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
 
 
-def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
-    pairs = [("a cat sits", "the cat sits", 4.5), ("a dog", "the river", 0.5), ("red apple", "blue apple", 3.0)]
-    (project / "own.csv").write_text(
-        "sentence1,sentence2,score\n" + "".join(f"{a},{b},{score}\n" for a, b, score in pairs)
-    )
-    done = cse("evaluate", "data/bundle", "--data", "own.csv", "--format", "markdown")
-    assert done.out.startswith("| model | own |\n|---|---:|\n| data/bundle | "), done.err
-    assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
-
-
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     lines = ["sentence1,sentence2,label", "a cat sits,the cat sits,1", "a dog,the river,0", "red apple,blue apple,true"]
     (project / "own").mkdir()
@@ -266,39 +248,7 @@ def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
 
 
-def test_negatives_are_mined_by_a_command_of_its_own(cse, project):
-    texts = [f"{WORDS[i % 9]} {WORDS[(5 * i + 3) % 31]} {WORDS[i % 17]},{i % 3}" for i in range(40)]
-    (project / "intents.csv").write_text("\n".join(["text,label", *texts]), encoding="utf-8")
-    changes = ("data.source=files", "data.view=categories", "data.train_path=intents.csv", "mine.negatives=1")
-    settings = [part for change in changes for part in ("-s", change)]
-    prepared = cse("prepare", "--out", "rows", *settings)
-    assert "run `cse mine` before `cse train`: the settings ask for mined rows" in prepared.out, prepared
-    assert cse("train", "--data", "rows", *settings).refused().startswith("rows-mined: nothing mined, but")
-    done = cse("mine", "--data", "rows", *settings)
-    assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
-    done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
-    assert (done.code, "triplets" in done.err) == (0, True), done
-
-
-def test_rows_are_corrupted_by_a_command_of_its_own(cse, project):
-    changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
-    settings = [part for change in changes for part in ("-s", f"objective.{change}")]
-    assert "run `cse corrupt` before `cse train`" in cse("prepare", *settings).out
-    assert not (project / "data/corrupted").exists()
-    done = cse("corrupt", *settings)
-    assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
-
-
 # ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
-
-
-def test_export_for_other_tools(cse, project, tiny_folders):
-    pytest.importorskip("sentence_transformers")
-    done = cse("export", tiny_folders["bert"], "--data", "none", "--format", "sentence-transformers", "--out", "there")
-    assert done.code == 0, done.err
-    assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n"), "without prepared data"
-    told = cse("export", "--format", "peft", "--out", "data/bundle").refused()
-    assert "data/bundle: holds another kind of output" in told
 
 
 # ---- records and the report ---------------------------------------------------------------------------------------
@@ -392,18 +342,3 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
 
 
 # ---- who watches a training -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    store = f"sqlite:///{tmp_path}/runs.db"
-    monkeypatch.setenv("CSE_OBSERVERS", "mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    done = cse("train", "-s", "train.learning_rate=0.003", "--out", "data/again")
-    assert done.code == 0, done.err
-    client = mlflow.MlflowClient(store)
-    (run,) = client.search_runs([client.get_experiment_by_name("cse").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["train.learning_rate"] == "0.003"
-    assert {"loss/nt_xent", "loss/loss", "dev/spearman", "learning_rate"} <= run.data.metrics.keys()

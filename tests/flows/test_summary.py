@@ -19,16 +19,6 @@ def finished(tmp_path):
     return tmp_path
 
 
-def test_scores_against_the_run_before(finished):
-    before = {"dev": 87.5, "trained STS-B": 84.75}
-    text = as_markdown("wise-owl", finished, before, {"Commit": "`0a`"})
-    assert "Dev Spearman * 100: **88.00**, +0.50 compared with the previous run." in text
-    assert "| trained STS-B | 84.50 | -0.25 |" in text and "| backbone STS-B | 82.03 | new |" in text
-    write_json(finished / "data/metrics/train.json", {"dev_score": 91.5, "dev_measure": "kNN"})
-    assert "Dev kNN * 100: **91.50**." in as_markdown("wise-owl", finished, {}, {})
-    assert read_scores(finished)["dev"] == 91.5
-
-
 def test_a_model_below_its_backbone_is_said(finished):
     assert read_shortfall(finished / "nothing") == read_shortfall(finished) == ""
     assert "below" not in as_markdown("wise-owl", finished, {}, {})

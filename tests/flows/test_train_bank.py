@@ -10,7 +10,7 @@ from ruamel.yaml import YAML
 
 from flows.train_bank import changed_domains
 from tests.flows.runs import run_script
-from tests.pipeline.workspace import Workspace, ran, tiny_clone, write_pairs, write_triplets
+from tests.pipeline.workspace import Workspace, tiny_clone, write_pairs, write_triplets
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -186,17 +186,3 @@ def test_what_makes_a_domain_stale(copy):
         assert changed(copy) == expected, path
         (copy.folder / path).write_bytes(before)
     assert changed(copy) == []
-
-
-def test_dvc_runs_the_domain_whose_data_changed_and_what_it_leaves_can_be_committed(copy):
-    assert ran(copy.dvc("repro", "domain")) == []
-    tickets = copy.bytes_of("data/domains/tickets")
-    write_domain(copy, "mail", seed=9, rows=40)
-    assert ran(copy.dvc("repro", "domain")) == ["domain@mail"]
-    assert copy.bytes_of("data/domains/tickets") == tickets
-    assert json.loads((copy.folder / "data/domains/mail/prepare.json").read_text())["rows"] == 40
-    assert copy.leftovers() == []
-    copy.commit()
-    tracked = copy.run("git", "ls-files").splitlines()
-    assert {"dvc.lock", "data/metrics/domains/mail.json", "data/metrics/domains/tickets.json"} <= set(tracked)
-    assert [name for name in tracked if name.startswith("data/domains/")] == []

@@ -11,7 +11,6 @@ from cse.settings.load import check_settings, flatten, packaged, set_key, settin
 from cse.settings.presets import load_preset
 from cse.tune.spaces import Dimension, build_space, check_seeds, only, parse_dimension, reached, read_space, shipped
 from tests.parts import refusal
-from tests.pipeline.workspace import ROOT
 
 
 def settings(**values) -> Settings:
@@ -185,16 +184,6 @@ def test_seeds_are_refused_where_they_cannot_be():
         (settings(tune__over=["prompt.length=[4, 8]"], **PREPARED), True, "rows were already corrupted"),
     ):
         assert says in refusal(check_seeds, build_space(wanted), wanted, 3, confirmed=confirmed)
-
-
-@pytest.mark.parametrize(
-    ("file", "count"), [("raw_model_unsupervised", 46), ("raw_model_supervised", 35), ("systems", 14)]
-)
-def test_the_spaces_behind_the_results(file, count):
-    wanted = settings_with(Settings(), {"tune.space": str(ROOT / f"benchmarks/spaces/{file}.yaml")})
-    base = settings_with(wanted, read_space(wanted.tune).set)
-    space = build_space(base)
-    assert len(space.grid()) == len([*reached(space, base)]) == count
 
 
 # ---- own spaces ---------------------------------------------------------------------------------------------------
