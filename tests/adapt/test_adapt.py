@@ -17,26 +17,18 @@ from cse.model.checkpoint import read_config
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.adapt.conftest import WORDS
 
-TINY = (
-    *("-s", "prompt.length=4"),
-    *("-s", "train.max_length=16"),
-    *("-s", "train.batch_size=8"),
-    *("-s", "pooler.kind=mean"),
-)
+
+def settings(**values: object) -> tuple[str, ...]:
+    return tuple(word for key, value in values.items() for word in ("-s", f"{key.replace('__', '.')}={value}"))
+
+
+TINY = settings(prompt__length=4, train__max_length=16, train__batch_size=8, pooler__kind="mean")
 # what chooses among models of many rows, and their rate, though these are few
-LABELS = (
-    *("adapt", "--labels", "labels.csv", "--shared-backbone"),
-    *TINY,
-    *("-s", "train.dev_measure=MAP"),
-    *("-s", "data.hold_out=0.1"),
-    *("-s", "train.learning_rate=0.1"),
-)
+MANY = settings(train__dev_measure="MAP", data__hold_out=0.1, train__learning_rate=0.1)
+LABELS = ("adapt", "--labels", "labels.csv", "--shared-backbone", *TINY, *MANY)
 # the losses and batches of many labels, though these are few
-AS_MANY = (
-    *LABELS,
-    *("-s", "objective.nt_xent.weight=1"),
-    *("-s", "objective.supervised_contrastive.weight=0"),
-    *("-s", "train.distinct_batches=true"),
+AS_MANY = LABELS + settings(
+    objective__nt_xent__weight=1, objective__supervised_contrastive__weight=0, train__distinct_batches="true"
 )
 
 

@@ -57,9 +57,6 @@ def searched(place):
     return place
 
 
-# ---- the whole way -------------------------------------------------------------------------------------------------
-
-
 def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tiny_folders):
     command = ("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK)
     done = cse(*command)
@@ -138,9 +135,6 @@ def test_a_search_without_a_gain_keeps_the_bare_backbone(gain, low, searched, fe
     assert did_worse(one, DOCUMENTS if searched else LABELS) is fell
 
 
-# ---- judged queries ------------------------------------------------------------------------------------------------
-
-
 def judged(place, **data) -> Judged:
     known = {"source": "files", "view": "documents", "train_path": "my-search/corpus.jsonl", "dev_path": "my-search"}
     return Judged(DataSettings(**(known | data)), place / "out")
@@ -185,9 +179,6 @@ def test_queries_of_other_documents_or_that_are_measured_are_refused(searched):
     ):
         assert says in refusal(judged(searched, **paths).write)
     assert not (searched / "out").exists()
-
-
-# ---- what is found -------------------------------------------------------------------------------------------------
 
 
 def test_judged_queries_choose_by_what_the_default_search_finds(searched):

@@ -30,9 +30,6 @@ def table(rows: int) -> str:
     return "text,label\n" + "".join(lines)
 
 
-# ---- the whole way -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("rows", [1, 3])
 def test_few_rows_make_a_classifier_and_the_screen_says_how_sure_that_is(cse, place, rows):
     (place / "few.csv").write_text(table(rows), encoding="utf-8")
@@ -106,17 +103,11 @@ def test_names_that_say_nothing_are_left_out_and_a_file_of_names_replaces_them(c
     assert (other.code, "label 'label 77' ('the red cat') is none of the texts" in other.err) == (2, True)
 
 
-# ---- what is found -------------------------------------------------------------------------------------------------
-
-
 def test_four_rows_a_label_are_trained_on(tmp_path):
     texts = "".join(f"text {number} {label},{label}\n" for label in "abc" for number in range(4))
     (tmp_path / "labels.csv").write_text(f"text,label\n{texts}text 0 a,b\ntext 1 a,b\n", encoding="utf-8")
     few = look([], labels=tmp_path / "labels.csv").few
     assert few is None, "texts of two labels are left out, and the median is four still"
-
-
-# ---- what chooses --------------------------------------------------------------------------------------------------
 
 
 class Points:
@@ -152,9 +143,6 @@ def test_of_many_rows_none_ships_that_is_right_less_often_than_the_bare_backbone
     for system, dev, accuracy in ((BARE, 70.0, 91.5), (HEAD, 75.0, 90.2), (PROMPTS, 72.0, 91.5)):
         ladder.add(system, system, dev, 1.0, accuracy)
     assert (ladder.choice(guarded=True), ladder.choice()) == ([PROMPTS], [HEAD])
-
-
-# ---- cse encode --classify -----------------------------------------------------------------------------------------
 
 
 def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):

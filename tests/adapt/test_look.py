@@ -84,13 +84,6 @@ def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, l
     assert ("objective.supervised_contrastive.weight" in found) is (labels < 32)
 
 
-def test_texts_with_two_labels_are_counted(tmp_path):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(5))
-    twice = "Text 1 of 0.,3\ntext 2 of 0,1\ntext 2 of 0,2\n"  # the same but for case and punctuation
-    found = look([], labels=write(tmp_path / "twice.csv", f"text,category\n{rows}{twice}"))
-    assert found.told.endswith("labelled texts: pairs within a label; texts with two labels or more: 2 of 20")
-
-
 def test_columns_of_any_name(tmp_path):
     text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
     write(tmp_path / "intents/train.csv", text)

@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,29 +40,19 @@ def without_times(text: str) -> list[str]:
     return [re.sub(r", \d+ s\b", "", line) for line in text.splitlines()[-9:-1]]
 
 
-class Clock:
-    """Ten steps take as many seconds, and nothing else takes any, until the clock goes mad."""
-
-    def __init__(self) -> None:
-        self.now, self.pace = 0.0, 0.2
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """A clock for the adaptation, which only training moves on; the bundle is a copy, to save time."""
-    clock, step = Clock(), CsvLog.step
+def clock(monkeypatch) -> SimpleNamespace:
+    """A clock that only training moves on: ten steps take 2 s. The bundle is a copy, to save time."""
+    clock, step = SimpleNamespace(now=0.0), CsvLog.step
 
     def stepped(self, record) -> None:
         step(self, record)
-        clock.now += clock.pace * 5  # a record comes every five steps
+        clock.now += 1  # a record comes every five steps
 
     monkeypatch.setattr(CsvLog, "step", stepped)
-    monkeypatch.setattr(ledger, "time", clock)
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(making, "export_stage", copy)
-    monkeypatch.setattr(making, "time_training", lambda *_: Pace(0, clock.pace, 0))
+    monkeypatch.setattr(making, "time_training", lambda *_: Pace(0, 0.2, 0))
     return clock
 
 

@@ -37,9 +37,6 @@ def commands(command=cli, path=()):
 LEAVES = [path for path, command in commands() if not isinstance(command, click.Group)]
 
 
-# ---- help ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", [(), *LEAVES], ids=" ".join)
 def test_help_shows_an_example_that_is_a_command(cse, path):
     done = cse(*path, "--help")
@@ -70,17 +67,11 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     assert first & second <= {"data/prepared"}
 
 
-# ---- mistakes -----------------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
     """An EOFError from anywhere is Ctrl-D to click, as when Python reads byte code that was cut off."""
     monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
     with pytest.raises(EOFError, match="Ran out of input"):
         cse("train")
-
-
-# ---- prepare ------------------------------------------------------------------------------------------------------
 
 
 def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
@@ -150,9 +141,6 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
         np.testing.assert_allclose(np.load(project / "x.npy"), expected, atol=1e-6)
     told = cse("encode", "data/bundle", "--out", "y.npy", "bank.jsonl").refused()
     assert told == "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
-
-
-# ---- post ---------------------------------------------------------------------------------------------------------
 
 
 def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, project):
@@ -235,9 +223,6 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     assert "STS (Spearman * 100)" in both and "twins (times 100" in both
 
 
-# ---- a disk that is full ------------------------------------------------------------------------------------------
-
-
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
     alone = contents(project / "data/checkpoint")["weights.safetensors"]
     with full_disk(5000):
@@ -246,12 +231,6 @@ def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project
     assert cse("train", "-s", "train.save_seconds=0").code == 0
     assert contents(project / "data/checkpoint")["weights.safetensors"] == alone
     assert not list((project / ".cse/resume").iterdir()), "scratch of a finished run is left"
-
-
-# ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
-
-
-# ---- records and the report ---------------------------------------------------------------------------------------
 
 
 def test_records_replace_nothing_and_do_not_collide(cse, project):
@@ -339,6 +318,3 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before
     assert not (project / "run").exists()
-
-
-# ---- who watches a training -----------------------------------------------------------------------------------------

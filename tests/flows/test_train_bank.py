@@ -139,9 +139,6 @@ def test_only_what_changed_is_trained_and_a_failure_keeps_no_other_from_the_bank
     assert flow_run[0].run("cse", "bank", "check", "data/bank") == "data/bank: 3 of 3 domains are whole\n"
 
 
-# ---- by hand, with what the flow left -------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def copy(flow_run, tmp_path_factory) -> Workspace:
     """A copy of the clone in which the rows of domain mail are those of its training again."""

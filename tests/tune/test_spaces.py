@@ -57,17 +57,6 @@ def test_the_second_step_lies_between_the_two_best():
     assert space.second_step({0.01: 1.0, 0.0105: 2.0}) == []  # nothing lies between
 
 
-def test_the_default_space_fits_the_system():
-    def keys(preset):
-        return set(build_space(settings_with(Settings(), load_preset(preset).settings)).keys)
-
-    assert keys("promcse-eh-minilm") == {
-        "train.batch_size", "train.learning_rate", "prompt.length", "objective.energy_hinge.margin",
-    }  # fmt: skip
-    assert "objective.replaced_tokens.weight" in keys("d2cse-unsup-bert-base")
-    assert keys("simcse-sup-minilm") == {"train.batch_size", "train.learning_rate"}
-
-
 # ---- ablations ------------------------------------------------------------------------------------------------------
 
 ABLATIONS = [name for name in shipped() if name not in ("default", "promcse", "dcpcse", "d2cse")]
