@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         clone = place / "clone"
         _run(["git", "clone", "--quiet", str(ROOT), str(clone)], ROOT)
         write_values(clone / "params.yaml", {"data.max_rows": options.rows, "train.device": "cpu"})
-        _run([sys.executable, "-m", "dvc", "repro", "mine", "corrupt"], clone)  # what a sweep and a training read
+        _run([sys.executable, "-m", "dvc", "repro", "mine"], clone)  # what a sweep and a training read
         say(f"{options.trials} trainings one after the other")
         plain = one_by_one(clone, rates, place / "trainings")
         say(f"cse tune with {options.trials} trials")

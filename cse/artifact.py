@@ -37,7 +37,6 @@ class Kind(StrEnum):
 
     PREPARED_DATA = "prepared data"
     MINED_ROWS = "mined rows"
-    CORRUPTED_ROWS = "corrupted rows"
     CHECKPOINT = "checkpoint"
     PLOTS = "plots"
     RECORD = "record"
@@ -47,6 +46,7 @@ class Kind(StrEnum):
     REPORT = "report"
     SENTENCE_TRANSFORMERS = "sentence-transformers model"
     PEFT = "peft adapter"
+    TRANSFORMERS_JS = "transformers.js model"
     JUDGED = "judged queries"
     INDEX = "index"
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -76,6 +77,18 @@ def handling(handler: Callable[[int], object], *numbers: int) -> Iterator[None]:
     finally:
         for number, old in before.items():
             signal.signal(number, old)
+
+
+@contextmanager
+def variables_set(values: Mapping[str, str]) -> Iterator[None]:
+    """Set environment variables while the block runs."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ |= values
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name) if value is None else os.environ.__setitem__(name, value)
 
 
 @contextmanager

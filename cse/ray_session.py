@@ -21,7 +21,7 @@ import psutil
 from tqdm import tqdm
 
 from cse.errors import CseError, error_line, reason_of
-from cse.process import handling, throwaway_folder
+from cse.process import handling, throwaway_folder, variables_set
 from cse.runtime.session import usable_cpus
 
 ADDRESS = "RAY_ADDRESS"
@@ -48,6 +48,7 @@ def ray_session(
     dashboard: bool = False,
     store_bytes: int | None = None,
     variables: dict[str, str] | None = None,
+    preload: str = "",
 ) -> Iterator[Any]:
     """Yield the connected ``ray`` module; stop and remove anything started here at the end.
 
@@ -55,6 +56,8 @@ def ray_session(
 
     Args:
         cpus: CPUs of a private instance; None: those this process may use.
+        variables: of the workers.
+        preload: module that each worker of a private instance imports at once, while this process goes on.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
     address = os.environ.get(ADDRESS)
@@ -62,16 +65,13 @@ def ray_session(
         os.environ.setdefault("RAY_AUTH_MODE", "token")  # as `ray start` does if there is a token
     import ray
 
-    common: dict[str, Any] = {
-        "log_to_driver": False,
-        "logging_level": logging.ERROR,
-        "runtime_env": {"env_vars": _paths() | (variables or {})},
-    }
+    common: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    variables = _paths() | (variables or {})
     with ExitStack() as stack:
         stack.enter_context(handling(_exit, signal.SIGTERM))
         if address:
             stack.callback(ray.shutdown)
-            _join(ray, address, common)
+            _join(ray, address, common | {"runtime_env": {"env_vars": variables}})
         else:
             folder = stack.enter_context(_own_folder())
             stack.callback(_end_processes_of, folder)
@@ -85,7 +85,9 @@ def ray_session(
                 "_temp_dir": str(folder),
             }
             try:
-                ray.init(**alone, **common)
+                # workers inherit them: a runtime environment would start each anew, at its first task
+                with variables_set(variables | ({"RAY_preload_python_modules": preload} if preload else {})):
+                    ray.init(**alone, **common)
             except Exception as error:  # RuntimeError, ValueError or OSError, depending on the cause
                 raise CseError(
                     f"Ray does not start on this machine ({error_line(error)[:200]}); run again, "

@@ -11,8 +11,10 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import chdir
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import click
@@ -22,7 +24,7 @@ from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH
+from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH
 from cse.training import Folders
 from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, draw, to_promote
 from cse.tune.spaces import build_space, only, read_space, shipped
@@ -118,11 +120,12 @@ def tune(
             raise ModuleNotFoundError(name=package)
     with throwaway_clone(root, f"tune-{os.getpid()}") as place:
         write_values(place.folder / PARAMS_FILE, changes)
+        Thread(target=import_module, args=("cse.tune.driver",), daemon=True).start()  # seconds, while stages run
         stages = stages_in_order(place.folder)
         _reproduce(stages[: stages.index(STAGE)], place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
-            Folders(place.folder / PREPARED, place.folder / MINED, place.folder / CORRUPTED),
+            Folders(place.folder / PREPARED, place.folder / MINED),
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip

@@ -79,14 +79,6 @@ def project(tmp_path):
     return tmp_path
 
 
-def test_a_loss_is_one_file_a_class_and_a_test():
-    blocks = sections()["A loss"]
-    written = [name_of(block) for block in blocks if block.language == "python"]
-    assert written == ["cse/losses/alignment.py", "tests/losses/test_alignment.py"]
-    (patch,) = [block.text for block in blocks if block.language == "diff"]
-    assert re.findall(r"^\+\+\+ b/(.+)$", patch, re.M) == ["cse/settings/objective.py", "cse/training/losses.py"]
-
-
 def test_the_page_has_the_sections_that_are_tested():
     assert list(sections()) == list(USE)
     assert len(BLOCKS) == len(list(blocks_of(PAGE)))

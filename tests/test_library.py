@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import textwrap
 
 import numpy as np
@@ -12,7 +10,7 @@ import pytest
 import cse
 from cse.model.checkpoint import save_checkpoint
 from tests.export.exports import export
-from tests.export.systems import SENTENCES, make_encoder
+from tests.export.systems import make_encoder
 from tests.parts import backbone_of
 
 
@@ -41,45 +39,6 @@ def test_the_use_that_the_package_shows(encoders, capsys):
     assert used["cosines"].shape == (1, 3)
     assert capsys.readouterr().out.strip() in used["sentences"]
     assert len([line for line in code.splitlines() if line]) == 6
-
-
-def test_import_is_light():
-    heavy = ["torch", "transformers", "datasets", "onnx", "onnxruntime", "numpy", "pydantic", "click"]
-    script = f"import sys, cse; sys.exit(' '.join(name for name in {heavy} if name in sys.modules) or 0)"
-    assert {"OnnxEncoder", "SentenceEncoder"} <= set(cse.__all__)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=240)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-
-
-@pytest.mark.slow
-def test_encoding_with_a_checkpoint_loads_neither_training_nor_evaluation(tiny_folders, tmp_path):
-    (tmp_path / "checkpoint").mkdir()
-    save_checkpoint(cse.SentenceEncoder.load(tiny_folders["bert"]), tmp_path / "checkpoint")
-    (tmp_path / "texts.txt").write_text("the cat\na dog\n")
-    script = (
-        "import sys\n"
-        "from cse.cli import main\n"
-        "try: main()\n"
-        "except SystemExit as end: assert not end.code\n"
-        "print(*(name for name in sys.modules if name.startswith('cse') or '.' not in name))\n"
-    )
-    given = [str(tmp_path / name) for name in ("checkpoint", "texts.txt")]
-    command = [sys.executable, "-c", script, "encode", *given, "--out", str(tmp_path / "vectors.npy")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
-    loaded = set(done.stdout.split())
-    assert np.load(tmp_path / "vectors.npy").shape == (2, 32)
-    assert {"torch", "cse.model.sentence_encoder"} <= loaded
-    assert loaded.isdisjoint({"pandas", "sklearn", "datasets", "cse.evaluation", "cse.losses", "cse.training.loop"})
-
-
-def test_both_encoders_give_the_same_embeddings(encoders):
-    for options in ({}, {"batch_size": 2, "normalize": False, "show_progress_bar": True}):
-        expected, found = (encoder.encode(SENTENCES, **options) for encoder in encoders)
-        for vectors in (expected, found):
-            assert (vectors.shape, vectors.dtype) == ((len(SENTENCES), 32), np.float32)
-        np.testing.assert_allclose(found, expected, atol=1e-5, rtol=0)
-        unit = np.abs(np.linalg.norm(found, axis=1) - 1).max() < 1e-5
-        assert unit == options.get("normalize", True)
 
 
 @pytest.mark.parametrize("kind", [list, tuple, np.array], ids=["list", "tuple", "array"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import psutil
@@ -19,7 +17,6 @@ from cse.errors import CseError
 from cse.ray_session import (
     Crew,
     Machine,
-    _own_folder,
     cpus_each,
     gpus_each,
     largest_crew,
@@ -108,37 +105,6 @@ def test_machines_that_an_autoscaler_may_add_count():
     assert len(with_more(ray_of(0, groups=[(4, -1)]))) == 1001, "no limit"
     assert listed_machines(of(0, 4, 4)) == "2 machines of 4 CPUs, 1 of 0 CPUs"
     assert listed_machines([]) == "no machine"
-
-
-# ---- folders and processes of Ray's own -----------------------------------------------------------------------------
-
-KILLED = """
-import os
-from cse.ray_session import _own_folder
-with _own_folder() as folder:
-    print(folder, flush=True)
-    os._exit(9)
-"""
-
-
-def test_only_folders_that_nobody_uses_are_removed(tmp_path):
-    done = subprocess.run([sys.executable, "-c", KILLED], capture_output=True, text=True, check=False)
-    left = Path(done.stdout.strip())
-    mine = left.with_name(f"cse-ray-999999999-{os.getpid()}")  # the name alone makes it nobody's
-    mine.mkdir()
-    try:
-        assert left.is_dir()
-        with _own_folder() as first:
-            assert not left.exists()
-            with _own_folder() as second:
-                assert first.is_dir()
-                assert second != first
-            assert not second.exists()
-            assert first.is_dir()
-            assert mine.is_dir()
-        assert not first.exists()
-    finally:
-        mine.rmdir()
 
 
 STARTS = """

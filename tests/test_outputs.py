@@ -15,6 +15,8 @@ from cse.errors import CseError
 from cse.files import begins_with, is_json_with
 from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
 from tests.cli.workspace import contents
+from tests.parts import refusal as said
+from tests.rows import write_lines
 
 IS_NPY = begins_with(b"\x93NUMPY")
 HOST = "".join(letter if letter.isascii() and letter.isalnum() else "_" for letter in socket.gethostname())
@@ -31,9 +33,6 @@ def publish(out, name="first.txt", kind=Kind.CHECKPOINT):
         (folder / name).write_text(name, encoding="utf-8")
 
 
-# ---- whole or not at all ------------------------------------------------------------------------------------------
-
-
 def test_a_folder_replaces_an_empty_and_an_old_one(tmp_path):
     (tmp_path / "deep/out").mkdir(parents=True)
     for text in ("first", "second"):
@@ -47,27 +46,18 @@ def test_a_folder_replaces_an_empty_and_an_old_one(tmp_path):
     assert manifest["kind"] == "bundle" and list(manifest["files"]) == ["part/second.txt"]
 
 
-@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, OSError])
-def test_an_error_leaves_the_old_output_and_no_litter(tmp_path, error):
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_an_error_leaves_the_old_output_and_no_litter(tmp_path, monkeypatch, error):
     out, file = tmp_path / "out", tmp_path / "file.json"
     publish(out)
     file.write_text("old", encoding="utf-8")
-    before = contents(tmp_path)
+    before, rename = contents(tmp_path), Path.rename
     with pytest.raises(error), publish_folder(out, Kind.CHECKPOINT) as folder:
         (folder / "new.txt").write_text("new", encoding="utf-8")
         raise error
     with pytest.raises(error), publish_file(file) as new:
         new.write_text("new", encoding="utf-8")
         raise error
-    assert contents(tmp_path) == before
-    assert names(tmp_path) == ["file.json", "out"]
-
-
-def test_an_error_while_moving_in_puts_the_old_output_back(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    publish(out)
-    before = contents(out)
-    rename = Path.rename
 
     def fail_to_move_in(self, target):
         if ".cse-tmp-" in self.name:
@@ -77,8 +67,8 @@ def test_an_error_while_moving_in_puts_the_old_output_back(tmp_path, monkeypatch
     monkeypatch.setattr(Path, "rename", fail_to_move_in)
     with pytest.raises(OSError, match="No space"), publish_folder(out, Kind.CHECKPOINT):
         pass
-    assert names(tmp_path) == ["out"]
-    assert contents(out) == before
+    assert contents(tmp_path) == before
+    assert names(tmp_path) == ["file.json", "out"]
 
 
 def test_a_link_stands_for_what_it_leads_to(tmp_path):
@@ -155,32 +145,41 @@ def test_what_others_left_stays(tmp_path):
     assert names(tmp_path) == sorted([*at_work, "out"])
 
 
-# ---- nothing that is not ours --------------------------------------------------------------------------------------
-
-
 def refusal(out, kind=Kind.CHECKPOINT):
     """Why a place is refused, before work and at the end of it, with all below it as it was."""
     before = contents(out) if out.is_dir() else None
-    with pytest.raises(CseError) as early:
-        check_folder(out, kind)
     with pytest.raises(CseError) as late, publish_folder(out, kind):
         raise AssertionError("work must not start")
-    assert str(early.value) == str(late.value)
-    assert "\n" not in str(early.value)
+    assert said(check_folder, out, kind) == str(late.value)
     assert before == (contents(out) if out.is_dir() else None)
-    return str(early.value).removeprefix(f"{out}: ")
+    return str(late.value).removeprefix(f"{out}: ")
 
 
-def test_a_folder_of_other_things_and_outputs_of_another_kind_or_version_are_refused(tmp_path):
-    mine = tmp_path / "mine"
-    (mine / "deep").mkdir(parents=True)
+def test_a_folder_of_other_things_and_outputs_of_another_kind_are_refused(tmp_path):
     for name in ("a.txt", "deep/b.txt", "deep/c.txt", "deep/d.txt"):
-        (mine / name).write_text("mine", encoding="utf-8")
-    said = "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
-    assert refusal(mine).startswith(said)
+        write_lines(tmp_path / "mine" / name, ["mine"])
+    text = "holds files that cse did not put there (a.txt, deep/b.txt, deep/c.txt and 1 more); choose another folder"
+    assert refusal(tmp_path / "mine").startswith(text)
     publish(tmp_path / "models/tickets", kind=Kind.BUNDLE)
     assert refusal(tmp_path / "models/tickets").startswith("holds another kind of output (bundle, not checkpoint)")
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1}'])
+def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
+    publish(tmp_path / "out")
+    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
+    assert "did not put there" in refusal(tmp_path / "out")
+
+
+@pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
+def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
+    publish(tmp_path / "out")
+    if mine == "link":
+        (tmp_path / "out/link").symlink_to(tmp_path)
+    else:
+        write_lines(tmp_path / "out" / mine, ["mine"])
+    assert f"did not put there ({mine})" in refusal(tmp_path / "out")
 
 
 def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
@@ -194,28 +193,6 @@ def test_a_file_that_may_change_is_ours_whatever_it_holds(tmp_path):
         files = json.loads((out / Kind.BANK.manifest).read_text(encoding="utf-8"))["files"]
         assert (files["README.md"], files["domains/a.safetensors"], len(files["model.onnx"])) == ("", "", 64)
         (out / "README.md").write_text("edited", encoding="utf-8")
-
-
-NO_MANIFESTS = ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
-
-
-@pytest.mark.parametrize("manifest", NO_MANIFESTS)
-def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
-    publish(tmp_path / "out")
-    (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")
-    assert "did not put there" in refusal(tmp_path / "out")
-
-
-@pytest.mark.parametrize("mine", ["notes.txt", "part/notes.txt", "link"])
-def test_an_output_with_a_file_of_somebody_else_is_refused(tmp_path, mine):
-    publish(tmp_path / "out")
-    path = tmp_path / "out" / mine
-    path.parent.mkdir(exist_ok=True)
-    if mine == "link":
-        path.symlink_to(tmp_path)
-    else:
-        path.write_text("mine", encoding="utf-8")
-    assert f"did not put there ({mine})" in refusal(tmp_path / "out")
 
 
 def test_a_manifest_reaches_nothing_outside_its_folder(tmp_path):
@@ -272,25 +249,21 @@ def test_a_folder_of_outputs_holds_no_others(tmp_path, monkeypatch):
     """Records stand side by side: each is ours, and so is the folder around them."""
     holder = tmp_path / "runs"
     check_holder(holder, Kind.RECORD)  # new
-    holder.mkdir()
-    check_holder(holder, Kind.RECORD)  # empty
     with publish_folder(holder / "one", Kind.RECORD) as folder:
         (folder / "pairs.csv").write_text("", encoding="utf-8")
     (holder / ".two.cse-tmp-host-1-0").mkdir()  # what a killed process left
     check_holder(holder, Kind.RECORD)
-    with pytest.raises(CseError, match=f"{holder}: holds one, which is no checkpoint of cse; choose another folder"):
-        check_holder(holder, Kind.CHECKPOINT)
-    for name in ("notes.txt", "pictures", ".hidden", ".git"):
+    text = f"{holder}: holds one, which is no checkpoint of cse; choose another folder"
+    assert said(check_holder, holder, Kind.CHECKPOINT).startswith(text)
+    for name in ("notes.txt", "pictures", ".git"):
         path = holder / name
         path.mkdir() if name != "notes.txt" else path.write_text("mine", encoding="utf-8")
-        with pytest.raises(CseError, match=f"holds {name}" if name != ".git" else "is the root of a repository"):
-            check_holder(holder, Kind.RECORD)
+        text = f"holds {name}" if name != ".git" else "is the root of a repository"
+        assert text in said(check_holder, holder, Kind.RECORD)
         path.rmdir() if path.is_dir() else path.unlink()
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    (tmp_path / "home").mkdir()
-    for place in (Path("/"), Path(), tmp_path / "home"):
-        with pytest.raises(CseError, match="is or contains"):
-            check_holder(place, Kind.RECORD)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for place in (Path("/"), Path(), tmp_path):
+        assert "is or contains" in said(check_holder, place, Kind.RECORD)
 
 
 SPECIAL = {
@@ -311,8 +284,7 @@ def test_only_folders_are_replaced_by_folders_and_files_by_files(tmp_path, kind)
     if kind != "file":
         with pytest.raises(CseError, match="is not a regular file"), publish_file(out):
             raise AssertionError("work must not start")
-        with pytest.raises(CseError, match="is not a regular file"):
-            check_file(out, IS_NPY)
+        assert "is not a regular file" in said(check_file, out, IS_NPY)
     assert out.lstat().st_ino == before
     assert names(tmp_path) == ["out"]
 
@@ -338,7 +310,5 @@ def test_a_file_of_another_sort_is_refused(tmp_path, content, made_here, taken):
     path.write_bytes(content)
     if taken:
         check_file(path, made_here)
-        return
-    with pytest.raises(CseError, match="is not an earlier output of this command"):
-        check_file(path, made_here)
-    assert path.read_bytes() == content
+    else:
+        assert "is not an earlier output of this command" in said(check_file, path, made_here)

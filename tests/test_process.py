@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 
 import pytest
 
 from cse.errors import CseError
-from cse.process import handling, only_one, throwaway_folder, watching
+from cse.process import handling, only_one, throwaway_folder
 
 
 def test_a_folder_goes_with_its_block_and_a_forgotten_one_with_the_next(tmp_path):
@@ -25,25 +24,6 @@ def test_a_folder_goes_with_its_block_and_a_forgotten_one_with_the_next(tmp_path
             pass
         assert mine.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other-left", "other-left.lock", "run-ours"]
-
-
-def test_a_process_that_looks_whether_a_new_folder_is_left_does_not_take_it(tmp_path):
-    """Its lock is held for a moment, and the folder may be gone then."""
-    mine, held = tmp_path / "run-mine", threading.Event()
-    mine.mkdir()
-
-    def look() -> None:
-        with only_one(tmp_path / "run-mine.lock", "in use"):
-            held.set()
-            mine.rmdir()
-            time.sleep(0.3)
-
-    looking = threading.Thread(target=look)
-    looking.start()
-    held.wait()
-    with throwaway_folder(mine, "run-*", "refused"):
-        assert mine.is_dir()
-    looking.join()
 
 
 def test_a_lock_is_free_after_an_error(tmp_path):
@@ -71,17 +51,3 @@ def test_signals_are_handled_in_the_block_of_the_main_thread_alone():
     thread.start()
     thread.join()
     assert received == [signal.SIGTERM, signal.SIGINT, before]
-
-
-def test_a_watcher_looks_until_the_block_ends():
-    looks, seen = [], threading.Event()
-
-    def look() -> None:
-        looks.append(threading.current_thread())
-        seen.set()
-
-    with pytest.raises(KeyError), watching(look, 0.01):
-        assert seen.wait(10)
-        raise KeyError
-    assert threading.current_thread() not in looks
-    assert not looks[0].is_alive()

@@ -84,7 +84,7 @@ def write_report(folder: Path, view: str, rows: int) -> None:
     report = {
         "train": {"source": f"{view}.csv", "kept": rows},
         "view": view,
-        "evaluation": {"suite_missing": only_pairs([]).missing},
+        "evaluation": {"missing": only_pairs([]).missing},
     }
     (folder / REPORT_FILE).write_text(json.dumps(report), encoding="utf-8")
 

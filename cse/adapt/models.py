@@ -32,7 +32,6 @@ from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.document import write_values
 from cse.settings.load import flatten, settings_with
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import classifier_of, export_stage, labelled_of, names_in
 from cse.stages.mine import mine_stage
@@ -154,17 +153,15 @@ class Models:
     def prepare(self) -> None:
         """Prepare the rows."""
         data, settings = self.data, self.settings
-        mines, corrupts = settings.mine.wanted, settings.objective.replaced_tokens.corrupts_beforehand
+        mines = settings.mine.wanted
 
         def work() -> None:
             said = summary(prepare(settings.data, data.prepared, sys.stderr.isatty()))
             say("\n".join(line for line in said.splitlines() if not line.startswith(_SAYS_NOTHING)))
             if mines:
                 mine_stage(settings, prepared=data.prepared, mined=data.mined)
-            if corrupts:
-                corrupt_stage(settings, prepared=data.prepared, corrupted=data.corrupted)
 
-        makes = [data.prepared, *([data.mined] if mines else []), *([data.corrupted] if corrupts else [])]
+        makes = [data.prepared, *([data.mined] if mines else [])]
         self.ledger.run("prepare", work, makes=makes)
         self.ledger.run(_PICKING, self._set_apart, makes=[self.trained_on.prepared])
 

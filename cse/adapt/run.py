@@ -101,8 +101,8 @@ def adapt(
     own = {"--for": use, "--label-names": described} | files_of_backbones(rivals)
     if rivals and ((found.kind == DOCUMENTS and not judged) or (found.few is not None and not found.few.reference)):
         raise CseError(NOTHING_HELD_OUT)
-    if rivals and (settings.mine.wanted or settings.objective.replaced_tokens.corrupts_beforehand):
-        raise CseError("--backbone: the rows are mined or corrupted by a model before backbones are compared; name one")
+    if rivals and settings.mine.wanted:
+        raise CseError("--backbone: the rows are mined by a model before backbones are compared; name one")
     ledger = open_ledger(out, settings, asked, own, again=again)
     if found.few is not None:
         return classify_few(settings, found, found.few, out, label_names, rivals, ledger)

@@ -51,7 +51,6 @@ Examples:
     "Without --data and --suite, nothing else is measured.",
 )
 @click.option("--cxc", type=PATH, help="CSV of CxC-STS that includes the captions.")
-@click.option("--examples", type=click.IntRange(min=1), metavar="N", help="Show the N worst retrieval queries.")
 @click.option("--mteb", metavar="TASKS", help="Score on these MTEB tasks instead; needs the extra `mteb`.")
 @click.option(
     "--format",
@@ -65,7 +64,7 @@ Examples:
 @click.option("--out", type=PATH, help="Write one record per model here, for `cse report`.")
 def evaluate(
     models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, suite: str | None,
-    tasks: Sequence[Path], cxc: Path | None, examples: int | None, mteb: str | None, style: str,
+    tasks: Sequence[Path], cxc: Path | None, mteb: str | None, style: str,
     json_path: Path | None, out: Path | None,
 ) -> None:  # fmt: skip
     """Score models on STS, on everything the papers measure, or on your own tasks.
@@ -75,7 +74,7 @@ def evaluate(
     Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
     """
     settings = settings_from(params, overrides, optional=True)
-    asked = (*models, *tasks, data, suite, cxc, examples, mteb, json_path, out)
+    asked = (*models, *tasks, data, suite, cxc, mteb, json_path, out)
     if style == "text" and all(value is None for value in asked):
         check_given(str(CHECKPOINT), PREPARED)
         from cse.stages.evaluate import evaluate_stage
@@ -92,7 +91,7 @@ def evaluate(
     if data is None and mteb is None and (suite or cxc or not tasks):
         check_given(prepared=PREPARED)
     from cse.evaluation.suite import measures_from
-    from cse.evaluation.table import format_examples, format_rows, format_suite, training_lines
+    from cse.evaluation.table import format_rows, format_suite, training_lines
     from cse.stages.evaluate import evaluate_models, evaluate_on_mteb, rows_of
     from cse.stages.open_model import each_domain
 
@@ -109,12 +108,8 @@ def evaluate(
     measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
     if tasks:
         measures = tuple(dict.fromkeys((*measures, "tasks"))) if suite or data or cxc else ("tasks",)
-    for needed, option, why in (
-        ("retrieval", examples is not None and "--examples", "needs retrieval"),
-        ("cxc", cxc is not None and "--cxc", "needs its measure"),
-    ):
-        if option and needed not in measures:
-            raise CseError(f"{option}: {why}; add --suite {needed} or --suite full")
+    if cxc is not None and "cxc" not in measures:
+        raise CseError("--cxc: needs its measure; add --suite cxc or --suite full")
     found = _suite_data(data, cxc, settings, alone=measures == ("tasks",) and bool(tasks) and data is None)
     write_json, save = json_writer(json_path), _record_writer(out, named, device)
     results = evaluate_models(
@@ -122,8 +117,6 @@ def evaluate(
         details=out is not None, done=save,
     )  # fmt: skip
     click.echo(format_suite(results, style, trained_on=rows_of(named)), nl=False)
-    if examples is not None:
-        click.echo("\n" + format_examples(results, examples), nl=False)
     write_json({name: result.to_dict() for name, result in results.items()})
     if out is not None:
         click.echo(f"{out}: {len(results)} records; `cse report {out}` compares them with the papers", err=True)

@@ -48,20 +48,22 @@ Formats:
   sentence-transformers  a folder for SentenceTransformer(folder, trust_remote_code=True);
                          a model without prompts needs no trust_remote_code
   peft                   the prompt as an adapter for PEFT's prefix tuning
+  transformers.js        MODEL, a bundle, as a folder for a browser or node; default: data/bundle
 
 \b
 Examples:
   cse export data/checkpoint --out /srv/models/tickets
   cse export --format sentence-transformers --out data/sentence-transformers
   cse export data/checkpoint --format peft --out data/adapter
+  cse export data/bundle --format transformers.js --out data/browser
 """
 )
-@click.argument("model", default=str(CHECKPOINT))
+@click.argument("model", required=False)
 @settings_options
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["onnx", "sentence-transformers", "peft"]),
+    type=click.Choice(["onnx", "sentence-transformers", "peft", "transformers.js"]),
     default="onnx",
     show_default=True,
     help="Form of the model, see below.",
@@ -73,7 +75,7 @@ Examples:
 )
 @click.option("--out", type=PATH, show_default=f"{BUNDLE}, for onnx alone", help="Output folder.")
 def export(
-    model: str,
+    model: str | None,
     params: Path,
     overrides: Sequence[str],
     form: str,
@@ -84,13 +86,17 @@ def export(
 ) -> None:
     """Write MODEL in the form that a service or another tool loads.
 
-    Its embeddings, as that tool computes them, are compared with torch's first. The other formats need the extra
-    `interchange`.
+    Its embeddings, as that tool computes them, are compared with torch's first. sentence-transformers and peft need the
+    extra `interchange`.
     """
     from cse.artifact import Kind
     from cse.runtime.bank import meaning_of
 
     settings = settings_from(params, overrides, optional=form != "onnx")
+    if form == "transformers.js":
+        _export_for_browsers(model or str(BUNDLE), settings.export.tolerance, classifier, out)
+        return
+    model = model or str(CHECKPOINT)
     needs = form == "onnx" and (data.is_dir() or data != PREPARED or meaning_of(model).kind is Kind.CHECKPOINT)
     check_given(model, data if needs else None)  # a bare backbone needs no data
     if form == "onnx":
@@ -141,6 +147,21 @@ def export(
         return
     difference = f"largest difference of {found['provider']} from this encoder {found['largest_difference']:.1e}"
     click.echo(f"{out}: {difference} on {len(sentences)} sentences{loads}")
+
+
+def _export_for_browsers(bundle: str, tolerance: float, classifier: Path | None, out: Path | None) -> None:
+    """Write a bundle as a folder for transformers.js."""
+    if classifier is not None:
+        raise CseError("--classifier: transformers.js reads none; use --format sentence-transformers")
+    if out is None:
+        raise CseError("--format transformers.js: name a folder to write with --out")
+    from cse.interchange.transformers_js import export_folder
+    from cse.runtime.bundle import read_manifest
+
+    difference = export_folder(bundle, out, tolerance=tolerance)
+    click.echo(f'{out}: largest difference from {bundle} {difference:.1e}; load it with pipeline("feature-extraction")')
+    for role, text in read_manifest(bundle).domain.texts.items():
+        click.echo(f"put {text!r} before each text of role {role} yourself")
 
 
 @click.command("import", epilog=_IMPORT)

@@ -24,7 +24,7 @@ from cse.cli.search import index_command, search
 from cse.cli.settings import preset, settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
-from cse.stages.common import CHECKPOINT, CORRUPTED, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
@@ -110,18 +110,13 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     from cse.stages.prepare import prepare_stage
 
     settings = settings_from(params, overrides, any_view=True)
-    metrics = METRICS / "prepare.json" if out == PREPARED else Path(f"{out}.json")
-    prepare_stage(settings, prepared=out, metrics=metrics)
+    prepare_stage(settings, prepared=out)
     for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
     if settings.mine.wanted:
         from cse.stages.mine import mine_stage
 
         mine_stage(settings, prepared=out, mined=_mined(out))
-    if settings.objective.replaced_tokens.corrupts_beforehand:
-        from cse.stages.corrupt import corrupt_stage
-
-        corrupt_stage(settings, prepared=out, corrupted=_corrupted(out))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -142,7 +137,6 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
         settings,
         prepared=data,
         mined=_mined(data),
-        corrupted=_corrupted(data),
         checkpoint=out,
         metrics=METRICS / "train.json" if usual else Path(f"{out}.json"),
         plots=PLOTS / "train" if usual else Path(f"{out}.plots"),
@@ -212,8 +206,3 @@ def main() -> None:
 def _mined(prepared: Path) -> Path:
     """Return the folder of the rows mined from prepared data."""
     return MINED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-mined")
-
-
-def _corrupted(prepared: Path) -> Path:
-    """Return the folder of the corrupted rows that belong to prepared data."""
-    return CORRUPTED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-corrupted")

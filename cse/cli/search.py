@@ -241,9 +241,10 @@ def _as_json(rank: int, hit: Hit, whole: str | None) -> dict[str, Any]:
 
 
 def _measure(table: SearchTable, encoder: Any, role: str | None, task: str, as_json: bool) -> None:
-    from cse.evaluation.search import FOUND, measure_search
+    from cse.evaluation.retrieval import FOUND, measure_search
+    from cse.search.table import MODES
 
-    scores = measure_search(table, encoder, role, task)
+    scores = measure_search(table, encoder, role, task, MODES)
     if as_json:
         click.echo(json.dumps(scores))
         return

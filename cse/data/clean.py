@@ -17,9 +17,6 @@ from cse.data.shape import LOW_SCORE, NEGATIVE_PAIR, NEUTRAL_PAIR, Row
 from cse.errors import CseError
 from cse.settings.data import DataSettings
 
-REASONS = (
-    *("blank", "missing_sentence", "missing_hard_negative", "no_label", "too_long", "evaluation_overlap", "duplicate"),
-)
 _REMEDY = {
     "blank": "put sentences into the file",
     "missing_sentence": "fill the empty fields or name other columns in data.columns",
@@ -43,8 +40,8 @@ _REMEDY = {
 class Drop:
     """Rows dropped for one reason: their number and the location of the first."""
 
+    first: str
     count: int = 0
-    first: str | None = None
 
 
 @dataclass
@@ -56,7 +53,6 @@ class CleaningReport:
         nul_replaced: kept rows whose NUL characters were replaced with spaces.
         evaluation_overlap_kept: rows kept although one of their sentences is in the evaluation data.
         not_drawn: usable rows not drawn because of ``max_rows``.
-        dropped: dropped rows by reason; ``REASONS`` is in order of precedence, others stand behind.
     """
 
     source: str
@@ -66,14 +62,11 @@ class CleaningReport:
     nul_replaced: int = 0
     evaluation_overlap_kept: int = 0
     not_drawn: int = 0
-    dropped: dict[str, Drop] = field(default_factory=lambda: {reason: Drop() for reason in REASONS})
+    dropped: dict[str, Drop] = field(default_factory=dict)
 
     def drop(self, reason: str, line: int | str) -> None:
         """Count a dropped row and record the location of the first."""
-        entry = self.dropped.setdefault(reason, Drop())
-        if entry.count == 0:
-            entry.first = f"{self.source}:{line}"
-        entry.count += 1
+        self.dropped.setdefault(reason, Drop(f"{self.source}:{line}")).count += 1
 
 
 class _Ignored(dict[int, int | None]):
@@ -201,9 +194,8 @@ def _digest(text: str) -> bytes:
 
 
 def _nothing_left(report: CleaningReport) -> CseError:
-    counts = {reason: drop for reason, drop in report.dropped.items() if drop.count}
-    if not counts:
+    if not report.dropped:
         return no_rows(report.source)
-    told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts.items())
-    chief = max(counts, key=lambda reason: counts[reason].count)
-    return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[chief]}")
+    counts = sorted(report.dropped.items(), key=lambda each: -each[1].count)
+    told = ", ".join(f"{drop.count} {reason} (first {drop.first})" for reason, drop in counts)
+    return CseError(f"{report.source}: all {report.read} rows were dropped: {told}; {_REMEDY[counts[0][0]]}")

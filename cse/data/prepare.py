@@ -28,7 +28,7 @@ from cse.data.store import (
     write_table,
 )
 from cse.data.suite import TASKS, SuiteData, only_pairs, read_suite, senteval_root
-from cse.data.tasks.kinds import SCORED, ScoredPairs, Task, all_texts, describe, held_out_texts, kind_of
+from cse.data.tasks.kinds import SCORED, Task, describe, held_out_texts, kind_of
 from cse.data.tasks.read import Reading, is_beir, read_scored, read_task, read_tasks, splits_of
 from cse.data.tasks.store import write_tasks
 from cse.outputs import Kind, check_folder, publish_folder
@@ -166,29 +166,18 @@ def _report(
     ]
     if missing:
         notes.append(f"SentEval folder without {', '.join(missing)}")
-    selects: dict[str, Any] = {"from": origin["dev"], "pairs": len(dev) if isinstance(dev, ScoredPairs) else 0}
-    if dev is not None and not isinstance(dev, ScoredPairs):
-        selects["task"] = _in_report(dev)
+    pairs = f"{0 if dev is None else len(dev):,} pairs"
     return {
         "source": settings.source,
         "view": settings.rows,
         **({"made_from": made} if made else {}),
         "train": asdict(cleaning),
-        "dev": selects,
+        "dev": {"from": origin["dev"], "task": pairs if dev is None or kind_of(dev) == SCORED else describe(dev)},
         "evaluation": {
             "from": origin["evaluation"],
-            "pairs": sum(map(len, suite.sts)),
             "tasks": {task.name: len(task) for task in suite.sts},
-            "missing": missing,
-            "transfer": {task.name: len(task) for task in suite.transfer},
-            "captions": 0 if suite.cxc is None else len(suite.cxc),
-            "suite_missing": suite.missing,
+            "missing": suite.missing,
         },
-        **({"tasks": {task.name: _in_report(task) for task in suite.own}} if suite.own else {}),
+        **({"tasks": {task.name: describe(task) for task in suite.own}} if suite.own else {}),
         "notes": notes,
     }
-
-
-def _in_report(task: Task) -> dict[str, Any]:
-    texts = sum(1 for _ in all_texts(task))
-    return {"kind": kind_of(task), "description": describe(task), "items": len(task), "texts": texts}

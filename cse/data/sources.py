@@ -13,9 +13,9 @@ from typing import Any
 
 from tqdm import tqdm
 
-from cse.data.clean import CleaningReport, Drop, clean_rows
+from cse.data.clean import CleaningReport, clean_rows
 from cse.data.documents import document_rows, read_documents
-from cse.data.hold_out import OVERLAP, HoldOut
+from cse.data.hold_out import HoldOut
 from cse.data.read import find_data_file
 from cse.data.sample import SAMPLE, sample_rows
 from cse.data.shape import LABELLED, Row, read_rows
@@ -26,7 +26,6 @@ from cse.settings.data import DataSettings
 WATCHED = Path("data/raw/more")  # a dependency of the stages in dvc.yaml that prepare
 DOCUMENTS, CATEGORIES = "documents", "categories"
 ALONE = "alone_in_label"
-_REASONS = {DOCUMENTS: ("empty_document", "no_pair"), CATEGORIES: (ALONE,)}
 _SECONDS = 5.0  # for the hub to answer
 _OWN = re.compile(r"\bdata\.(train_path|view|columns|pairs|max_rows)\b")
 
@@ -55,7 +54,6 @@ class Source:
 
         def arranged(rows: Iterator[Row]) -> Iterator[Row]:
             if hold is not None:
-                report.dropped.setdefault(OVERLAP, Drop())
                 rows = hold.apart(rows, report) if self.name else hold(rows)
             return pairs_within_labels(rows, report, seed=settings.seed) if settings.view == CATEGORIES else rows
 
@@ -75,10 +73,8 @@ def open_sources(settings: DataSettings) -> list[Source]:
         notes: list[str] = []
         with _named(name):
             shown, rows = _open(group, notes.append)
-        report = CleaningReport(shown)
-        for reason in (*_REASONS.get(group.view, ()), *((OVERLAP,) if group.hold_out else ())):
-            report.dropped[reason] = Drop()
-        found.append(Source(name, group, report, rows, [f"{shown}: {note}" for note in notes if note]))
+        told = [f"{shown}: {note}" for note in notes if note]
+        found.append(Source(name, group, CleaningReport(shown), rows, told))
     return found
 
 
@@ -122,9 +118,6 @@ def _download(settings: DataSettings) -> Path:
     """Return a file of a data set on the hub, from the cache alone if the hub does not answer a ping.
 
     The hub's own library would try again for half a minute.
-
-    Raises:
-        OfflineError: the hub cannot be reached, and the cache does not have the file.
     """
     import httpx
     from huggingface_hub import constants, hf_hub_download
@@ -132,10 +125,6 @@ def _download(settings: DataSettings) -> Path:
 
     hub_id, file, revision = settings.hub_id, settings.hub_file, settings.hub_revision
     what = f"{hub_id}/{file}"
-    unreachable = OfflineError(
-        f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
-        "data.source: files, or set HF_HOME to a cache that has it"
-    )
     alone = constants.HF_HUB_OFFLINE
     if not alone:
         try:
@@ -144,21 +133,21 @@ def _download(settings: DataSettings) -> Path:
             alone = True
     try:
         return Path(hf_hub_download(hub_id, file, repo_type="dataset", revision=revision, local_files_only=alone))
-    except hub.GatedRepoError:
-        advice = "request access on the hub and log in with `hf auth login`"
-        raise CseError(f"{what}: this data set is gated; {advice}") from None
-    except (hub.RepositoryNotFoundError, hub.RevisionNotFoundError, hub.RemoteEntryNotFoundError):
-        keys = "data.hub_id, data.hub_file and data.hub_revision"
-        raise CseError(f"{what}: not on the hub at revision {revision!r}; check {keys}") from None
-    except (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError, ConnectionError, TimeoutError):
-        raise unreachable from None
     except Exception as error:
-        if isinstance(error, hub.HfHubHTTPError) and error.response is not None and error.response.status_code >= 500:
-            raise unreachable from None
-        if isinstance(error, OSError) and error.errno is not None:  # of a disk
+        refused = isinstance(error, hub.HfHubHTTPError) and error.response is not None
+        offline = (hub.LocalEntryNotFoundError, hub.OfflineModeIsEnabled, httpx.TransportError)
+        if isinstance(error, (*offline, ConnectionError, TimeoutError)) or (
+            refused and error.response.status_code >= 500
+        ):
+            raise OfflineError(
+                f"{what}: the hub cannot be reached and the cache does not have it; download it elsewhere and use "
+                "data.source: files, or set HF_HOME to a cache that has it"
+            ) from None
+        if isinstance(error, OSError) and not refused and error.errno is not None:  # of a disk
             raise
-        told = (str(error) or "no message").splitlines()[0]
-        raise CseError(f"{what}: {type(error).__name__}: {told}") from None
+        told = f"{what}: {type(error).__name__}: {(str(error) or 'no message').splitlines()[0]}"
+        keys = "data.hub_id, data.hub_file and data.hub_revision, or request access and log in with `hf auth login`"
+        raise CseError(f"{told}; check {keys}" if refused else told) from None
 
 
 def pairs_within_labels(rows: Iterator[Row], report: CleaningReport, *, seed: int) -> Iterator[Row]:

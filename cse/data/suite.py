@@ -158,7 +158,7 @@ class SuiteData:
 
 def open_suite(data: PreparedData) -> SuiteData:
     """Return the prepared data of an evaluation."""
-    missing = data.report["evaluation"]["suite_missing"]
+    missing = data.report["evaluation"]["missing"]
     return SuiteData(open_tasks(data, TEST), open_tasks(data, OWN), missing)
 
 

@@ -19,21 +19,21 @@ from cse.runtime.uses import role_for
 
 try:
     import mteb
-    from mteb.models.model_meta import ModelMeta
-    from mteb.similarity_functions import cos_sim, pairwise_cos_sim
+    from mteb.models.abs_encoder import AbsEncoder
+    from mteb.models.model_meta import ModelMeta, ScoringFunction
 except ImportError:
     raise CseError("MTEB: not installed; pip install 'cse[mteb]'") from None
 
 
-class MtebEncoder:
-    """An encoder with the interface of ``mteb.EncoderProtocol``."""
+class MtebEncoder(AbsEncoder):  # type: ignore[misc]
+    """An encoder with the interface of ``mteb.EncoderProtocol``; texts are compared by cosine."""
 
     def __init__(self, encoder: TextEncoder, name: str, batch_size: int | None = None) -> None:
         self.encoder = encoder
         self.batch_size = batch_size
         organisation = "" if "/" in name else "cse/"
         self.mteb_model_meta = ModelMeta.create_empty(
-            {"name": f"{organisation}{name}", "revision": "local", "similarity_fn_name": "cosine"}
+            {"name": f"{organisation}{name}", "revision": "local", "similarity_fn_name": ScoringFunction.COSINE}
         )
 
     def encode(self, inputs: Any, *, prompt_type: Any = None, **options: Any) -> np.ndarray:
@@ -48,14 +48,6 @@ class MtebEncoder:
         progress = bool(options.get("show_progress_bar", False))
         given: dict[str, Any] = {} if role is None else {"role": role}
         return self.encoder.encode(texts, batch_size=batch_size, normalize=True, show_progress_bar=progress, **given)
-
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the cosine of each row ``(n, d)`` with each other row ``(m, d)``, ``(n, m)``."""
-        return cos_sim(embeddings1, embeddings2)
-
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> Any:
-        """Return the cosine of each row ``(n, d)`` with the same row of the other, ``(n,)``."""
-        return pairwise_cos_sim(embeddings1, embeddings2)
 
 
 def find_tasks(names: Sequence[str]) -> list[Any]:

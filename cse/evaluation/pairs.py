@@ -31,12 +31,10 @@ def average_precision(cosine: np.ndarray, label: np.ndarray) -> float:
 
 def best_f1(cosine: np.ndarray, label: np.ndarray) -> Threshold:
     """Return the highest F1, from 0 to 1, over all thresholds; of equal ones, that of the highest threshold."""
-    order = np.argsort(-cosine, kind="stable")
-    falling = cosine[order]
-    last = np.flatnonzero(np.append(falling[1:] != falling[:-1], True))
-    f1 = 2 * label[order].cumsum(dtype=np.float64)[last] / (last + 1 + label.sum())
-    best = int(np.argmax(f1))
-    return Threshold(float(f1[best]), float(falling[last[best]]))
+    (f1_C,) = _f1(cosine, label.astype(np.float64), np.ones((1, len(cosine))))
+    best = int(np.argmax(f1_C))
+    order, ends = _classes(-cosine)
+    return Threshold(float(f1_C[best]), float(cosine[order[ends[best]]]))
 
 
 def triplet_hits(positive: np.ndarray, negative: np.ndarray) -> np.ndarray:
@@ -66,14 +64,25 @@ def rank_correlations(cosine_SN: Floats, gold_N: Floats, counts_RN: Floats) -> F
 
 def average_precisions(cosine_SN: Floats, gold_N: Floats, counts_RN: Floats) -> Floats:
     """Return scikit-learn's average precision of binary pairs, ``(R, S)``; NaN without a positive pair."""
-    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
-    return np.stack([(np.diff(recall, prepend=0, axis=1) * precision).sum(axis=1) for precision, recall in curves], 1)
+    values = []
+    for cosine_N in cosine_SN:
+        found_RC, hits_RC = _upto(cosine_N, gold_N, counts_RN)
+        gains_RC = np.diff(hits_RC, prepend=0, axis=1) * hits_RC / np.maximum(found_RC, 1)
+        with np.errstate(invalid="ignore"):
+            values.append(gains_RC.sum(axis=1) / hits_RC[:, -1])
+    return np.stack(values, axis=1)
 
 
 def best_f1s(cosine_SN: Floats, gold_N: Floats, counts_RN: Floats) -> Floats:
     """Return the largest F1 over all thresholds, ``(R, S)``; NaN without a positive pair."""
-    curves = (_precision_recall(cosine_N, gold_N, counts_RN) for cosine_N in cosine_SN)
-    return np.stack([(2 * p * r / np.maximum(p + r, 1e-12)).max(axis=1) for p, r in curves], axis=1)
+    return np.stack([_f1(cosine_N, gold_N, counts_RN).max(axis=1) for cosine_N in cosine_SN], axis=1)
+
+
+def _f1(cosine_N: Floats, gold_N: Floats, counts_RN: Floats) -> Floats:
+    """Return F1 at each distinct cosine, from the largest down, ``(R, C)``; NaN without a positive pair."""
+    found_RC, hits_RC = _upto(cosine_N, gold_N, counts_RN)
+    most_R1 = hits_RC[:, -1:]
+    return 2 * hits_RC / np.where(most_R1 > 0, found_RC + most_R1, np.nan)
 
 
 def _ranks(values_N: Floats, counts_RN: Floats) -> Floats:
@@ -86,13 +95,11 @@ def _ranks(values_N: Floats, counts_RN: Floats) -> Floats:
     return ranks_RC[:, class_N]
 
 
-def _precision_recall(cosine_N: Floats, gold_N: Floats, counts_RN: Floats) -> tuple[Floats, Floats]:
-    """Return precision and recall at each distinct cosine, from the largest down, ``(R, C)``."""
+def _upto(cosine_N: Floats, gold_N: Floats, counts_RN: Floats) -> tuple[Floats, Floats]:
+    """Return the pairs and the positive ones among them down to each distinct cosine, ``(R, C)``."""
     order, ends = _classes(-cosine_N)
-    found_RC = np.cumsum(counts_RN[:, order], axis=1)[:, ends]
-    hits_RC = np.cumsum((counts_RN * (gold_N > 0))[:, order], axis=1)[:, ends]
-    with np.errstate(invalid="ignore"):
-        return hits_RC / np.maximum(found_RC, 1), hits_RC / hits_RC[:, -1:]
+    found_RC, hits_RC = (np.cumsum(each[:, order], axis=1)[:, ends] for each in (counts_RN, counts_RN * (gold_N > 0)))
+    return found_RC, hits_RC
 
 
 def _classes(values_N: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -9,7 +9,6 @@ own tasks and of STS are made of, see ``write_items``).
 
 from __future__ import annotations
 
-import io
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,7 +28,6 @@ RECORD_FILE = Kind.RECORD.manifest
 PAIRS_FILE, DENSITY_FILE = "pairs.csv", "density.csv"
 RETRIEVAL_FILE = "retrieval.csv"
 ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
-_NO_TIME = (1980, 1, 1, 0, 0, 0)  # of archives, so that equal scores give equal bytes
 FORMAT = 4
 _AGAIN = "evaluate the model again with --out"
 
@@ -121,12 +119,8 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
 
 def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, measures in tasks.items():
-            for measure, items in measures.items():
-                stream = io.BytesIO()
-                np.lib.format.write_array(stream, np.asarray(items, np.float64), allow_pickle=False)
-                archive.writestr(zipfile.ZipInfo(f"{name}/{measure}.npy", _NO_TIME), stream.getvalue())
+    items = {f"{name}/{measure}": each for name, measures in tasks.items() for measure, each in measures.items()}
+    np.savez_compressed(path, **{name: np.asarray(each, np.float64) for name, each in items.items()})
 
 
 def read_items(path: Path) -> dict[str, dict[str, np.ndarray]]:

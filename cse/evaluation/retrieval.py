@@ -18,11 +18,14 @@ paraphrase ranked first (D2CSE table 2)?
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from cse.data.tasks.beir import IDS, document_ids, read_beir
 from cse.data.tasks.kinds import Retrieval, ScoredPairs
 from cse.errors import CseError
 from cse.evaluation.measures import Score, Vectors
@@ -30,10 +33,15 @@ from cse.runtime.encode import unit_rows
 from cse.search.hybrid import search
 from cse.search.words import Words
 
+if TYPE_CHECKING:
+    from cse.runtime.onnx_encoder import OnnxEncoder
+    from cse.search.table import Mode, SearchTable
+
 NDCG, MRR, RECALL, MAP = "nDCG@10", "MRR@10", {10: "recall@10", 100: "recall@100"}, "MAP"
 MEASURES = (NDCG, MRR, *RECALL.values(), MAP)
 WITH_WORDS, OF_WORDS = f"{NDCG} with words", f"{NDCG} of words"
-_CUT = 10
+FOUND = tuple(name for name in MEASURES if name != MAP)  # MAP sees the whole ranking, a search its first 100
+_CUT, _DEPTH, _MISSED = 10, 100, 1 << 30
 _CELLS = 1 << 24  # of a block of cosines: 64 MiB of float32
 _BLOCK = 1024  # queries of paraphrases
 CUTS = (1, 3, 5)
@@ -92,6 +100,40 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
     }
 
 
+def measure_search(
+    table: SearchTable, encoder: OnnxEncoder, role: str | None, folder: str, modes: Sequence[Mode]
+) -> dict[str, dict[str, float]]:
+    """Return ``FOUND`` times 100 for each way to search, from the first 100 documents of each query.
+
+    Args:
+        table: an index of the task's documents, with their ids.
+    """
+    task = read_beir(Path(folder), Path(folder).name)
+    ids, _ = document_ids(Path(folder))
+    place = {name: number for number, name in enumerate(ids)}
+    documents = len(task.documents)
+    if table.facts["id_column"] not in IDS or len(table) != documents:
+        raise CseError(
+            f"{table.url}: {len(table):,} documents, not the {documents:,} of {folder}; index that folder with its ids"
+        )
+    vectors = encoder.encode(task.queries, normalize=True, role=role)
+    grade = np.maximum(task.relevance, 0)
+    scores: dict[str, dict[str, float]] = {}
+    for mode in modes:
+        values = []
+        for query, hits in enumerate(table.search(task.queries, vectors, _DEPTH + 1, mode)):
+            judged = np.flatnonzero((task.query == query) & (grade > 0))
+            relevant = task.document[judged]
+            own = -1 if task.own is None else task.own[query]
+            ranked = [place.get(str(hit.id), _MISSED) for hit in hits]
+            ranked = [document for document in ranked if document != own or own in relevant][:_DEPTH]
+            rank = {document: number for number, document in enumerate(ranked, start=1)}
+            ranks = np.array([rank.get(document, _MISSED) for document in relevant.tolist()])
+            values.append(score_ranks(ranks, grade[judged]))
+        scores[mode] = {name: 100 * float(np.mean([value[name] for value in values])) for name in FOUND}
+    return scores
+
+
 def _ranks(score_N: np.ndarray, places: np.ndarray) -> np.ndarray:
     """Return the rank of the documents at some places: 1, the better ones, and the equal ones before them."""
     return np.array(
@@ -107,27 +149,14 @@ def cosine_blocks(
     Never holds the whole ``(q, n)`` table. Equal documents have exactly equal cosines, so that ties are ties: a matrix
     product alone may round equal columns differently. Documents may lie in a file: they are read, not copied.
     """
-    later, first = _repeated(np.ascontiguousarray(document_ND))
+    seen: dict[int, int] = {}
+    first = np.array([seen.setdefault(hash(row.tobytes()), place) for place, row in enumerate(document_ND)])
+    later = np.flatnonzero(first != np.arange(len(first)))
     step = max(1, cells // len(document_ND))
     for start in range(0, len(query_QD), step):
         block_BN = query_QD[start : start + step] @ document_ND.T
-        block_BN[:, later] = block_BN[:, first]
+        block_BN[:, later] = block_BN[:, first[later]]
         yield start, block_BN
-
-
-def _repeated(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of rows that equal an earlier one, and of the first that equals each."""
-    bits = rows.view(np.uint32 if rows.strides[0] % 8 else np.uint64)
-    random = np.random.default_rng(0).integers(1, 1 << 63, bits.shape[1], np.uint64) | np.uint64(1)
-    step = max(1, _CELLS // bits.shape[1])
-    with np.errstate(over="ignore"):
-        keys = [(bits[start : start + step] * random).sum(axis=1) for start in range(0, len(rows), step)]
-    _, first, which = np.unique(np.concatenate(keys), return_index=True, return_inverse=True)
-    later = np.flatnonzero(first[which] != np.arange(len(rows)))
-    first = first[which][later]
-    pairs = zip(later, first, strict=True)  # two keys are equal by chance once in many years
-    same = np.array([np.array_equal(rows[one], rows[other]) for one, other in pairs], bool)
-    return later[same], first[same]
 
 
 @dataclass(frozen=True)

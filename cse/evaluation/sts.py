@@ -35,12 +35,6 @@ def evaluate_sts(
     encoder: TextEncoder, tasks: Sequence[ScoredPairs], batch_size: int | None = None, progress: bool = False
 ) -> Averaged:
     """Score an encoder on similarity tasks, see ``score_sts``; each distinct sentence is encoded once, in one call."""
-    names = [task.name for task in tasks]
-    if not names:
-        raise CseError("evaluation: no similarity tasks; check data.evaluation_path")
-    if len(set(names)) < len(names):
-        twice = next(name for name in names if names.count(name) > 1)
-        raise CseError(f"{twice}: two similarity tasks have this name; rename one")
     return score_sts(Vectors(encoder, sentences_of(tasks), batch_size, progress), tasks)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from cse.errors import CseError, nearest, one_line, printable
+from cse.errors import CseError, nearest, one_line
 from cse.evaluation.measures import Averaged
 
 if TYPE_CHECKING:  # a table of rows needs no encoder
@@ -54,28 +54,6 @@ def settings_in_words(settings: Mapping[str, str]) -> str:
     rest = {name: ", ".join(part for part in parts if part not in shared) for name, parts in split.items()}
     own = [f"{name}: {said or 'no task texts'}" for name, said in rest.items()] if any(rest.values()) else []
     return "; ".join([*shared, *own])
-
-
-def format_examples(models: Mapping[str, SuiteResults], count: int) -> str:
-    """Format retrieval queries with their nearest sentences, worst first."""
-    lines = []
-    for name, results in models.items():
-        if results.retrieval is None:
-            continue
-        examples = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:count]
-        lines.append(
-            f"Retrieval by {name}: {len(examples)} of {results.retrieval.facts['queries']} queries, worst first\n"
-        )
-        for example in examples:
-            lines.append(f"  query   {example.query}")
-            lines += [
-                f"  {place} {cosine:.4f} {'*' if sentence == example.partner else ' '} {sentence}"
-                for place, (sentence, cosine) in enumerate(example.nearest, start=1)
-            ]
-            if example.rank > len(example.nearest):
-                lines.append(f"  {example.rank} {'':6} * {example.partner}")
-            lines.append("")
-    return printable("\n".join(lines))
 
 
 def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:

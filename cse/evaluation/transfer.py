@@ -39,8 +39,6 @@ def score_transfer(
 
     ``accuracy`` is in percent on the test rows, or the mean over outer folds; ``dev`` the accuracy that chose the L2
     value; ``l2`` the chosen value of each scored classifier; ``f1`` that of class 1 in percent, where there are two.
-
-    ``how``: ``FULL`` for published figures.
     """
     if not tasks:
         raise CseError("evaluation: no transfer tasks; give SentEval's downstream folder")

@@ -15,15 +15,18 @@ from typing import Any, NamedTuple
 from huggingface_hub import CardData, EvalResult, ModelCard, ModelCardData
 from huggingface_hub import errors as hub_errors
 
-from cse.artifact import read_value
+from cse.artifact import Kind, read_value
 from cse.errors import CseError, in_terms_of, one_line
 from cse.evaluation.dev_facts import START, dev_of
 from cse.interchange.hub import is_offline
-from cse.interchange.model_folder import ADAPTER, ModelFolder
+from cse.interchange.model_folder import ModelFolder
 from cse.model.checkpoint import training_notes
-from cse.model.declared import CARD, MODULES
+from cse.model.declared import CARD
 
 _TEMPLATE = Path(__file__).with_name("card.md.j2")
+_LIBRARIES = {
+    Kind.SENTENCE_TRANSFORMERS: "sentence-transformers", Kind.PEFT: "peft", Kind.TRANSFORMERS_JS: "transformers.js",
+}  # fmt: skip
 _TASKS = {"spearman": "sentence-similarity", "accuracy": "text-classification"}  # of the hub, by metric
 # the metric in a label; without one it is Spearman
 _METRIC = re.compile(r"dev (?P<dev>\w\S*)|(?P<own>(?:recall@|alignment|uniformity).*)|.*\((?P<of>[^()]+)\)")
@@ -41,7 +44,7 @@ def make_card(model: ModelFolder, repo: str, measures: Measures, about: CardData
     facts, title = model.about.get("facts") or {}, repo.rpartition("/")[2]
     name = one_line(str(model.backbone.get("name") or ""))
     licence = about.get("license_name") or about.get("license")
-    library = "sentence-transformers" if MODULES in model.files else "peft" if ADAPTER in model.files else "cse"
+    library = _LIBRARIES.get(model.kind, "cse")
     results = [_result(label, measure) for label, measure in measures.model.items() if not label.endswith(_BEFORE)]
     data = ModelCardData(
         base_model=name if name and not name.startswith((".", "/")) else None,

@@ -24,7 +24,8 @@ ADAPTER = "adapter_config.json"  # PEFT's; exports have it or the modules.json o
 _BASE = "base_model_name_or_path"
 _PLACES = (_BASE, "_name_or_path", "name_or_path")  # keys of other libraries that may hold a path
 _CONFIGS = (ADAPTER, "config.json", LENGTH, PROMPTS)
-_EXPORTS = {Kind.SENTENCE_TRANSFORMERS: MODULES, Kind.PEFT: ADAPTER}  # and what makes a folder a model of its kind
+# and what makes a folder a model of its kind
+_EXPORTS = {Kind.SENTENCE_TRANSFORMERS: MODULES, Kind.PEFT: ADAPTER, Kind.TRANSFORMERS_JS: "config.json"}
 _KINDS = (Kind.CHECKPOINT, Kind.BUNDLE, Kind.BANK, *_EXPORTS)
 _AGAIN = "pull it again, or ask its author to push it again"
 _EXPORT = "export the model again"

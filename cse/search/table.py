@@ -185,12 +185,12 @@ class SearchTable:
             depth *= 2
 
     def _shown(self, found: Sequence[Mapping[str, Any]], *, whole: bool) -> list[Hit]:
-        """Read the passages that were found, or their whole documents."""
-        if not found:
-            return []
-        columns = [*self.columns, *([DOCUMENT] if whole else [])]
-        read = self.table.take_row_ids([each[ROW] for each in found]).select(columns).with_row_id().to_arrow()
-        rows = {row[ROW]: row for row in read.to_pylist()}
+        """Read the passages that were found, if the search did not, or their whole documents."""
+        rows = {each[ROW]: each for each in found}
+        if found and not found[0].keys() >= {*self.columns}:
+            columns = [*self.columns, *([DOCUMENT] if whole else [])]
+            read = self.table.take_row_ids([*rows]).select(columns).with_row_id().to_arrow()
+            rows = {row[ROW]: row for row in read.to_pylist()}
         hits = []
         for each in found:
             row = rows[each[ROW]]
@@ -203,7 +203,8 @@ class SearchTable:
         """Return the nearest passages, best first; no more than asked for, but always of the same candidates."""
         few = self.rows == self.documents and depth == DEPTH
         each = next(each for each in _OF_DEPTH if each == 1 or (few and depth // each >= asked.k))
-        rows = self._nearest(asked, depth // each, ["id"], each)
+        columns = self.columns if each > 1 else ["id"]  # of few rows at once what is shown
+        rows = self._nearest(asked, depth // each, columns, each)
         return rows.append_column(COSINE, pc.subtract(1.0, rows["_distance"]))
 
     def _nearest(self, asked: _Asked, depth: int, columns: Sequence[str], refined: int) -> pa.Table:

@@ -113,11 +113,10 @@ def _impossible_models(settings: Settings) -> list[Refusal]:
 
 def _impossible_losses(settings: Settings) -> list[Refusal]:
     objective = settings.objective.over(settings.data.more_terms)
-    terms, train, augment, data = _terms(settings, objective), settings.train, settings.augment, settings.data
+    terms, train = _terms(settings, objective), settings.train
     replaced, group = objective.replaced_tokens, objective.contrastive_tension.group
     wrapped = settings.template.text is not None or settings.prompt.kind == "input"
-    beforehand, detects = replaced.corrupts_beforehand, "replaced_tokens" in terms
-    afresh = "or objective.replaced_tokens.corruption: on_the_fly"
+    detects = "replaced_tokens" in terms
     return [
         (train.early_stop is not None and terms and not objective.comparing, "train.early_stop",
          f"objective.{objective.first} compares no sentences, so the dev score cannot stop this training; set it to "
@@ -135,16 +134,6 @@ def _impossible_losses(settings: Settings) -> list[Refusal]:
          f"train.parameters: {train.parameters} changes the backbone; set it to copy"),
         (detects and wrapped, "objective.replaced_tokens.weight",
          "cannot be combined with a template or an 'input' prompt; set it to 0"),
-        (beforehand and augment.repeat_words > 0, "augment.repeat_words",
-         f"would change rows after they were corrupted; set it to 0 {afresh}"),
-        (beforehand and augment.mask_span > 0, "augment.mask_span",
-         f"would change rows after they were corrupted; set it to 0 {afresh}"),
-        (beforehand and train.roles is not None, "train.roles",
-         f"rows are corrupted beforehand without task texts; set it to null {afresh}"),
-        (beforehand and settings.mine.wanted, "mine",
-         f"rows corrupted before training cannot be mined; set mine.negatives and mine.neighbours to 0, {afresh}"),
-        (beforehand and data.more, "data.more",
-         f"only the rows of the main source can be corrupted before training; set it to [], {afresh}"),
     ]  # fmt: skip
 
 

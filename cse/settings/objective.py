@@ -122,9 +122,6 @@ class ReplacedTokensSettings(LossSettings):
     model in `generator_folder`; `unigram`: draw tokens by their frequency in the training text, without a model."""
     generator_folder: str = "data/raw/generator"
     """Model folder for `generator: folder`; the pipeline retrains when it changes."""
-    corruption: Literal["on_the_fly", "prepared"] = "on_the_fly"
-    """Corrupt each batch during training, with dropout in the generator (released code), or all rows before it, without
-    (one corruption per epoch)."""
     mask_share: Share = 0.3
     """Share of tokens masked for the generator."""
     choice: Literal["argmax", "sample"] = "argmax"
@@ -138,11 +135,6 @@ class ReplacedTokensSettings(LossSettings):
     over real tokens; `sum`: sum over each sentence's tokens (D2CSE equation 2)."""
 
     @property
-    def corrupts_beforehand(self) -> bool:
-        """Whether rows are corrupted once before training."""
-        return self.weight > 0 and self.corruption == "prepared"
-
-    @property
     def generator_model(self) -> str:
         """Hub id or folder of the generator."""
         return self.generator_folder if self.generator == "folder" else self.generator
@@ -150,7 +142,7 @@ class ReplacedTokensSettings(LossSettings):
     @property
     def reads_generator(self) -> bool:
         """Whether a masked language model proposes tokens during training."""
-        return self.weight > 0 and self.corruption == "on_the_fly" and self.generator != "unigram"
+        return self.weight > 0 and self.generator != "unigram"
 
 
 class ContrastiveTensionSettings(LossSettings):

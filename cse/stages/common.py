@@ -18,7 +18,6 @@ from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
 MINED = Path("data/mined")
-CORRUPTED = Path("data/corrupted")
 CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
 PLOTS = Path("data/plots")

@@ -125,7 +125,6 @@ class Place:
             settings,
             prepared=folders.prepared,
             mined=folders.mined,
-            corrupted=folders.corrupted,
             checkpoint=self.checkpoint,
             metrics=self.metrics,
             plots=plots or self.plots,

@@ -22,7 +22,7 @@ from cse.process import only_one
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.common import CHECKPOINT, CORRUPTED, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
+from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.training import Folders
 from cse.training.fit_post import fit_post
 from cse.training.ready import Training, groups_of, open_training
@@ -43,7 +43,6 @@ def train_stage(
     *,
     prepared: Path = PREPARED,
     mined: Path = MINED,
-    corrupted: Path = CORRUPTED,
     checkpoint: Path = CHECKPOINT,
     metrics: Path = METRICS / "train.json",
     plots: Path = PLOTS / "train",
@@ -74,7 +73,7 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        folders = Folders(prepared, mined, corrupted, tokens)
+        folders = Folders(prepared, mined, tokens)
         training = open_training(settings, folders, scratch=scratch, backbone=backbone, kept=kept)
         with only_one(
             scratch / "locks" / training.folder.path.name,

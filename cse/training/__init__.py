@@ -11,7 +11,7 @@ _TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "searc
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of a training's rows; of these, ``mined`` and ``corrupted`` are read only if the settings say so.
+    """The folders of a training's rows; of these, ``mined`` is read only if the settings say so.
 
     Attributes:
         tokens: where launchers share tokenised rows; None: each process tokenises its own.
@@ -19,13 +19,12 @@ class Folders:
 
     prepared: Path
     mined: Path
-    corrupted: Path
     tokens: Path | None = None
 
     @classmethod
     def below(cls, folder: Path) -> Folders:
         """Return those of a training that has a folder to itself."""
-        return cls(folder / "prepared", folder / "mined", folder / "corrupted")
+        return cls(folder / "prepared", folder / "mined")
 
 
 def training_code() -> list[Path]:

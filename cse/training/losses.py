@@ -40,7 +40,7 @@ from cse.settings.objective import DistillationSettings, LossSettings, Objective
 from cse.settings.train import TrainSettings
 from cse.training.batch import TokenTable
 from cse.training.collection import collection_from
-from cse.training.corruption import check_corrupted, corrupter_of, corruption_facts, prepared
+from cse.training.corruption import corrupter_of
 
 
 class Losses(nn.Module):
@@ -110,7 +110,6 @@ def losses_from(
     own: Sequence[Mapping[str, float]] = ({},),
     head: MlmHead | None = None,
     sources: Sequence[PreparedData] = (),
-    corrupted: Path | None = None,
     device: torch.device = _CPU,
     bf16: bool = False,
 ) -> Losses:
@@ -122,12 +121,7 @@ def losses_from(
 
     def replaced_tokens() -> ReplacedTokens:
         chosen = objective.replaced_tokens
-        if chosen.corrupts_beforehand:
-            assert corrupted is not None  # noqa: S101 - stages give it
-            check_corrupted(corrupted, corruption_facts(chosen, train.seed))
-            source = prepared(corrupted, table, epochs=train.epochs)
-        else:
-            source = corrupter_of(chosen, train, encoder.transformer, table, device=device, bf16=bf16)
+        source = corrupter_of(chosen, train, encoder.transformer, table, device=device, bf16=bf16)
         return ReplacedTokens(encoder, chosen, source)
 
     def label_proxies() -> LabelProxies:

@@ -33,9 +33,6 @@ if TYPE_CHECKING:
 
 NONE = -1
 CELLS = 1 << 24  # cosines held at once
-EXACT = 200_000  # distinct texts up to which the search is exact; above, faiss searches approximately
-_DEPTH = 200  # candidates per anchor that an approximate search looks at
-_LINKS = 32
 
 
 @dataclass(frozen=True)
@@ -99,17 +96,13 @@ def mine(pairs: PairNumbers, anchors_TD: np.ndarray, texts_TD: np.ndarray, margi
     """
     candidates_CD = np.ascontiguousarray(texts_TD[: pairs.candidates])
     chosen_R = np.full(len(pairs.anchor_R), NONE)
-    barred_C = np.zeros(pairs.candidates, bool)
-    depth = _DEPTH + max(map(len, pairs.barred_R))
-    for row, found, cosines in _searched(anchors_TD, pairs.anchor_R, candidates_CD, depth):
+    for row, cosines_C in _searched(anchors_TD, pairs.anchor_R, candidates_CD):
         positive = float(anchors_TD[pairs.anchor_R[row]] @ texts_TD[pairs.positive_R[row]])
-        barred_C[pairs.barred_R[row]] = True
-        cosines = np.where(barred_C[found], -np.inf, cosines)
-        barred_C[pairs.barred_R[row]] = False
-        cosines[cosines > margin * positive] = -np.inf
-        best = int(cosines.argmax())
-        if cosines[best] > -np.inf:
-            chosen_R[row] = found[best]
+        cosines_C[pairs.barred_R[row]] = -np.inf
+        cosines_C[cosines_C > margin * positive] = -np.inf
+        best = int(cosines_C.argmax())
+        if cosines_C[best] > -np.inf:
+            chosen_R[row] = best
     return chosen_R
 
 
@@ -126,43 +119,12 @@ def mean_cosine(one_RD: np.ndarray, other_RD: np.ndarray) -> float:
 
 
 def _searched(
-    vectors_TD: np.ndarray, rows_R: np.ndarray, candidates_CD: np.ndarray, depth: int
-) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
-    """Yield every row's place with all candidates and their cosines; of many the approximately nearest, best first.
-
-    Args:
-        rows_R: numbers of the vectors that search.
-        depth: candidates that an approximate search looks at.
-    """
-    if len(candidates_CD) <= EXACT:
-        everything = np.arange(len(candidates_CD))
-        size = max(CELLS // len(candidates_CD), 1)
-        for start in range(0, len(rows_R), size):
-            block_BC = vectors_TD[rows_R[start : start + size]] @ candidates_CD.T
-            for place, cosines in enumerate(block_BC, start=start):
-                yield place, everything, cosines
-        return
-    index, depth = _index(candidates_CD), min(depth, len(candidates_CD))
-    index.hnsw.efSearch = 2 * depth
-    size = max(CELLS // depth, 1)
+    vectors_TD: np.ndarray, rows_R: np.ndarray, candidates_CD: np.ndarray
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yield every row's place and its cosines with all candidates; ``rows_R``: numbers of the vectors that search."""
+    size = max(CELLS // len(candidates_CD), 1)
     for start in range(0, len(rows_R), size):
-        found_BK = index.search(vectors_TD[rows_R[start : start + size]], depth)
-        for place, (cosines, found) in enumerate(zip(*found_BK, strict=True), start=start):
-            there = found >= 0
-            yield place, found[there], cosines[there]
-
-
-def _index(vectors_TD: np.ndarray) -> Any:
-    try:
-        import faiss
-    except ImportError:
-        raise CseError(
-            f"mine: more than {EXACT:,} texts ({len(vectors_TD):,}) are searched by faiss, which is not installed: pip "
-            "install 'cse[mine]', or lower data.max_rows"
-        ) from None
-    index = faiss.IndexHNSWFlat(vectors_TD.shape[1], _LINKS, faiss.METRIC_INNER_PRODUCT)
-    index.add(vectors_TD)
-    return index
+        yield from enumerate(vectors_TD[rows_R[start : start + size]] @ candidates_CD.T, start=start)
 
 
 def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
@@ -171,17 +133,14 @@ def mutual_neighbours(vectors_TD: np.ndarray, nearest: int) -> np.ndarray:
     if nearest < 1:
         return np.empty((0, 2), np.int64)
     vectors_TD = np.ascontiguousarray(vectors_TD)
-    found_TK = np.full((len(vectors_TD), nearest), NONE)
-    depth = max(_DEPTH // 2, nearest + 1)
-    for row, found, cosines in _searched(vectors_TD, np.arange(len(vectors_TD)), vectors_TD, depth):
-        cosines[found == row] = -np.inf
-        chosen = best_places(cosines, nearest)  # an approximate search may find fewer
-        found_TK[row, : len(chosen)] = found[chosen]
+    found_TK = np.empty((len(vectors_TD), nearest), np.int64)
+    for row, cosines_T in _searched(vectors_TD, np.arange(len(vectors_TD)), vectors_TD):
+        cosines_T[row] = -np.inf
+        found_TK[row] = best_places(cosines_T, nearest)
     one = np.repeat(np.arange(len(vectors_TD)), found_TK.shape[1])
     pairs = np.stack([one, found_TK.ravel()], axis=1)
-    pairs = np.sort(pairs[pairs[:, 1] >= 0], axis=1)
-    distinct, times = np.unique(pairs, axis=0, return_counts=True)
-    return distinct[times == 2].astype(np.int64)
+    distinct, times = np.unique(np.sort(pairs, axis=1), axis=0, return_counts=True)
+    return distinct[times == 2]
 
 
 def mining_facts(settings: Settings, prepared: Path) -> dict[str, Any]:

@@ -16,7 +16,7 @@ import torch
 from cse.artifact import sha256
 from cse.data.store import GROUP, PreparedData
 from cse.data.tasks.kinds import Task, put_before
-from cse.data.tasks.store import open_dev
+from cse.data.tasks.store import TASKS_FILE, open_dev
 from cse.errors import CseError, counted
 from cse.evaluation.dev_facts import SPEARMAN, DevScore
 from cse.evaluation.score import dev_measure, score_dev
@@ -116,7 +116,6 @@ class Training:
                 own=[{name: term.weight for name, term in source.objective} for source in self.sources],
                 head=self.head,
                 sources=[source.data for source in self.sources],
-                corrupted=self.folders.corrupted,
                 device=self.device,
                 bf16=self.bf16,
             )
@@ -212,7 +211,7 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = [*sorted({*folders.prepared.glob("*.arrow"), data.rows_file}), *sorted(folders.corrupted.glob("*.npy"))]
+        rows = sorted({*folders.prepared.glob("*.arrow"), folders.prepared / TASKS_FILE, data.rows_file})
         folder = scratch / "resume" / fingerprint(facts, rows)
     if settings.train.workers > 1 and folders.tokens is None:
         folders = replace(folders, tokens=folder / "tokens")  # made here once, for all workers
@@ -343,7 +342,7 @@ def groups_of(settings: Settings) -> dict[str, Any]:
 def depends_on(settings: Settings, *, opened: BackboneFiles | None = None) -> dict[str, str]:
     """Return what a training depends on beside its settings and rows, each in words: models, code, arithmetic.
 
-    If rows were corrupted before training, the generator is not read. Files ``opened`` already are not hashed again.
+    Files ``opened`` already are not hashed again.
     """
     device = choose_device(settings.train.device)
     facts = {

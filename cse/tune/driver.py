@@ -38,7 +38,7 @@ def run_sweep(
 
     Args:
         settings: base settings that each trial modifies.
-        rows: prepared, mined and corrupted; the test sets beside them are not opened.
+        rows: prepared and mined; the test sets beside them are not opened.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
         names: of the space's named settings, to train these alone; none: all.
         seeds: that each setting is trained with, counted up from ``train.seed``.
@@ -54,7 +54,6 @@ def run_sweep(
     job = Job(
         settings=settings,
         folder=(scratch / "tune" / _name(whole, settings, rows)).resolve(),
-        corrupted=rows.corrupted.resolve(),
         evaluations=EVALUATIONS if drawn else None,
         ranges=tuple(part.key for part in space.dimensions if not part.values),
     )
@@ -91,7 +90,7 @@ def _ray(job: Job) -> Iterator[None]:
     os.environ |= variables  # some count in this process
     if job.settings.train.device == "cpu":
         variables["CUDA_VISIBLE_DEVICES"] = ""  # for the workers only
-    with ray_session(dashboard=True, variables=variables):
+    with ray_session(dashboard=True, variables=variables, preload="cse.tune.trial"):
         yield
 
 
@@ -200,7 +199,7 @@ def _name(space: Space, settings: Settings, rows: Folders) -> str:
     dev = open_dev(PreparedData(rows.prepared))
     files = [TRAIN_FILE, *(source_file(source.name) for source in settings.data.more)]
     mined = [rows.mined / TRAIN_FILE] if settings.mine.wanted else []
-    data = [*(rows.prepared / name for name in files), *mined, *sorted(rows.corrupted.glob("*.npy"))]
+    data = [*(rows.prepared / name for name in files), *mined]
     facts = {
         "space": [str(part) for part in space.dimensions],  # a list of settings may grow
         "around": around,

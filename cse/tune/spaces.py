@@ -26,9 +26,6 @@ _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "sa
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}(\s+log)?")
 _STEP = 0.001  # step of D2CSE's second search
-_CORRUPTED = (
-    "rows were already corrupted with one value of it; to vary it, set objective.replaced_tokens.corruption: on_the_fly"
-)
 BARE = "backbone"  # the bare backbone, which every setting is compared with
 PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 SEED = "train.seed"
@@ -279,8 +276,6 @@ def check_seeds(space: Space, settings: Settings, seeds: int, *, confirmed: bool
         raise CseError(
             "--seeds: this search decides by one seed; give lists of values, or train its best with --confirm"
         )
-    if any(tried.objective.replaced_tokens.corrupts_beforehand for tried in reached(space, settings)):
-        raise CseError(f"--seeds: {SEED}: {_CORRUPTED}")
 
 
 def _check(space: Space, settings: Settings) -> None:
@@ -292,16 +287,14 @@ def _check(space: Space, settings: Settings) -> None:
     with in_terms_of("tune: "):
         for key in space.keys:
             _refuse(key, _unused(key, space, settings), _decides_rows(key, settings))
-    now, before = flatten(settings.model_dump(mode="json")), settings.objective.replaced_tokens.corrupts_beforehand
+    now = flatten(settings.model_dump(mode="json"))
     for setting in space.settings:
         with in_terms_of(f"setting {setting.name}: "):
             for key in (key for key, value in setting.values.items() if key not in now or value != now[key]):
                 if key != "train.parameters":
                     _check_key(key)
                 _refuse(key, _decides_rows(key, settings))
-            tried = settings_with(settings, setting.values, called=f"tune: {setting.name}")
-            if tried.objective.replaced_tokens.corrupts_beforehand > before:
-                raise CseError(f"objective.replaced_tokens.weight: {_CORRUPTED}")
+            settings_with(settings, setting.values, called=f"tune: {setting.name}")
     reached(space, settings)
 
 
@@ -330,15 +323,9 @@ def _unused(key: str, space: Space, settings: Settings) -> str:
 
 
 def _decides_rows(key: str, settings: Settings) -> str:
-    """Return why a key decides which rows there are: those were mined, or corrupted, before any trial; else nothing."""
-    if settings.mine.wanted and (key.startswith("backbone.") or key in ("pooler.kind", "train.roles")):
-        return "rows were mined with one value of it; remove it"
-    term, part = key.rpartition(".")[::2]
-    decides = key in ("train.max_length", "train.epochs", SEED) or (
-        term == "objective.replaced_tokens"
-        and part not in ("weight", "discriminator", "condition", "copy_learning_rate")
-    )
-    return _CORRUPTED if settings.objective.replaced_tokens.corrupts_beforehand and decides else ""
+    """Return why a key decides which rows there are: those were mined before any trial; else nothing."""
+    decides = key.startswith("backbone.") or key in ("pooler.kind", "train.roles")
+    return "rows were mined with one value of it; remove it" if settings.mine.wanted and decides else ""
 
 
 def _refuse(key: str, *reasons: str | bool) -> None:

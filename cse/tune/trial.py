@@ -44,14 +44,12 @@ class Job:
 
     Attributes:
         settings: base settings that each trial modifies.
-        corrupted: folder of rows corrupted before training, absolute.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
         ranges: keys searched over a range; their values are rounded to three digits.
     """
 
     settings: Settings
     folder: Path
-    corrupted: Path
     evaluations: int | None
     ranges: tuple[str, ...] = ()
 
@@ -64,7 +62,7 @@ class Job:
     def data(self) -> Folders:
         """Training rows and dev pairs, without any test set."""
         shared = self.folder / "data"
-        return Folders(shared, shared / "mined", self.corrupted, self.folder / "tokens")
+        return Folders(shared, shared / "mined", self.folder / "tokens")
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration: plain Python values, floats of ranges rounded, no seed but another one."""

@@ -15,6 +15,7 @@ _EXAMPLES = """\b
 Examples:
   cse serve data/bundle
   cse serve data/bank --port 9000 --api-keys keys.txt
+  cse serve sentence-encoder@production
 
 \b
 Then:
@@ -50,10 +51,10 @@ def _type_of(annotation: Any) -> Any:
 @click.option("--drain", type=float, default=30.0, show_default=True, help="Seconds to finish requests after SIGTERM.")
 @_options
 def serve(model: str, host: str, port: int, drain: float, **options: Any) -> None:
-    """Serve a bundle or a bank: OpenAI's API, Text Embeddings Inference's, and a page at /.
+    """Serve a bundle, a bank or a promoted version: OpenAI's API, Text Embeddings Inference's, and a page at /.
 
-    MODEL is a folder (`cse export`, `cse bank create`). A bank serves each of its domains as a model of its own, and
-    follows its folder.
+    MODEL is a folder (`cse export`, `cse bank create`) or NAME@STAGE of the registry. A bank serves each of its domains
+    as a model of its own, and follows its folder; NAME@STAGE follows the registry.
     """
     from pydantic import ValidationError
 

@@ -43,5 +43,11 @@ class Metrics:
         self.cached = Counter("cse_cache_hits", "Texts whose vectors were known.", ["model"], registry=made)
         self.refused = Counter("cse_refused", "Requests refused.", ["reason"], registry=made)
         self.model = Gauge("cse_model_info", "The model in service.", ["model", "version"], registry=made)
+        self.load_failures = Counter("cse_model_load_failures", "Promotions that did not load.", registry=made)
         self.domain_bytes = Gauge("cse_domain_bytes", "Bytes of a bank's domains in memory.", registry=made)
         self.connections = Gauge("cse_connections", "Open connections.", registry=made)
+
+    def serves(self, model: str, version: str) -> None:
+        """Record which model is in service now."""
+        self.model.clear()
+        self.model.labels(model, version).set(1)

@@ -74,40 +74,34 @@ class Served:
     """A model that is loaded. Whatever asks for domains raises ``ServiceError`` 503 where the folder cannot be read.
 
     Attributes:
-        name: the id of a bundle in requests.
+        version: in the registry, else the start of the hash of its files.
     """
 
     encoder: OnnxEncoder
     name: str
+    version: str
     loaded: float = field(default_factory=time.time)
 
     @classmethod
-    def load(cls, folder: Path, name: str | None, **options: Any) -> Served:
+    def load(cls, folder: Path, name: str, version: str | None, **options: Any) -> Served:
         """Load a bundle or bank and answer one text, so that the first request does not wait.
 
         Args:
             folder: the bundle or bank.
-            name: of a bundle; None: the folder's.
+            version: in the registry, if it is from there.
             options: of ``OnnxEncoder``.
         """
-        if not folder.is_dir():
-            raise CseError(f"{folder}: no such folder; give a bundle (cse export) or a bank (cse bank create)")
-        name = name or folder.resolve().name
         encoder = OnnxEncoder(folder, name=name, **options)
         rows = [encoder.tokenize(["warm up"]).row(0)]
         for one_core in {False, encoder.threads > 1}:
             encoder.embed_rows(rows, one_core=one_core)
-        return cls(encoder, name)
+        files = encoder.manifest.files
+        return cls(encoder, name, version or files["model.onnx"][:12])
 
     @property
     def sha256(self) -> str:
         """SHA-256 of the ONNX graph."""
         return self.encoder.manifest.files["model.onnx"]
-
-    @property
-    def version(self) -> str:
-        """The start of that hash."""
-        return self.sha256[:12]
 
     def names(self) -> Sequence[str]:
         """Return the names of the domains, which may be damaged; a bundle's is its own."""
@@ -284,6 +278,13 @@ def _with_roles(name: str, texts: Mapping[str, str]) -> dict[str, str | None]:
 def name_in(model: str) -> str:
     """Return the domain that an id names, with a role or without."""
     return model.rpartition(":")[0] or model
+
+
+def folder_name(folder: Path) -> str:
+    """Return the id of a bundle that was given as a folder: the folder's name."""
+    if not folder.is_dir():
+        raise CseError(f"{folder}: no such folder; give a bundle (cse export), a bank (cse bank create) or NAME@STAGE")
+    return folder.resolve().name
 
 
 def _unknown(model: str, known: Sequence[str]) -> ServiceError:

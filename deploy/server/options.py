@@ -15,7 +15,7 @@ class Options(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    model: str = Field(description="Bundle or bank.")
+    model: str = Field(description="Bundle, bank, or NAME@STAGE of the registry.")
     name: str | None = Field(None, description="Model id of a bundle in requests; default: its name or folder.")
     device: Provider = Field("auto", description="Where to run; `openvino`: the CPU, in bfloat16 if it can.")
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; default: one per usable CPU.")
@@ -37,6 +37,7 @@ class Options(BaseModel):
         description="Seconds of work that may wait, and without any result after which a request is given up.",
     )
     receive_timeout: float = Field(20.0, gt=0, description="Seconds in which a client must send its request.")
+    follow_seconds: float = Field(30.0, gt=0, description="Seconds between questions for a new promotion.")
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
     token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")

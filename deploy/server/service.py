@@ -27,8 +27,9 @@ from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
 from deploy.server.logs import log
 from deploy.server.metrics import Metrics
-from deploy.server.models import Served, Storage, Target, name_in
+from deploy.server.models import Served, Storage, Target, folder_name, name_in
 from deploy.server.options import Options
+from deploy.server.registry import Follower
 from deploy.server.waiting import BatchFacts, Work
 
 Inputs = Sequence[str] | Sequence[Sequence[int]]
@@ -102,15 +103,9 @@ class Service:
 
     def __init__(self, options: Options, metrics: Metrics) -> None:
         self.options, self.metrics = options, metrics
-        self.served = served = Served.load(
-            Path(options.model),
-            options.name,
-            provider=options.device,
-            threads=options.threads,
-            kept_bytes=options.max_domain_bytes,
-        )
-        encoder = served.encoder
-        encoder.on_beyond = metrics.beyond.labels(served.name).inc
+        self._follower: Follower | None = None
+        self._served = self._open()
+        encoder = self._served.encoder
         on_gpu = encoder.provider == "cuda"
         tokens, rows, padding = _GPU if on_gpu else _CPU
         self.batch_tokens = options.batch_tokens or tokens
@@ -130,8 +125,13 @@ class Service:
         metrics.queue_texts.set_function(lambda: self._batcher.waiting[0])
         metrics.queue_tokens.set_function(lambda: self._batcher.waiting[1])
         metrics.domain_bytes.set_function(lambda: encoder.bank.bytes)
-        metrics.model.labels(served.name, served.version).set(1)
-        log.info("serving", extra={"facts": {"model": served.name, "version": served.version}})
+        metrics.serves(self._served.name, self._served.version)
+        log.info("serving", extra={"facts": {"model": self._served.name, "version": self._served.version}})
+
+    @property
+    def served(self) -> Served:
+        """The model in service now."""
+        return self._served
 
     @property
     def ready(self) -> bool:
@@ -145,6 +145,8 @@ class Service:
 
     def close(self) -> None:
         """Answer what waits, and stop."""
+        if self._follower is not None:
+            self._follower.stop()
         self._batcher.close()
         self._beside.shutdown()
 
@@ -232,8 +234,8 @@ class Service:
     async def _target(self, model: str | None, client: Client) -> Target:
         model = client.opened(model)
         if model is None:
-            model = await self.stored(self.served.only)
-        return await self.stored(self.served.target, model, client.models, name=name_in(model))
+            model = await self.stored(self._served.only)
+        return await self.stored(self._served.target, model, client.models, name=name_in(model))
 
     async def stored(self, question: Callable[..., _T], *arguments: object, name: str = "") -> _T:
         """Return what a function answers that looks at the files of domains, if they may change.
@@ -244,7 +246,7 @@ class Service:
         Raises:
             ServiceError: 503, the folder or the file cannot be read, or not in time.
         """
-        if self.served.encoder.bank.fixed:
+        if self._served.encoder.bank.fixed:
             return question(*arguments)
         return await self._storage.ask(name, partial(question, *arguments))
 
@@ -321,6 +323,26 @@ class Service:
         self.metrics.batch_tokens.observe(batch.tokens)
         self.metrics.padding_tokens.inc(batch.padded - batch.tokens)
         self.metrics.compute_seconds.observe(batch.seconds)
+
+    def _open(self) -> Served:
+        path = Path(self.options.model)
+        if "@" in self.options.model and not path.exists():
+            self._follower = Follower(
+                self.options.model, load=self._load, take=self._take, failed=self.metrics.load_failures.inc
+            )
+            return self._follower.start(self.options.follow_seconds)
+        return self._load(path, self.options.name or folder_name(path), None)
+
+    def _load(self, folder: Path, name: str, version: str | None) -> Served:
+        options = self.options
+        found = {"provider": options.device, "threads": options.threads, "kept_bytes": options.max_domain_bytes}
+        served = Served.load(folder, options.name or name, version, **found)
+        served.encoder.on_beyond = self.metrics.beyond.labels(served.name).inc
+        return served
+
+    def _take(self, served: Served) -> None:
+        self._served = served
+        self.metrics.serves(served.name, served.version)
 
 
 def _sides(target: Target, chosen: Sequence[Domain], role: str | None, count: int) -> list[Domain]:

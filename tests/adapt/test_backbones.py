@@ -5,21 +5,18 @@ from __future__ import annotations
 import re
 
 import numpy as np
-import pytest
 
 from cse.adapt import backbones
 from cse.adapt.backbones import MOST, SAMPLE, Shown, choose_backbone
 from cse.cli.adapt import adapt
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.parts import sample_of
-from cse.errors import CseError
 from cse.evaluation.score import ACCURACY, CLASS_PROBABILITY
 from cse.ledger import Ledger
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.settings import Settings
 from cse.settings.model import BackboneSettings
 from tests.adapt.test_few import LABELS_OF, table
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
-from tests.cli.workspace import write_params
 
 ROWS = 2000  # that measure, as many as there are reference rows: more than a sample has, fewer than two
 TASK = LabelledTexts("t", [f"k{n}" for n in range(ROWS)], ["a", "b"] * (ROWS // 2),
@@ -94,15 +91,8 @@ def test_several_names_behind_one_option_and_text_behind_them(tmp_path, tiny_fol
     assert (given["backbones"], [str(one) for one in given["sources"]]) == (("a", model), [text])
 
 
-@pytest.fixture
-def place(tiny_folders, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
-    (tmp_path / "few.csv").write_text(table(3), encoding="utf-8")
-    return tmp_path
-
-
-def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders):  # noqa: F811
+def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders):
+    (place / "few.csv").write_text(table(3), encoding="utf-8")
     both = [str(tiny_folders["bert"]), str(tiny_folders["roberta"])]
     words = ("adapt", "--labels", "few.csv", "--out", "out", "--backbone", *both)
     done = cse(*words)
@@ -110,37 +100,6 @@ def test_few_rows_tell_each_other_under_every_backbone(cse, place, tiny_folders)
     assert "9 items, 9 of 9 texts:" in done.err and all(f"measuring {one}, bare" in done.err for one in both)
     told = re.search(r"of 2 backbones (\S+) goes on: the fastest whose accuracy is not below", done.out)
     assert told and told[1] in both
-    from cse.runtime.onnx_encoder import OnnxEncoder
-
     bundle = OnnxEncoder(place / "out/bundle", provider="cpu")
     assert bundle.manifest.backbone["name"] == told[1] and bundle.classifier.facts.labels == sorted(LABELS_OF)
     assert cse(*words[:-1]).err.endswith("with --again\n"), "another list of backbones is another adaptation"
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("--labels few.csv --backbone a a", "--backbone: a is named twice"),
-        ("--labels few.csv --backbone a -s backbone.name=b", "--backbone: -s backbone.name names one too"),
-        ("--labels names.txt --backbone bert other", "--backbone: several are compared on held-out rows or judged"),
-        ("texts.txt --backbone bert other", "the rows are mined or corrupted by a model before backbones are compared"),
-        ("--labels few.csv --backbone bert ./other", "no folder ./other"),
-    ],
-)
-def test_mistakes_are_one_line_before_any_work(cse, place, tiny_folders, words, says):  # noqa: F811
-    (place / "names.txt").write_text("red cat\nsmall dog\n", encoding="utf-8")
-    (place / "texts.txt").write_text("a red cat\na small dog\nthe house\n", encoding="utf-8")
-    for name in ("bert", "other"):
-        (place / name).symlink_to(tiny_folders["bert"])
-    if "./other" in words:
-        (place / "other").unlink()
-    done = cse("adapt", *words.split(), "--out", "out")
-    assert (done.code, says in done.err.splitlines()[-1]) == (2, True), done.err
-    assert not (place / "out").exists()
-
-
-def test_a_backbone_alone_is_not_measured(tmp_path):
-    settings = Settings()
-    assert choose_backbone(settings, [], None, None, Ledger(tmp_path)) == (settings, [])
-    with pytest.raises(CseError, match="several are compared on held-out rows or judged queries"):
-        choose_backbone(settings, [BackboneSettings(name="b")], None, None, Ledger(tmp_path))

@@ -13,7 +13,6 @@ from cse.data.store import TRAIN_FILE, write_rows
 from cse.data.tasks.kinds import LabelledTexts, Retrieval
 from cse.data.tasks.store import write_tasks
 from cse.evaluation.record import ITEMS_FILE, write_items
-from cse.report.page import as_html, make_report
 from tests.tiny import write_report
 
 TEXTS = [f"question {number}" for number in range(60)]
@@ -92,14 +91,3 @@ def test_queries_in_the_order_of_what_they_gained(adapted):
 def test_the_bare_backbone_changes_nothing():
     assert change_tables(SimpleNamespace(main=("intents", "kNN"), model=BARE)) == []
     assert change_tables(SimpleNamespace(main=None, model="head")) == []
-
-
-def test_the_verdict_stands_above_everything(adapted):
-    task = LabelledTexts("intents", ["x"], ["card"], TEXTS, LABELS)
-    further = change_tables(adapted(task, "kNN", told=(np.roll(OWN, 1), OWN)))
-    verdict = "It helped: kNN rose.\n  kNN: 0.00 -> 41.67"
-    report = make_report([], papers=False, verdict=verdict, further=further)
-    page = as_html(report)
-    parts = ("It helped: kNN rose.", 'id="helped"', 'id="systems-section"')
-    assert sorted(parts, key=page.index) == list(parts)
-    assert 'id="verdict"' not in as_html(make_report([], papers=False))

@@ -20,8 +20,7 @@ from cse.outputs import Kind, publish_folder
 from cse.settings import Settings
 from cse.settings.load import settings_with
 from cse.training.observers import CsvLog
-from tests.adapt.test_adapt import AS_MANY, place  # noqa: F401 - a fixture
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.adapt.test_adapt import AS_MANY
 from tests.cli.workspace import contents
 from tests.tiny import make_backbone_folder
 
@@ -75,7 +74,7 @@ BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: 
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, place, clock, monkeypatch):  # noqa: F811
+def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, labelled, clock, monkeypatch):
     logged = CsvLog.step
 
     def interrupted(self, record) -> None:
@@ -91,23 +90,23 @@ def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, place, clock, monkeypa
     assert re.search("^in the bundle: (head|prompts_head-42) ", done.out, re.MULTILINE), "the second seed is not there"
     assert any("labels held out kNN: " in line for line in lines), "it was measured"
     assert lines[-2] == "note: stopped before the end; the same command goes on"
-    assert (place / "out/bundle/model/checkpoint.json").is_file()
+    assert (labelled / "out/bundle/model/checkpoint.json").is_file()
     again = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert again.code == 0, again.err
     assert "  prompts with a head: dev " in again.out and "stopped" not in again.out
     (shipped,) = (line.split()[3] for line in again.out.splitlines() if line.startswith("in the bundle: "))
     facts = [
-        json.loads((place / f"out/{of}/checkpoint.json").read_text())["facts"]
+        json.loads((labelled / f"out/{of}/checkpoint.json").read_text())["facts"]
         for of in ("bundle/model", f"runs/{shipped}/checkpoint")
     ]
     assert facts[0] == facts[1], "the bundle is what the whole ladder chose"
 
 
 @pytest.mark.slow
-def test_a_part_that_went_missing_is_made_again(cse, place, clock):  # noqa: F811
+def test_a_part_that_went_missing_is_made_again(cse, labelled, clock):
     done = cse(*AS_MANY, *BUDGET, "--out", "out")
     assert done.code == 0, done.err
-    out = place / "out"
+    out = labelled / "out"
     whole, said = models(out), without_times(done.out)
     for name in ("prepared", "trials", "runs", "records", "bundle"):
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
@@ -163,18 +162,15 @@ def test_again_renames_the_whole_folder_and_deletes_nothing(tmp_path, capsys, li
 def test_what_makes_it_another_adaptation_is_said(tmp_path):
     out, backbone = tmp_path / "out", {"backbone.name": str(make_backbone_folder(tmp_path / "bert", "bert", seed=1))}
     opened(out, **backbone)
-    opened(out, **backbone)
     with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
         opened(out, **backbone, **{"train.seed": 7})
-    with pytest.raises(CseError, match=r"out: backbone\.texts\.query was absent and is find: +now; "):
-        opened(out, **backbone, **{"backbone.texts": {"query": "find: "}})
     make_backbone_folder(tmp_path / "bert", "bert", seed=2)
     with pytest.raises(CseError, match=r"out: the backbone's files changed since; "):
         opened(out, **backbone)
 
 
 @pytest.mark.parametrize("again", [False, True])
-@pytest.mark.parametrize("damaged", [b"", b"{", b"\xff\xfe", b"null", b"[]", b"{}", b"[" * 100_000, b'{"of": {}}'])
+@pytest.mark.parametrize("damaged", [b"", b"\xff\xfe", b"[" * 100_000, b'{"of": {}}'])
 def test_what_is_no_adaptation_is_refused_and_stays(tmp_path, again, damaged):
     out = tmp_path / "out"
     (out / "ledger").mkdir(parents=True)

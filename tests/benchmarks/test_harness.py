@@ -1,72 +1,31 @@
-"""What the benchmarks count, how contestants are compared, and that peers encode and train what they are said to."""
+"""That peers encode and train what they are said to, and that the load generator counts what a server answers."""
 
 from __future__ import annotations
 
-import csv
+import itertools
 import json
-import sys
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoModel
 
-from benchmarks import floor
+from benchmarks import load
 from benchmarks.encode import measure, parse
-from benchmarks.harness import interleave, keep, ratio
 from benchmarks.inputs import backbone_folder, rows_of
-from benchmarks.peers.encoder_process import EncoderProcess
-from benchmarks.peers.encoders import side_by_side
-from benchmarks.peers.training import VIRTUAL_TOKENS, full_model, prefix_model, train
+from benchmarks.load import CHECK_EVERY, build_requests
+from benchmarks.peers.training import full_model, prefix_model, train
 from benchmarks.queries import BARE
 from benchmarks.queries import measure as measure_queries
 from benchmarks.queries import parse as parse_queries
 from benchmarks.train import seconds_per_step
-from cse.errors import CseError
 from cse.evaluation.retrieval import NDCG, WITH_WORDS
-from cse.model.backbone_files import find_backbone
-from cse.model.declared import MINILM
 from tests.data.tasks.files import write_beir
 from tests.tiny import WORDS
 
 CPU = torch.device("cpu")
-
-
-@pytest.mark.parametrize(
-    ("frozen", "backward", "counted"),
-    [(True, False, floor.FORWARD), (True, True, floor.FROZEN_STEP), (False, True, floor.FULL_STEP)],
-)
-def test_flops_per_weight_and_token_are_those_that_torch_counts(frozen, backward, counted):
-    """A frozen stack still passes gradients on to its input."""
-    model = AutoModel.from_pretrained(find_backbone(MINILM).folder, add_pooling_layer=False).train()
-    model.requires_grad_(not frozen)
-    embedded = torch.randn(2, 24, model.config.hidden_size, requires_grad=True)
-    with FlopCounterMode(display=False) as counter:
-        found = model(inputs_embeds=embedded).last_hidden_state
-        if backward:
-            found.sum().backward()
-    # short texts: attention's own products, which are not counted, are within two per cent
-    assert counter.get_total_flops() / (floor.weights(model) * 2 * 24) == pytest.approx(counted, rel=0.03)
-
-
-def test_a_ratio_is_of_neighbours_in_time():
-    order = []
-    rounds = interleave({name: lambda name=name: order.append(name) or float(len(order)) for name in "ab"}, rounds=3)
-    assert ("".join(order), rounds) == ("ababab", {"a": [1.0, 3.0, 5.0], "b": [2.0, 4.0, 6.0]})
-    # a slow second round slows both, and the ratio stays
-    found = ratio([2.0, 20.0, 3.0], [1.0, 10.0, 1.0])
-    assert (found.median, found.least, found.most, str(found)) == (2.0, 2.0, 3.0, "2.00 (2.00-3.00)")
-
-
-def test_history_keeps_earlier_runs(tmp_path):
-    run = {"date": "2026-01-01", "commit": "abc", "ratios": {"ours / theirs, fp32": 2.0, "share": 0.5}}
-    keep("train", run, tmp_path)
-    out = keep("train", run | {"ratios": {"ours / theirs, fp32": 3.0}}, tmp_path)
-    assert json.loads(out.read_text())["ratios"] == {"ours / theirs, fp32": 3.0}
-    with (tmp_path / "history-train.csv").open(newline="") as stream:
-        rows = [(row["run"], row["name"], float(row["ratio"])) for row in csv.DictReader(stream)]
-    assert rows == [("1", "ours / theirs, fp32", 2.0), ("1", "share", 0.5), ("2", "ours / theirs, fp32", 3.0)]
 
 
 @pytest.mark.slow
@@ -82,23 +41,6 @@ def test_contestants_in_fp32_agree_and_others_nearly():
             assert 1e-5 < each["largest_difference"] < 0.1, name
 
 
-def test_a_peer_that_does_not_run_says_why(tmp_path):
-    with pytest.raises(CseError, match="nowhere"):
-        EncoderProcess(sys.executable, "nowhere", tmp_path, tmp_path / "texts.json", "cpu")
-
-
-def test_copies_share_the_texts_out_and_vectors_keep_their_order():
-    shares = []
-
-    def copy(texts, size):
-        shares.append(sorted(map(len, texts)))
-        return np.array([[len(text)] for text in texts])
-
-    found = side_by_side([copy, copy])(["aaaa", "a", "aaa", "aa", "aaaaa"], 2)
-    assert found[:, 0].tolist() == [4, 1, 3, 2, 5]
-    assert sorted(shares) == [[1, 3, 5], [2, 4]]
-
-
 def test_each_training_is_timed_and_changes_what_it_is_said_to():
     """Ours; prefix tuning by PEFT, whose loss falls; full fine-tuning."""
 
@@ -111,35 +53,91 @@ def test_each_training_is_timed_and_changes_what_it_is_said_to():
     rows = rows_of("triplets", 8 * 24, None)
     with backbone_folder("random:tiny") as folder:
         assert 0 < seconds_per_step(rows.take([*range(8 * 11)]), CPU, folder, batch_size=8) < 60
-        with pytest.raises(CseError, match="too few steps"):
-            seconds_per_step(rows.take([*range(8 * 3)]), CPU, folder, batch_size=8)
         model = prefix_model(folder, CPU, 32, bf16=True)
         again = rows.take([*range(64)] * 10)  # what it can learn is these rows
         changed, losses = fit(model, again, batch_size=64, bf16=True, learning_rate=2e-1, every=1)
-        (prefix,) = (name for name, weight in model.named_parameters() if weight.requires_grad)
-        assert changed == {prefix}
-        assert model.get_parameter(prefix).shape == (VIRTUAL_TOKENS, 2 * 2 * 64)  # keys and values of two layers
+        assert changed == {name for name, weight in model.named_parameters() if weight.requires_grad}
         assert len(losses) == 10 and losses[-1] < 0.98 * losses[0]
-        changed, losses = fit(full_model(folder, CPU, 32), rows, batch_size=48, bf16=False)
+        changed, _ = fit(full_model(folder, CPU, 32), rows, batch_size=48, bf16=False)
         assert len([name for name in changed if ".layer." in name and not name.endswith("key.bias")]) == 2 * 15
 
 
 def test_every_query_side_is_measured_beside_the_bare_backbone(tiny_folders, tmp_path, monkeypatch):
     rng = np.random.default_rng(3)
-
-    def text(words: int) -> str:
-        return " ".join(rng.choice(WORDS[5:], words))
-
-    documents = [{"_id": f"d{n}", "title": text(2), "text": f"{text(5)}. {text(6)}."} for n in range(12)]
-    queries = [{"_id": f"q{n}", "text": text(4)} for n in range(8)]
-    qrels = [(f"q{n}", f"d{n}", 1) for n in range(8)]
-    collection = write_beir(tmp_path / "tiny", corpus=documents, queries=queries, test=qrels)
+    texts = [" ".join(rng.choice(WORDS[5:], 8)) for _ in range(20)]
+    documents = [{"_id": f"d{n}", "title": "", "text": text} for n, text in enumerate(texts[:12])]
+    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(texts[12:])]
+    collection = write_beir(
+        tmp_path / "tiny", corpus=documents, queries=queries, test=[(f"q{n}", f"d{n}", 1) for n in range(8)]
+    )
     monkeypatch.setattr("cse.training.fit_post._LEAST", 100)
-    more = ["--backbone", str(tiny_folders["bert"])]
-    found = measure_queries(parse_queries([str(collection), "--seeds", "2", "--splits", "2", *more]))
+    words = [str(collection), "--seeds", "2", "--splits", "2", "--backbone", str(tiny_folders["bert"])]
+    found = measure_queries(parse_queries(words))
     of = found["figures"]["tiny"]
     assert len(of[BARE]) == 1 and len(of["map"]) == len(of["half, map with judged queries"]) == 2
     assert {*of[BARE][0]} == {NDCG, WITH_WORDS}
-    table = found["table"]
-    assert f"tiny, {BARE}" in table and "tiny, map, no words" in table and "95 % interval" in table
+    assert "tiny, map, no words" in found["table"]
     assert of["map"] != of[BARE] * 2, "a map changes the ranking"
+
+
+TEXTS = [f"{'a' * (number % 7)} text {number}" for number in range(200)]
+
+
+def vector(text: str) -> list[float]:
+    return [len(text) / 1000, text.count("a") / 1000, 0.5]
+
+
+def embeddings(texts: list[str]) -> str:
+    data = [{"object": "embedding", "index": at, "embedding": vector(text)} for at, text in enumerate(texts)]
+    return json.dumps({"object": "list", "data": data})
+
+
+@contextmanager
+def serving(answer):
+    """A real server; ``answer`` makes status and body of the n-th request, status 0 hangs up without an answer."""
+    numbers = itertools.count(1)
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
+
+        def do_POST(self):
+            text = json.loads(self.rfile.read(int(self.headers["content-length"])))["input"]
+            status, body = answer(next(numbers), [text])
+            self.close_connection = status == 0
+            if status:
+                self.send_response(status)
+                self.send_header("content-length", len(body))
+                self.end_headers()  # head and body in two pieces
+                self.wfile.write(body.encode())
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as found:
+        threading.Thread(target=found.serve_forever, daemon=True).start()
+        yield found.server_port
+        found.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answer", "errors", "faults"),
+    [
+        (lambda number, texts: (200, embeddings(texts)), set(), set()),
+        (lambda number, texts: (429 if number > 30 else 200, embeddings(texts)), {"429"}, set()),
+        (lambda number, texts: (0 if number % 10 == 0 else 200, embeddings(texts)), {"connection"}, set()),
+        (lambda number, texts: (200, embeddings(texts * 2)), set(), {"miscounted"}),
+        (lambda number, texts: (200, embeddings([text + "!" * 5 for text in texts])), set(), {"wrong"}),
+    ],
+    ids=["good", "full", "hangs up", "two vectors", "other vectors"],
+)
+def test_what_a_server_answers_is_counted_and_compared(answer, errors, faults):
+    references = np.array([vector(text) for text in TEXTS[::CHECK_EVERY]])
+    with serving(answer) as port:
+        requests = build_requests(TEXTS, port=port, route="/v1/embeddings", model="tiny")
+        found = load.measure(port, requests, references, 1e-3, clients=4, warm_up=0.05, seconds=0.3)
+    assert set(found["errors"]) == errors
+    assert {name for name in ("miscounted", "wrong") if found[name]} == faults
+    assert load.faulty(found) == bool(errors or faults)
+    if not errors | faults:
+        assert found["requests"] > 20 and found["compared"] > 0 and found["largest_difference"] < 1e-9
+        assert found["requests_per_s"] == pytest.approx(found["requests"] / found["seconds"])

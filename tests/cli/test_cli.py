@@ -7,8 +7,6 @@ import json
 import os
 import pickle
 import re
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -58,46 +56,21 @@ def test_help_shows_an_example_that_is_a_command(cse, path):
     assert all(option.help for option in options(path))
 
 
-def test_help_names_each_command_once_beginning_with_ones_own_text(cse):
-    shown = re.findall(r"^  ([a-z][a-z-]*) {2,}\S", cse("--help").out, re.MULTILINE)
-    assert sorted(shown) == sorted(cli.list_commands(click.Context(cli)))
-    assert shown[0] == "adapt"
-
-
 def options(path):
     return [p for known, command in commands() if known == path for p in command.params if isinstance(p, click.Option)]
 
 
-@pytest.mark.parametrize("path", [(), ("preset",)])
-def test_group_alone_shows_its_help(cse, path):
-    alone, asked = cse(*path), cse(*path, "--help")
-    assert (alone.code, alone.err, alone.out) == (0, "", asked.out)
-
-
-@pytest.mark.parametrize("command", ["prepare", "train"])
-def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch, command):
+def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypatch):
     """`runs/lr0.01` and `runs/lr0.02` share no file."""
-    monkeypatch.setattr(f"cse.stages.{command}.{command}_stage", lambda settings, **given: places.append(given))
+    monkeypatch.setattr("cse.stages.train.train_stage", lambda settings, **given: places.append(given))
     places = []
-    assert cse(command, "--out", "runs/lr0.01").code == cse(command, "--out", "runs/lr0.02").code == 0
-    first, second = (
-        {str(path) for name, path in given.items() if name not in ("mined", "corrupted")} for given in places
-    )
-    beside = {"prepare": {"runs/lr0.01.json"}, "train": {"runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}}
-    assert first == {"runs/lr0.01"} | beside[command]
+    assert cse("train", "--out", "runs/lr0.01").code == cse("train", "--out", "runs/lr0.02").code == 0
+    first, second = ({str(path) for name, path in given.items() if name != "mined"} for given in places)
+    assert first == {"runs/lr0.01", "runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}
     assert first & second <= {"data/prepared"}
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
-
-
-def test_no_params_says_how_to_get_one(cse, empty):
-    assert cse("train").refused() == "params.yaml: no such file; `cse preset use NAME` writes one"
-
-
-def test_override_counts_without_a_params_file_too(cse, project):
-    (project / "params.yaml").unlink()
-    assert "evaluation.device" in cse("evaluate", "data/bundle", "-s", "evaluation.device=tpu").refused()
 
 
 def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
@@ -126,32 +99,13 @@ def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
         "objective.energy_hinge.weight: needs hard negatives, but data.view is 'sentences'; set the weight to 0 "
         "(-s objective.energy_hinge.weight=0) or data.view: triplets"
     )
-    done = cse("prepare", *rows)
-    assert (done.code, done.err) == (0, "")
-    assert (
-        done.out.splitlines()[-1]
-        == f"note        `cse train` will refuse these rows with the current settings: {problem}"
-    )
+    told = cse("prepare", *rows).out.splitlines()[-1]
+    assert told == f"note        `cse train` will refuse these rows with the current settings: {problem}"
     train = ("train", "--data", "mine", "--out", "trained")
     assert cse(*train).refused() == f"mine holds sentences: {problem}"
     assert cse(*train, "-s", "data.view=pairs").refused().startswith("data.view: mine holds sentences, not pairs; run")
     assert cse(*train, "-s", "objective.energy_hinge.weight=0").code == 0
-    facts = json.loads((project / "trained/checkpoint.json").read_text())
-    assert "sentences" in json.dumps(facts)
-    told = cse("prepare", *rows, "-s", "objective.energy_hinge.weight=0").out
-    assert "will refuse" not in told
-
-
-def test_rows_decide_what_an_objective_may_be(cse, project):
-    """What only sentences allow is trained on sentences, though params.yaml still says triplets with own columns."""
-    params = project / "params.yaml"
-    params.write_text(params.read_text() + "data: {columns: [a, b, c]}\nobjective: {nt_xent: {two_views: true}}\n")
-    (project / "my.txt").write_text("".join(f"the cat {word} a dog\n" for word in WORDS[:16]), encoding="utf-8")
-    source = ("data.source=files", "data.view=sentences", "data.train_path=my.txt", "data.columns=null")
-    assert cse("prepare", *(word for pair in source for word in ("-s", pair)), "--out", "mine").code == 0
-    refused = cse("train", "-s", "objective.energy_hinge.weight=0").refused()
-    assert refused.startswith("params.yaml: objective.nt_xent.two_views: does not support hard negatives")
-    assert cse("train", "--data", "mine", "--out", "ck", "-s", "objective.energy_hinge.weight=0").code == 0
+    assert "sentences" in (project / "trained/checkpoint.json").read_text()
 
 
 # ---- encode -------------------------------------------------------------------------------------------------------
@@ -165,11 +119,9 @@ def test_encode_standard_input_raw_and_with_foreign_line_ends(cse, project):
     assert unix.shape == (5, 32), "a last line without an end counts too"
     np.testing.assert_array_equal(unix, windows)
     assert np.abs(np.linalg.norm(unix, axis=1) - 1).max() > 0.1
-    encode = ("encode", "data/bundle", "--out", "x.npy")
-    assert cse(*encode).refused() == "<stdin>: no rows; add rows or name another file"
     latin = "a cat\nein Kätzchen\n".encode("latin-1")
-    assert "<stdin>:2: byte 0xe4 is not utf-8; save the file as UTF-8" in cse(*encode, stdin=latin).refused()
-    assert not (project / "x.npy").exists()
+    told = cse("encode", "data/bundle", "--out", "x.npy", stdin=latin).refused()
+    assert "<stdin>:2: byte 0xe4 is not utf-8; save the file as UTF-8" in told
 
 
 def test_vectors_stand_beside_their_texts_in_a_file_that_has_room(cse, project):
@@ -204,14 +156,8 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
         done = cse("encode", "data/bundle", name, "--out", "x.npy", *options)
         assert (done.code, done.err.splitlines()[-1]) == (0, "x.npy: 4 vectors of 32 dimensions")
         np.testing.assert_allclose(np.load(project / "x.npy"), expected, atol=1e-6)
-    encode = ("encode", "data/bundle", "--out", "y.npy")
-    assert cse(*encode, "bank.jsonl").refused() == (
-        "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
-    )
-    assert "--column text: <stdin> is read line by line" in cse(*encode, "--column", "text").refused()
-    (project / "none.csv").write_text("text\n\n")
-    assert cse(*encode, "none.csv").refused() == "none.csv: no rows; add rows or name another file"
-    assert not (project / "y.npy").exists()
+    told = cse("encode", "data/bundle", "--out", "y.npy", "bank.jsonl").refused()
+    assert told == "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
 
 
 # ---- post ---------------------------------------------------------------------------------------------------------
@@ -220,10 +166,7 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
 def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, project):
     before = contents(project / "data/checkpoint")
     done = cse("post", "data/checkpoint", "--kind", "whitening", "-s", "post.dimension=8", "--out", "data/whitened")
-    assert done.code == 0
-    assert re.fullmatch(
-        r"data/whitened: data/checkpoint with whitening, dev Spearman -?\d+\.\d\d -> -?\d+\.\d\d\n", done.out
-    )
+    assert done.code == 0, done.err
     assert contents(project / "data/checkpoint") == before
     assert library.SentenceEncoder.load("data/whitened").encode(SENTENCES).shape == (5, 8)
     again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
@@ -237,7 +180,6 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
         (("data/checkpoint",), "post.kind: none adds nothing; give --kind"),
         (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
         (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
-        (("data/checkpoint", "--kind", "discriminant", "-s", "post.dimension=0"), "post.dimension"),
     ],
 )
 def test_post_refuses_in_one_line(cse, project, args, message):
@@ -252,19 +194,12 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     bare = str(tiny_folders["bert"])
     done = cse("evaluate", "data/checkpoint", "data/bundle", bare, "--json", "scores/all.json")
     assert done.code == 0
-    table, reads, trained = done.out.split("\n\n")
+    table, reads, _ = done.out.split("\n\n")
     assert reads.splitlines() == [
         f"{model}: reads {tokens} tokens"
         for model, tokens in (("data/checkpoint", 36), ("data/bundle", 36), (bare, 37))
     ], "a prompt of 4 leaves 36 of 40 positions, its backbone declares 37"
-    assert trained.splitlines() == [
-        f"data/{kind}: trained on triplets.csv, 24 triplets" for kind in ("checkpoint", "bundle")
-    ]
-    head, *rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()]
-    assert head == ["model", "near", "far", "mean of 2 tasks"]
-    assert [row[0] for row in rows] == [
-        name for model in ("data/checkpoint", "data/bundle", bare) for name in (model, "mean", "wmean")
-    ]
+    rows = [re.split(r" {2,}", line.strip()) for line in table.splitlines()[1:]]
     for checkpoint, bundle in zip(rows[:3], rows[3:6], strict=True):
         assert [float(score) for score in checkpoint[1:]] == pytest.approx(list(map(float, bundle[1:])), abs=0.011)
     assert rows[0][1:] != rows[6][1:]
@@ -286,19 +221,11 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders, monkeypatch)
         "--json", "full.json",
     )  # fmt: skip
     assert done.code == 0
-    assert "CxC-STS (Spearman * 100; 1,000 samples of 6 images with replacement, seed 123)" in done.out
     assert "not measured: STS12 (STS/STS12-en-test/" in done.out
     assert "Avg." not in done.out
     trained, bare = json.loads((project / "full.json").read_text()).values()
     assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
-    refused = cse("evaluate", "data/checkpoint", "--cxc", "cxc.csv").refused()
-    assert refused == "--cxc: needs its measure; add --suite cxc or --suite full"
-    prepared = cse("evaluate", "data/checkpoint", "--suite", "full")  # the pipeline's own data, two tasks
-    assert "not measured: STS-B splits (no SentEval folder)" in prepared.out
-    assert "suite 'stss': choose full, or some of sts," in cse("evaluate", "--suite", "stss").refused()
-    (project / "nothing").mkdir()
-    assert "no SentEval evaluation data" in cse("evaluate", "--suite", "full", "--data", "nothing").refused()
 
 
 def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
@@ -307,13 +234,8 @@ def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
         "sentence1,sentence2,score\n" + "".join(f"{a},{b},{score}\n" for a, b, score in pairs)
     )
     done = cse("evaluate", "data/bundle", "--data", "own.csv", "--format", "markdown")
-    assert done.code == 0
-    assert done.out.startswith("| model | own |\n|---|---:|\n| data/bundle | ")
-    table, _, rows = done.out.partition("\n\n")
-    assert table.count("\n") == 2, "one task: one row"
-    assert rows == "data/bundle: trained on triplets.csv, 24 triplets\n"
+    assert done.out.startswith("| model | own |\n|---|---:|\n| data/bundle | "), done.err
     assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
-    assert "--data nowhere: no such file or folder" in cse("evaluate", "data/bundle", "--data", "nowhere").refused()
 
 
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
@@ -322,23 +244,15 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     (project / "own/twins.csv").write_text("\n".join(lines) + "\n")
     (project / "triplets.csv").write_text("anchor,positive,negative\na cat,the cat,a dog\na dog,the dog,rain\n")
     done = cse("evaluate", "data/bundle", "--task", "own", "--task", "triplets.csv", "--json", "s.json", "--out", "rec")
-    assert done.code == 0
+    assert done.code == 0, done.err
     first, second = done.out.split("\n\n")[:2]
-    assert first.startswith(
-        "twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; threshold on the cosine)"
-    )
-    assert first.splitlines()[1].split() == ["model", "AP", "F1", "F1", "threshold"]
+    assert first.startswith("twins (times 100; binary pairs: 3 pairs, 2 of them mean the same; ")
     assert second.startswith("triplets (times 100; triplets: 2; ")
     scores = json.loads((project / "s.json").read_text())["data/bundle"]
     assert set(scores) == {"pooling", "reads", "tasks"}, "without --data and --suite, nothing else"
     assert (project / "rec/data-bundle/tasks.npz").is_file()
     both = cse("evaluate", "data/bundle", "--suite", "sts", "--task", "own").out
-    assert "STS (Spearman * 100)" in both
-    assert "twins (times 100" in both
-    assert "nowhere: no such file or folder" in cse("evaluate", "--task", "nowhere").refused()
-    assert "error: evaluation: no data for tasks\n" in cse("evaluate", "--suite", "tasks").err
-    (project / "own/twins.csv").unlink()
-    assert "--task own: an empty folder; put a task into it" in cse("evaluate", "--task", "own").refused()
+    assert "STS (Spearman * 100)" in both and "twins (times 100" in both
 
 
 # ---- a disk that is full ------------------------------------------------------------------------------------------
@@ -366,18 +280,6 @@ def test_negatives_are_mined_where_the_settings_ask_for_them(cse, project):
     assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
     done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
     assert (done.code, "triplets" in done.err) == (0, True), done
-    assert re.search(r"^train.distinct_batches: 1\d rows have the same label, document or text", done.err, re.M)
-    line = cse("train", "--data", "rows", *settings, "-s", "mine.negatives=0").refused()
-    assert line.endswith("or data.view: triplets, or mine.negatives: 1")
-
-
-def test_rows_are_corrupted_where_the_settings_ask_for_it(cse, project):
-    changes = ("replaced_tokens.weight=0.1", "replaced_tokens.corruption=prepared", "replaced_tokens.generator=unigram")
-    settings = [part for change in changes for part in ("-s", f"objective.{change}")]
-    done = cse("prepare", *settings)
-    assert (done.code, "rows corrupted by unigram for 1 epochs" in done.out) == (0, True), done
-    facts = json.loads((project / "data/corrupted/manifest.json").read_text(encoding="utf-8"))
-    assert (facts["corruption"], facts["generator"]) == ("prepared", "unigram")
 
 
 # ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
@@ -388,36 +290,43 @@ def test_export_for_other_tools(cse, project, tiny_folders):
     done = cse("export", tiny_folders["bert"], "--data", "none", "--format", "sentence-transformers", "--out", "there")
     assert done.code == 0, done.err
     assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n"), "without prepared data"
-    peft = ("export", "--format", "peft")
-    assert "--format peft: name a folder to write with --out" in cse(*peft).refused()
-    assert "data/bundle: holds another kind of output" in cse(*peft, "--out", "data/bundle").refused()
-    assert "data/bundle: this is an ONNX bundle" in cse(*peft, "data/bundle", "--out", "x").refused()
-    assert not (project / "x").exists()
+    told = cse("export", "--format", "peft", "--out", "data/bundle").refused()
+    assert "data/bundle: holds another kind of output" in told
 
 
 # ---- records and the report ---------------------------------------------------------------------------------------
 
 
-def test_report_without_records_and_names_given_twice(cse, project):
-    assert (
-        "no records in it; create one with `cse evaluate MODEL --suite full --out nothing`"
-        in cse("report", "nothing").refused()
-    )
+def test_records_replace_nothing_and_do_not_collide(cse, project):
     (project / "mine").mkdir()
     (project / "mine/notes.txt").write_text("mine")
     for place in ("mine", "data", "/", "."):
         line = cse("evaluate", "x=data/checkpoint", "--out", place).refused()
-        assert line.startswith(f"{place}: ")
-        assert "choose another folder" in line
+        assert line.startswith(f"{place}: ") and "choose another folder" in line
         assert not Path(place, "x").exists()
     refused = cse("evaluate", "a/b=data/checkpoint", "a b=data/bundle", "--out", "records").refused()
     assert refused == "--out records: a/b and a b would both be written to records/a-b; rename one with NAME=MODEL"
-    refused = cse("evaluate", "a=data/checkpoint", "a=data/bundle").refused()
-    assert refused == "a: given twice; write NAME=MODEL with a different name for each"
 
 
-def test_an_option_that_asks_for_what_is_not_measured(cse, project):
-    assert cse("evaluate", "--suite", "sts", "--examples", "3").refused().startswith("--examples: needs retrieval")
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("report nothing", "no records in it; create one with `cse evaluate MODEL --suite full --out nothing`"),
+        ("evaluate a=data/checkpoint a=data/bundle", "a: given twice; write NAME=MODEL with a different name for each"),
+        ("evaluate --suite stss", "suite 'stss': choose full, or some of sts,"),
+        ("evaluate --suite full --data data", "no SentEval evaluation data"),
+        ("evaluate data/checkpoint --cxc cxc.csv", "--cxc: needs its measure; add --suite cxc or --suite full"),
+        ("evaluate --task data/empty", "--task data/empty: an empty folder; put a task into it"),
+        ("encode data/bundle --out x.npy", "<stdin>: no rows; add rows or name another file"),
+        ("encode data/bundle --out x.npy --column text", "--column text: <stdin> is read line by line"),
+        ("export --format peft", "--format peft: name a folder to write with --out"),
+        ("export --format peft data/bundle --out x", "data/bundle: this is an ONNX bundle"),
+    ],
+)
+def test_options_that_cannot_be_are_one_line(cse, project, line, says):
+    Path("data/empty").mkdir()
+    assert says in cse(*line.split()).refused()
+    assert not Path("x.npy").exists() and not Path("x").exists()
 
 
 @pytest.mark.parametrize(
@@ -462,7 +371,6 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     for args in (
         ["encode", "data/bundle", "notes.txt", "--out", "notes.txt"],
         ["encode", "data/bundle", "notes.txt", "--out", "pipe"],
-        ["prepare", "--out", "run"],
         ["train", "--out", "run"],
         ["evaluate", "--json", "run.json"],
     ):
@@ -471,11 +379,6 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before
     assert not (project / "run").exists()
-
-
-def test_the_command_line_as_a_module():
-    done = subprocess.run([sys.executable, "-m", "cse", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("cse, version ")
 
 
 # ---- who watches a training -----------------------------------------------------------------------------------------
@@ -494,21 +397,3 @@ def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
     assert run.info.status == "FINISHED"
     assert run.data.params["train.learning_rate"] == "0.003"
     assert {"loss/nt_xent", "loss/loss", "dev/spearman", "learning_rate"} <= run.data.metrics.keys()
-
-
-def test_without_tensorboard_a_line_says_how_to_have_curves(project, cse, monkeypatch):
-    before = set(Path(".cse").glob("**/events.out.tfevents.*"))
-    monkeypatch.setattr("cse.training.observers.find_spec", lambda name: None)
-    done = cse("train", "-s", "train.max_steps=1", "--out", "data/again")
-    assert done.code == 0, done.err
-    assert "no curves for TensorBoard: pip install 'cse[boards]'\n" in done.err
-    assert set(Path(".cse").glob("**/events.out.tfevents.*")) == before
-
-
-def test_an_unknown_observer_is_refused(project, cse, monkeypatch):
-    monkeypatch.setenv("CSE_OBSERVERS", "mlfow")
-    done = cse("train", "--out", "data/again")
-    assert (done.code, done.err.splitlines()[-1]) == (
-        2,
-        "error: CSE_OBSERVERS: 'mlfow' is unknown; it may be mlflow; did you mean 'mlflow'?",
-    )

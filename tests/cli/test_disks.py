@@ -5,14 +5,12 @@ from __future__ import annotations
 import errno
 import shutil
 import sys
-import threading
 from pathlib import Path
 
 import pytest
 
 from cse.cli import main
 from cse.errors import describe_os_error
-from cse.training.observers import TensorBoard
 from tests.cli.workspace import contents, full_disk, read_only
 from tests.tiny import WORDS
 
@@ -103,19 +101,3 @@ def test_a_line_commands_no_terminal(cse, empty):
     line = cse("prepare", "-p", "\x1b[2Jparams\u202e.yaml").refused()
     assert "\x1b" not in line
     assert "\u202e" not in line
-
-
-def test_a_log_that_cannot_be_written_says_so_once(tmp_path, monkeypatch):
-    """TensorBoard writes in a thread of its own, whose trace would stand above the line."""
-    traces = []
-    usual = traces.append
-    monkeypatch.setattr(threading, "excepthook", usual)
-    board = TensorBoard(tmp_path / "board")
-    with full_disk(10), pytest.raises(OSError, match="File too large"):
-        board.start(0, 5)
-    assert traces == []
-    other = threading.Thread(target=lambda: 1 / 0)
-    other.start()
-    other.join()
-    assert len(traces) == 1, "what nobody else tells is shown"
-    assert threading.excepthook == usual

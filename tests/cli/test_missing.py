@@ -69,17 +69,6 @@ def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, lin
     assert not (tmp_path / "x.npy").exists()
 
 
-def test_a_missing_package_that_only_one_format_needs(cse, empty, monkeypatch):
-    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
-    monkeypatch.delitem(sys.modules, "cse.interchange.sentence_transformers", raising=False)
-    (empty / "params.yaml").write_text("{}")
-    for name in ("data/prepared", "data/checkpoint"):
-        (empty / name).mkdir(parents=True)
-    (empty / "data/checkpoint/checkpoint.json").write_text("{}")
-    line = cse("export", "--format", "sentence-transformers", "--out", "x.npy").refused()
-    assert line == "this command needs sentence-transformers: pip install 'cse[interchange]'"
-
-
 def test_what_no_extra_brings_is_a_defect():
     for name in ("cse.nowhere", "flows.nowhere", "something_else"):
         with pytest.raises(ModuleNotFoundError), naming_extra():

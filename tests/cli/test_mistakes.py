@@ -70,6 +70,7 @@ MISTAKES = {
     "prepare -s data.source=files -s data.train_path=row.csv": "row.csv: no such file or folder",
     "preset use promcse-eh-bertbase": "promcse-eh-bertbase: no such preset; did you mean 'promcse-eh-bert-base'?",
     "search data/vectors hello": "data/vectors: no index here",
+    "settings augmnt": "augmnt: no setting has it in its key or meaning; did you mean 'augment'?",
 }
 SCRIPT = f"""
 import contextlib, io, json, sys

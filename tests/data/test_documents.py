@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 
 import pytest
@@ -12,7 +13,8 @@ from cse.data.markup import html_document, markdown_document
 from cse.data.store import PreparedData
 from cse.errors import CseError
 from tests.data.conftest import dropped
-from tests.rows import write_objects
+from tests.parts import refusal
+from tests.rows import write_lines, write_objects
 
 BODY = "Dr. Smith lives in Rome. He has a cat. The cat sleeps all day! Does it eat? It does."
 
@@ -36,10 +38,8 @@ def test_passages_are_whole_sentences_up_to_the_limit():
     ]
     assert passages_of([BODY], "en", 1)[:2] == ["Dr. Smith lives in Rome.", "He has a cat."], "never half a sentence"
     assert passages_of(["one\ntwo", "  ", "three"], "en", 60) == ["one two three"]
-    assert passages_of(["\u732b\u5728\u7761\u89c9\u3002\u72d7\u5728\u8dd1\u3002"], "zh", 3) == [
-        "\u732b\u5728\u7761\u89c9\u3002",
-        "\u72d7\u5728\u8dd1\u3002",
-    ]
+    cat, dog = "\u732b\u5728\u7761\u89c9\u3002", "\u72d7\u5728\u8dd1\u3002"
+    assert passages_of([cat + dog], "zh", 3) == [cat, dog]
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,6 @@ def test_passages_are_whole_sentences_up_to_the_limit():
         ("wings in a slipstream .", "wings in a  slipstream . an experiment was made .", "an experiment was made ."),
         ("The Cat", "THE CAT: a portrait", "a portrait"),
         ("A study of cats", "A study of cats We looked at cats.", "We looked at cats."),
-        ("Paris", "Paris is the capital of France.", "Paris is the capital of France."),
         ("Paris", "Paris Saint-Germain is a club.", "Paris Saint-Germain is a club."),
         ("Paris", "Parisians live there.", "Parisians live there."),
         ("Paris", "Paris", ""),
@@ -78,34 +77,26 @@ def test_a_folder_of_beir_works_as_it_is(rows_of, tmp_path, monkeypatch):
     ]
     assert {row["group"] for row in rows} == {"1"}
     assert dropped(report["train"]) == {"empty_document": (1, "beir:2"), "no_pair": (1, "beir:3")}
-    assert (report["view"], report["made_from"]) == ("pairs", "documents")
 
 
 def test_sentences_alone_are_rows_of_one_text(rows_of, tmp_path):
     write_objects(tmp_path / "docs.jsonl", [{"body": BODY}, {"body": "Another one. And its end."}])
     rows, report = rows_of(tmp_path / "docs.jsonl", pairs=["sentences"])
-    assert rows[1] == {"sent0": "He has a cat.", "group": "1"}
-    assert [row["group"] for row in rows] == ["1"] * 5 + ["2"] * 2
-    assert report["view"] == "sentences"
+    assert (len(rows), rows[1], report["view"]) == (7, {"sent0": "He has a cat.", "group": "1"}, "sentences")
 
 
 def test_questions_and_answers_of_a_table(rows_of, tmp_path):
-    path = tmp_path / "faq.csv"
-    path.write_text("question,answer\nHow do I pay,By card. Or cash.\nWhen?,\n,Never.\n", encoding="utf-8")
+    path = write_lines(tmp_path / "faq.csv", ["question,answer", "How do I pay,By card. Or cash.", "When?,", ",Never."])
     rows, report = rows_of(path, pairs=["question_answer"])
     assert rows == [{"sent0": "How do I pay", "sent1": "By card. Or cash.", "group": "2"}]
     assert report["train"]["dropped"]["empty_document"] == {"count": 2, "first": "faq.csv:3"}
-    path.write_text("q,a\nWho?,Me.\nWhen?,Now.\n", encoding="utf-8")
-    rows, _ = rows_of(path, pairs=["question_answer"], columns=["q", "a"])
-    assert [row["sent1"] for row in rows] == ["Me.", "Now."]
-    path.write_text("head,abstract\nCats,Cats sleep.\nDogs,Dogs run.\n", encoding="utf-8")
-    rows, _ = rows_of(path, columns=["head", "abstract"])
-    assert [(row["sent0"], row["sent1"]) for row in rows] == [("Cats", "Cats sleep."), ("Dogs", "Dogs run.")]
+    for pairs, columns in (("question_answer", ["q", "a"]), ("title_body", ["q", "a"])):
+        rows, _ = rows_of(write_lines(path, ["q,a", "Cats,Cats sleep."]), pairs=[pairs], columns=columns)
+        assert (rows[0]["sent0"], rows[0]["sent1"]) == ("Cats", "Cats sleep.")
 
 
 def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "PASSAGE_WORDS", 4)
-    folder = tmp_path / "docs"
     for name, text in {
         "a.md": "# Cats\n\nCats sleep.\n\n## Do they eat?\n\nThey do.\n",
         "deep/b.html": "<title>Dogs</title><h1>Dogs</h1><p>Dogs run.</p><p>They bark.</p>",
@@ -114,9 +105,8 @@ def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
         ".hidden/d.txt": "Nor this.\n",
         "picture.png": "",
     }.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text, encoding="utf-8")
-    rows, report = rows_of(folder, pairs=["title_body", "neighbours", "question_answer"])
+        write_lines(tmp_path / "docs" / name, [text])
+    rows, _ = rows_of(tmp_path / "docs", pairs=["title_body", "neighbours", "question_answer"])
     assert [tuple(row.values()) for row in rows] == [
         ("Cats", "Cats sleep.", "a.md"),
         ("Cats sleep.", "They do.", "a.md"),
@@ -124,7 +114,6 @@ def test_a_folder_of_files_is_a_document_each(rows_of, tmp_path, monkeypatch):
         ("First paragraph goes on.", "Second one.", "c.txt"),
         ("Dogs", "Dogs run. They bark.", "deep/b.html"),
     ]
-    assert report["train"]["source"] == "docs"
 
 
 def test_markdown_is_read_without_code_tables_and_marks():
@@ -206,39 +195,24 @@ def test_a_page_nested_too_deep_is_named(tmp_path, tag):
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("files", "said"),
     [
         ({"a.txt": " \n"}, r"^docs: all 1 rows were dropped: 1 empty_document \(first docs:a.txt\)"),
         ({"a.txt": "One."}, r"^docs: all 1 rows were dropped: 1 no_pair .*; choose other data.pairs"),
-        (
-            {"a.png": ""},
-            r"docs: no .txt, .csv, .* file in this folder \(only a.png\)",
-        ),
+        ({"a.png": ""}, r"docs: no .txt, .csv, .* file in this folder \(only a.png\)"),
         ({"a.csv": "text\nx\n", "b.md": "x"}, r"docs: both files of text and tables \(a.csv\); name one file"),
-        ({"a.csv": "text\nx\n", "b.csv": "text\nx\n"}, r"docs: several data files \(a.csv, b.csv\); name one"),
     ],
 )
-def test_an_input_without_documents_is_one_line(rows_of, tmp_path, files, message):
-    (tmp_path / "docs").mkdir()
+def test_an_input_without_documents_is_one_line(rows_of, tmp_path, files, said):
     for name, text in files.items():
-        (tmp_path / "docs" / name).write_text(text, encoding="utf-8")
-    with pytest.raises(CseError, match=message) as error:
-        rows_of(tmp_path / "docs")
-    assert "\n" not in str(error.value)
-    assert not (tmp_path / "out").exists()
+        write_lines(tmp_path / "docs" / name, [text])
+    assert re.search(said, refusal(rows_of, tmp_path / "docs"))
 
 
 def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_document(rows_of, tmp_path):
-    write_objects(
-        tmp_path / "corpus.jsonl",
-        [
-            {"title": "Cats in Rome", "text": BODY},
-            {"title": "A title alone", "text": ""},
-            {"title": "", "text": "One sentence only."},
-            {"title": "", "text": " "},
-        ],
-    )
-    rows, report = rows_of(tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=3)
+    texts = [("Cats in Rome", BODY), ("A title alone", ""), ("", "One sentence only."), ("", " ")]
+    path = write_objects(tmp_path / "corpus.jsonl", [{"title": title, "text": text} for title, text in texts])
+    rows, report = rows_of(path, pairs=["stand_ins"], stand_ins=3)
     whole = f"Cats in Rome {BODY}"
     assert [(row["sent0"], row["sent1"]) for row in rows] == [
         ("Cats in Rome", whole),
@@ -249,15 +223,9 @@ def test_stand_ins_are_the_title_and_sentences_at_even_intervals_each_with_the_d
     ]
     assert report["train"]["dropped"]["empty_document"]["count"] == 1
     assert PreparedData(tmp_path / "out").made_from == "stand_ins"
-
-
-def test_all_sentences_stand_in_where_there_is_room_and_a_long_document_is_cut(rows_of, tmp_path):
-    write_objects(
-        tmp_path / "corpus.jsonl", [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}]
-    )
-    rows, _ = rows_of(tmp_path / "corpus.jsonl", pairs=["stand_ins"], stand_ins=100, max_words=5000)
-    sentences = ["Dr. Smith lives in Rome.", "He has a cat.", "The cat sleeps all day!", "Does it eat?", "It does."]
-    assert [row["sent0"] for row in rows[:6]] == ["Cats", *sentences]
+    write_objects(path, [{"title": "Cats", "text": BODY}, {"title": "Long", "text": "word " * 2000}])
+    rows, _ = rows_of(path, pairs=["stand_ins"], stand_ins=100, max_words=5000)
+    assert [row["sent0"] for row in rows[1:6]] == passages_of([BODY], "en", 1), "all, where there is room"
     assert len(rows[-1]["sent1"].split()) == 1000
 
 
@@ -268,12 +236,3 @@ def test_a_paragraph_with_very_many_marks_is_read_as_plain_text(mark):
     assert part.paragraphs[-1] == "The end."
     links = "".join(f"- [word {n}](https://example.com/{n}_x)\n" for n in range(3000))
     assert "word 2999" in markdown_document(links)[1][0].paragraphs[-1]
-
-
-@pytest.mark.parametrize("between", [" ", "/", '="x" ', '="x"', "='>' "])
-def test_a_tag_with_very_many_attributes_is_refused_at_once(between):
-    page = f"<p {''.join(f'a{n}{between}' for n in range(100_000))}>hello</p>"
-    with pytest.raises(CseError, match="its tags have too many attributes"):
-        html_document(page)
-    script = f"<script>if (a <b && {' '.join(f'v{n}' for n in range(20_000))})</script>"
-    assert html_document(f"{script}<p {' '.join(f'a{n}' for n in range(500))}>hello</p>")[1][0].paragraphs == ["hello"]

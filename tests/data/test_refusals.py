@@ -12,7 +12,7 @@ import pytest
 from cse.data.documents import read_documents
 from cse.data.shape import read_rows
 from cse.data.tasks.read import read_scored, read_task
-from cse.errors import CseError
+from tests.parts import refusal
 
 READERS = {"task": read_task, "scored": read_scored, "documents": lambda path: list(read_documents(path))}
 NLI, PAIR, SCORE = "premise,hypothesis,label\n", "sentence1,sentence2,label\n", "sentence1,sentence2,score\n"
@@ -27,40 +27,22 @@ def labelled(head, *labels):
 BYTES = [
     ("sentences", "a.txt", b"fine\r\nfine\rcaf\xe9 au lait\n", ":3: byte 0xe9 is not utf-8; set data.encoding"),
     ("pairs", "a.csv", "sent0,sent1\na,b\n".encode("utf-16-le"), ": not utf-8; set data.encoding"),
-    ("pairs", "a.csv", "sent0,sent1\na,b\n".encode("utf-32"), ": not utf-8; set data.encoding"),
     ("sentences", "a.csv.gz", b"text\na\n", ": not gzip, or cut off; pack it again"),
     ("sentences", "a.csv.gz", PACKED[:-9], ": not gzip, or cut off; pack it again"),
-    ("sentences", "a.csv.gz", PACKED[:40], ": not gzip, or cut off; pack it again"),
     ("sentences", "a.parquet", b"PAR1", ": not a parquet file, or cut off; write it again"),
     ("documents", "a.html", b"\xff", ":1: byte 0xff is not utf-8; set data.encoding"),
 ]
 RECORDS = [
     ("sentences", "a.txt", "", ": no rows; add rows"),
     ("triplets", "a.csv", "\ufeff\n\n", ": no rows; add rows"),
-    ("triplets", "a.tsv", "\n", ": no rows; add rows"),
     ("triplets", "a.jsonl", "\n", ": no rows; add rows"),
     ("sentences", "a.json", "[]", ": no rows; add rows"),
     ("documents", "a.csv", "text\n", ": no rows"),
-    (
-        "pairs",
-        "a.csv",
-        "sent0,sent1\na,b\nc,d,e\n",
-        ":3: 3 fields, but the header has 2; put quotes around fields that",
-    ),
-    (
-        "pairs",
-        "a.csv",
-        "sent0;sent1\na\n",
-        ":2: 1 fields, but the header has 2; put quotes around fields that hold semi",
-    ),
+    ("pairs", "a.csv", "sent0,sent1\na,b\nc,d,e\n", ":3: 3 fields, but the header has 2; put quotes around"),
+    ("pairs", "a.csv", "sent0;sent1\na\n", ":2: 1 fields, but the header has 2; put quotes around fields that hold"),
     ("pairs", "a.tsv", "sent0\tsent1\na\n", ":2: 1 fields, but the header has 2; remove tabs and line breaks from the"),
     ("pairs", "a.csv", 'sent0,sent1\n"a,b\n', ":2: broken csv record (unexpected end of data); close every quoted"),
-    (
-        "sentences",
-        "a.csv",
-        'n,text\n2,"one\ntwo,three"\n',
-        ":2: a quote opens here and closes in line 3, and each line",
-    ),
+    ("sentences", "a.csv", 'n,text\n2,"one\ntwo,three"\n', ":2: a quote opens here and closes in line 3, and"),
     ("sentences", "a.jsonl", '{"text": "a"}\n{', ":2: not valid JSON (Expecting property name"),
     ("sentences", "a.jsonl", '{"text": "a"}\n3', ":2: expected a JSON object with named columns, found int"),
     ("sentences", "a.json", '[{"text": "a"}, 3]', ":2: expected a JSON object with named columns, found int"),
@@ -69,22 +51,14 @@ RECORDS = [
     ("sentences", "a.jsonl", '{"text": 3}', ":1: expected text, found int '3'; fix or drop the row"),
     ("sentences", "a.jsonl", '{"text": "half \\ud83d"}', ":1: half of a surrogate pair; write the character in full"),
     ("sentences", "a.parquet", pa.table({"text": [7]}), ":1: expected text, found int '7'; fix or drop the row"),
-    (
-        "triplets",
-        "a.csv",
-        "query,pos,neg\nq,a,x\nq,\"['a', 'b']\",x\n",
-        ":3: a list of texts written as text; write the",
-    ),
-]
+    ("triplets", "a.csv", "query,pos,neg\nq,a,x\nq,\"['a', 'b']\",x\n", ":3: a list of texts written as text; write"),
+]  # fmt: skip
 TWICE = pa.Table.from_arrays([pa.array(["x"])] * 3, names=["text", "more", "text"])
 COLUMNS = [
     ("triplets", "a.csv", "sent0,sent1,hard_ngs\na,b,c\n",
      ": no column 'hard_neg' for data.view: triplets; did you mean 'hard_ngs'?; the columns are sent0, sent1, "
      "hard_ngs; name yours in data.columns"),
-    ("triplets", "a.csv", "s1,s2\na,b\n", ": no column 'hard_neg' for data.view: triplets"),
     ("triplets", "a.txt", "a\tb\tc\nd\te\tf\n", ": no column 'sent0' for data.view: triplets; the columns are a, b, c"),
-    ("pairs", "a.csv", "premise,hypothesis\na,b\n", ": no column 'label' for data.view: pairs"),
-    ("categories", "a.csv", "text,kind\na,x\n", ": no column 'category' for data.view: categories"),
     ("categories", "a.jsonl", '{"data": {"text": "a"}}', ": no column 'text' for data.view: categories; did you mean "
      "'data.text'?; the columns are data.text"),
     ("sentences", "a.csv", "text,more,text\na,b,c\n", ": 2 columns 'text'; give each its own name"),
@@ -103,17 +77,12 @@ LABELS = [
     ("pairs", labelled(NLI, 0, 1), ": the labels 0, 1 in column 'label' may mean entailment and neutral, or no"),
     ("labelled", labelled("question1,question2,is_duplicate\n", 0, 1, "", -1), ": the labels 0, 1 in column 'is_dupl"),
     ("labelled", labelled(NLI, 0, "yes"), ":3: label 'yes' is not one of entailment, neutral"),
-    ("labelled", labelled(NLI, 0, 2, 3), ":4: label '3' is not one of entailment, neutral"),
     ("pairs", labelled(PAIR, "+1", "-1"), ": labels 1 and -1: -1 may mean a negative or no label; write 0, or"),
     ("pairs", labelled(PAIR, 1, 0, "maybe"), ":4: label 'maybe' is not one of 0, 1, true, false, yes, no, duplicate"),
-    ("pairs", labelled(PAIR, 1, 0, "e"), ":4: label 'e' is not one of"),
     ("pairs", labelled(PAIR, 0, 5, 7), ":4: score '7' is not a number from 0 to 5; fix it or set data.score_range"),
     ("task", labelled(PAIR, 1), ": 1 pair; a task needs at least 2, add some"),
-    ("task", PAIR, ": no rows; add rows"),
     ("task", labelled(PAIR, 1, 1), ": all 2 pairs have the label 1; add pairs with the other one"),
-    ("task", labelled(PAIR, 1, "oui"), ":3: label 'oui' is not one of 0, 1, true, false"),
     ("task", labelled(SCORE, 2, 2), ": 2 pairs with the score 2; Spearman needs"),
-    ("task", "anchor,positive,negative\na,b,c\n", ": 1 triplet; a task needs at least 2"),
     ("task", "anchor,positive,negative\na,b,c\nd,e, \n", ":3: no text in column 'negative'"),
     ("task", "text,label\na,x\nb,x\n", ": all texts have the label 'x'; add texts with another label"),
     ("task", "text,label\na,x\nb,x\nc,y\n", ":4: the only text with the label 'y'; add another or remove"),
@@ -124,7 +93,7 @@ LABELS = [
     ("scored", f"{SCORE}a,b,1\nc,d,2\na,b,1\nb,a,4\n",
      ":5: score 4 for the pair that has 1 in line 2; keep one of them"),
     *(("scored", labelled(SCORE, value), f":2: score {value!r} is not a number from 0 to 5; fix it or set data.score_")
-      for value in ("nan", "", "high", "5.1", "-1", "inf", "0_1", "1_0e0", "\u0663", "\uff11")),
+      for value in ("nan", "", "high", "5.1", "-1", "1_0e0", "\u0663")),
 ]  # fmt: skip
 OBJECTS = [
     ("categories", {"text": "a", "label": ["x"]}, ":1: label \"['x']\" is neither text nor a number"),
@@ -133,22 +102,16 @@ OBJECTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("what", "name", "content", "said"),
-    [
-        *(BYTES + RECORDS + COLUMNS),
-        *((what, "a.csv", content, said) for what, content, said in LABELS),
-        *((what, "a.jsonl", json.dumps(content), said) for what, content, said in OBJECTS),
-    ],
-)
+TABLES = [(what, "a.csv", content, said) for what, content, said in LABELS]
+TABLES += [(what, "a.jsonl", json.dumps(content), said) for what, content, said in OBJECTS]
+
+
+@pytest.mark.parametrize(("what", "name", "content", "said"), BYTES + RECORDS + COLUMNS + TABLES)
 def test_a_file_that_is_refused_is_one_line(tmp_path, what, name, content, said):
     path = tmp_path / name
     if isinstance(content, pa.Table):
         pq.write_table(content, path)
     else:
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    with pytest.raises(CseError) as caught:
-        READERS[what](path) if what in READERS else list(read_rows(path, what))
-    message = str(caught.value)
+    message = refusal(READERS[what] if what in READERS else lambda path: list(read_rows(path, what)), path)
     assert message.startswith(f"{path}{said}"), message
-    assert "\n" not in message

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -27,39 +25,34 @@ from cse.data.suite import (
 )
 from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, Labelled, Splits, TransferTask
 from cse.data.tasks.store import open_dev, write_tasks
-from cse.errors import CseError
 from cse.settings.data import DataSettings
 from tests.evaluation.test_sts import make_task
+from tests.parts import refusal
 from tests.rows import write_lines
 
 SHARED = Path(__file__).parents[3] / "shared/data"
 TOTALS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STS-B": 1379, "SICK-R": 4927}
 
 
-def make(root, skip=(), blank=True):
+def make(root, skip=()):
     """Write a SentEval folder of made-up sentences with the published numbers of pairs."""
     for year, subsets in YEARS.items():
-        folder = root / f"STS/{year}-en-test"
-        folder.mkdir(parents=True)
         for subset, pairs in subsets.items():
             gold, lines = [], []
             for n in range(pairs):
                 lines.append(f'{subset} "one  {n}\tother\u00a0two {n} .')
                 gold.append(f"{n % 6}")
-                if blank and year in ("STS15", "STS16"):
+                if year in ("STS15", "STS16"):
                     lines.append("not\tscored")
                     gold.append("")
-            (folder / f"STS.input.{subset}.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-            (folder / f"STS.gs.{subset}.txt").write_text("\n".join(gold) + "\n", encoding="utf-8")
-    folder = root / "STS/STSBenchmark"
-    folder.mkdir()
+            write_lines(root / f"STS/{year}-en-test/STS.input.{subset}.txt", lines)
+            write_lines(root / f"STS/{year}-en-test/STS.gs.{subset}.txt", gold)
     for split, pairs in STSB.items():
         rows = [f'genre\tfile\tyear\t{n}\t2.5\ta "{n}\tb\u2028c\textra' for n in range(pairs)]
-        (folder / f"sts-{split}.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    (root / "SICK").mkdir()
+        write_lines(root / f"STS/STSBenchmark/sts-{split}.csv", rows)
     rows = ["pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"]
     rows += [f"{n}\tA cat\tA dog\t3.3\tNEUTRAL" for n in range(SICK_TEST)]
-    (root / "SICK/SICK_test_annotated.txt").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    write_lines(root / "SICK/SICK_test_annotated.txt", rows)
     for gone in skip:
         path = root / gone
         shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -69,16 +62,14 @@ def make(root, skip=(), blank=True):
 def test_a_whole_folder_gives_seven_tasks_and_dev(tmp_path):
     found = read_suite(make(tmp_path / "downstream"))
     assert {task.name: len(task) for task in found.sts} == TOTALS
-    assert len(found.dev) == 1500
-    assert found.dev.name == "STS-B dev"
+    assert (len(found.dev), found.dev.name) == (1500, "STS-B dev")
     assert found.missing[0].startswith("MR (") and found.missing[-1] == NO_CAPTIONS
     sts12 = found.sts[0]
     assert sts12.sentence1[1] == 'MSRpar "one 1'
     assert sts12.sentence2[1] == "other two 1 ."
     assert list(dict.fromkeys(sts12.subset)) == list(YEARS["STS12"])
     assert found.sts[5].sentence2[0] == "b c"
-    for outer in (tmp_path, tmp_path / "downstream"):
-        assert len(read_suite(outer).sts) == 7
+    assert len(read_suite(tmp_path).sts) == 7, "the folder around it will do"
 
 
 def test_a_partial_folder_says_what_is_missing(prepared, tmp_path):
@@ -92,32 +83,23 @@ def test_a_partial_folder_says_what_is_missing(prepared, tmp_path):
         "STS-B dev (STS/STSBenchmark/sts-dev.csv)",
     ]
     report = prepared("sent0,sent1\na,b\nc,d\n", view="pairs", evaluation_path=str(tmp_path)).report
-    assert report["evaluation"]["missing"] == found.missing[:3]
     assert f"SentEval folder without {', '.join(found.missing[:3])}" in report["notes"]
 
 
-def test_nothing_there_lists_the_layout(tmp_path):
-    with pytest.raises(CseError, match=r"expected STS/STS12-en-test .* STS/STSBenchmark, SICK, MR"):
-        read_suite(tmp_path)
-
-
-def test_changed_files_are_refused(tmp_path):
+def test_changed_files_and_none_are_refused(tmp_path):
+    assert "expected STS/STS12-en-test" in refusal(read_suite, tmp_path)
     make(tmp_path)
     gold = tmp_path / "STS/STS12-en-test/STS.gs.MSRpar.txt"
-    lines = gold.read_text(encoding="utf-8").split("\n")
-    gold.write_text("\n".join(["", *lines[1:]]), encoding="utf-8")
-    with pytest.raises(CseError, match=r"STS.gs.MSRpar.txt: 749 scored pairs, expected 750 as published"):
-        read_suite(tmp_path)
-    gold.write_text("\n".join(["nan", *lines[1:]]), encoding="utf-8")
-    with pytest.raises(CseError, match=r"MSRpar.txt:1: score 'nan' is not a number from 0 to 5"):
-        read_suite(tmp_path)
-    gold.write_text("\n".join(lines[1:]), encoding="utf-8")
-    with pytest.raises(CseError, match=r"749 lines, but STS.input.MSRpar.txt has 750"):
-        read_suite(tmp_path)
-
-    (tmp_path / "STS/STSBenchmark/sts-dev.csv").write_text("a\tb\tc\n", encoding="utf-8")
-    with pytest.raises(CseError, match=r"sts-dev.csv:1: 3 fields separated by tabs, expected 7"):
-        read_stsb(tmp_path, "dev")
+    rest = gold.read_text(encoding="utf-8").split("\n")[1:]
+    for lines, said in (
+        (["", *rest], "STS.gs.MSRpar.txt: 749 scored pairs, expected 750 as published"),
+        (["nan", *rest], "MSRpar.txt:1: score 'nan' is not a number from 0 to 5"),
+        (rest, "749 lines, but STS.input.MSRpar.txt has 750"),
+    ):
+        gold.write_text("\n".join(lines), encoding="utf-8")
+        assert said in refusal(read_suite, tmp_path)
+    write_lines(tmp_path / "STS/STSBenchmark/sts-dev.csv", ["a\tb\tc"])
+    assert "sts-dev.csv:1: 3 fields separated by tabs, expected 7" in refusal(read_stsb, tmp_path, "dev")
 
 
 # ---- classes -----------------------------------------------------------------------------------------------------
@@ -165,21 +147,11 @@ def test_pairs_and_given_splits(tmp_path):
     assert all(a.replace("first", "second") == b for a, b in zip(mrpc.train.texts, mrpc.train.second, strict=True))
 
 
-@pytest.mark.parametrize(
-    ("file", "lines", "message"),
-    [
-        (
-            "CR/custrev.pos",
-            ["good"] * 2406,
-            r"custrev\.pos: 2,406 lines, expected 2,407 as published; copy the file again",
-        ),
-        ("TREC/TREC_10.label", ["what is this"] * 500, r"TREC_10\.label:1: expected CLASS:detail and a question"),
-    ],
-)
-def test_a_file_that_is_not_as_published(folder, file, lines, message):
-    write_lines(folder / file, lines)
-    with pytest.raises(CseError, match=message):
-        read_transfer(folder)
+def test_a_file_that_is_not_as_published(folder):
+    write_lines(folder / "TREC/TREC_10.label", ["what is this"] * 500)
+    assert "TREC_10.label:1: expected CLASS:detail and a question" in refusal(read_transfer, folder)
+    write_lines(folder / "CR/custrev.pos", ["good"] * 2406)
+    assert "custrev.pos: 2,406 lines, expected 2,407 as published; copy" in refusal(read_transfer, folder)
 
 
 @pytest.mark.shared_data
@@ -191,8 +163,6 @@ def test_the_published_folder_is_whole():
         "MR": [10662], "CR": [3775], "SUBJ": [10000], "MPQA": [10606], "SST-2": [67349, 872, 1821],
         "TREC": [5452, 500], "MRPC": [4076, 1725],
     }  # fmt: skip
-    blank = {task.name: task.train.texts.count("") for task in suite.transfer}
-    assert (blank["CR"], blank["MPQA"]) == (4, 3)
     tasks = {task.name: task for task in suite.sts}
     stsb = tasks["STS-B"]
     first = (stsb.sentence1[0], stsb.sentence2[0], stsb.score[0])
@@ -218,14 +188,7 @@ def same(one, other):
     return np.array_equal(one, other)
 
 
-def stored(suite, folder):
-    write_tasks(folder, test=suite.test, own=suite.own)
-    (folder / REPORT_FILE).write_text(json.dumps({"evaluation": {"suite_missing": suite.missing}}), encoding="utf-8")
-    return open_suite(PreparedData(folder))
-
-
-@pytest.fixture
-def suite():
+def test_what_was_written_comes_back(tmp_path):
     rng = np.random.default_rng(0)
 
     def part(rows, second=False):
@@ -233,32 +196,19 @@ def suite():
         return Labelled(texts, rng.integers(0, 3, rows), [f"other {i}" for i in range(rows)] if second else None)
 
     captions = [f"caption {i}" for i in range(5)]
-    return SuiteData(
+    suite = SuiteData(
         [
             make_task("STS12", {"one": 4, "two": 3}),
             Splits("STS-B", {split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")}),
-            TransferTask("CR", part(6)),
             TransferTask("SST-2", part(5), part(3), part(4)),
             TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
             CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
         ],
         missing=["TREC (TREC/train_5500.label)"],
     )
-
-
-def test_what_was_written_comes_back(suite, tmp_path):
-    assert same(stored(suite, tmp_path), suite)
-
-
-def test_reading_tasks_imports_no_pandas(suite, tmp_path):
-    stored(suite, tmp_path)
-    code = (
-        "import sys; from cse.data.store import PreparedData; from cse.data.suite import open_suite\n"
-        f"open_suite(PreparedData({str(tmp_path)!r}))\n"
-        "print(*{'pandas', 'datasets', 'torch'}.intersection(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "\n"
+    write_tasks(tmp_path, test=suite.test, own=suite.own)
+    (tmp_path / REPORT_FILE).write_text(json.dumps({"evaluation": {"missing": suite.missing}}), encoding="utf-8")
+    assert same(open_suite(PreparedData(tmp_path)), suite)
 
 
 @pytest.mark.slow
@@ -271,8 +221,6 @@ def test_real_data_are_the_same_through_prepare(tmp_path):
         source="files", train_path=str(tmp_path / "rows.csv"), dev_path=str(tmp_path / "dev"),
         evaluation_path=str(SHARED / "senteval"), cxc_path=str(SHARED / "cxc"),
     )  # fmt: skip
-    report = prepare(settings, tmp_path / "out")
-    assert report["evaluation"]["captions"] == 44_045
-    assert report["evaluation"]["transfer"]["SST-2"] == 67_349 + 872 + 1_821
+    prepare(settings, tmp_path / "out")
     data, suite = PreparedData(tmp_path / "out"), read_suite(SHARED / "senteval", SHARED / "cxc")
     assert same(dataclasses.replace(open_suite(data), dev=open_dev(data)), suite)

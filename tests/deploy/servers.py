@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -47,19 +46,12 @@ class Server(NamedTuple):
         text = self.get("/metrics").text
         return sum(float(line.split()[-1]) for line in text.splitlines() if line.startswith(series))
 
-    def memory(self) -> int:
-        """Resident bytes."""
-        fields = Path(f"/proc/{self.process.pid}/statm").read_text().split()
-        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
-
 
 @contextmanager
-def serving(
-    model: object, *options: object, log: Path, cwd: Path | None = None, out: Path | None = None
-) -> Iterator[Server]:
+def serving(model: object, *options: object, log: Path, cwd: Path | None = None) -> Iterator[Server]:
     command = [sys.executable, "-m", "cse.cli", "serve", str(model), "--port", "0", *map(str, options)]
-    with log.open("wb") as stream, (out or Path(os.devnull)).open("wb") as printed:
-        process = subprocess.Popen(command, stdout=printed, stderr=stream, cwd=cwd)
+    with log.open("wb") as stream:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream, cwd=cwd)
     try:
         urls: list[str] = []
 

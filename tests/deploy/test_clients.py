@@ -7,26 +7,22 @@ import os
 import re
 import shutil
 import subprocess
-import threading
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-import openai
 import pytest
 
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import metric_names, serving
 from tests.pages.blocks import printed, run_by
 from tests.runtime.conftest import DIMENSION, write_bundle_of_words
-from tests.waiting import wait_for
 
 PAGE = (Path(__file__).parents[2] / "docs/serve.md").read_text("utf-8")
 ADDRESS = "http://127.0.0.1:8080"
 BLOCKS = run_by("docs/serve.md", __file__)
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e[-+]?\d+)?")
 CARD, COME, LOAN = "Where is my card?", "My card has not come.", "I want a loan."
-TEXTS = ["the cat sat", "a dog", "mat", "the cat sat on", "zebra", "a dog", "on a mat"]
 
 
 @pytest.fixture(scope="module")
@@ -44,14 +40,6 @@ def encode(bundle):
 def service(bundle, tmp_path_factory):
     with serving(bundle, "--threads", 2, log=tmp_path_factory.mktemp("log") / "log") as found:
         yield found
-
-
-@pytest.fixture(scope="module")
-def expected(encode):
-    return encode(TEXTS)
-
-
-# ---- the page ------------------------------------------------------------------------------------------------------
 
 
 def of_curl(output: str) -> list[float]:
@@ -143,31 +131,3 @@ def test_the_metrics_and_routes_on_the_page_are_those_of_the_server(service):
     table = PAGE.partition("## Routes")[2].partition("## Clients")[0]
     assert routes <= set(re.findall(r"(?<=[ `])/[\w/.]*(?=`)", table))
     assert all(service.get(route).status_code == 200 for route in ("/", "/docs", "/metrics", "/ready"))
-
-
-# ---- OpenAI's client -----------------------------------------------------------------------------------------------
-
-
-def test_the_client_asks_again_when_the_queue_is_full(bundle, expected, tmp_path):
-    options = ("--max-queue-tokens", 200, "--batch-tokens", 5, "--threads", 1, "--max-texts", 5000)
-    seen = []
-    http = openai.DefaultHttpxClient(event_hooks={"response": [lambda answer: answer.read() and seen.append(answer)]})
-    with (
-        serving(bundle, *options, log=tmp_path / "log") as server,
-        openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=20, http_client=http) as client,
-    ):
-        client.embeddings.create(model="bundle", input=TEXTS)  # now the server knows how fast it is
-        many = {"model": "bundle", "input": ["the cat sat"] * 5000}
-        answers = []
-        load = threading.Thread(target=lambda: answers.append(server.post("/v1/embeddings", many).status_code))
-        load.start()
-        wait_for(lambda: server.metric("cse_queue_tokens ") > 200)
-        found = client.embeddings.create(model="bundle", input=TEXTS)
-        load.join()
-        statuses = [answer.status_code for answer in seen]
-        assert server.metric('cse_refused_total{reason="429"}') == statuses.count(429)
-    np.testing.assert_allclose([item.embedding for item in found.data], expected, atol=1e-5)
-    assert answers == [200]
-    assert statuses == [200, *[429] * (len(statuses) - 2), 200]
-    assert len(statuses) > 2, "it was refused at first"
-    assert int(seen[1].headers["retry-after"]) >= 1 and seen[1].json()["error"]["type"] == "rate_limit_error"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -12,7 +10,7 @@ import numpy as np
 import pytest
 
 from cse.export.bundle import make_domain
-from cse.export.domains import add_domain
+from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
 from deploy.server.cache import Cache
@@ -41,9 +39,6 @@ def count(app, series):
     return sum(float(line.split()[-1]) for line in answer.text.splitlines() if line.startswith(series))
 
 
-# ---- ranked ---------------------------------------------------------------------------------------------------------
-
-
 def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
     cosines = encoder.encode(TEXTS) @ encoder.encode(QUERY)
     order = np.argsort(-cosines).tolist()
@@ -53,19 +48,12 @@ def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
     np.testing.assert_allclose([one["score"] for one in tei.json()], cosines[order], atol=1e-6)
     assert tei.headers["x-compute-tokens"] == str(4 + 4 + 5 + 3)
     documents = [TEXTS[0], {"text": TEXTS[1], "title": "x"}, TEXTS[2]]
+    body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
     for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
-        body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
         answer = server.post(route, body).json()
-        assert [(one["index"], one["document"]["text"]) for one in answer["results"]] == [
-            (place, TEXTS[place]) for place in order[:2]
-        ]
-        scores = [one["relevance_score"] for one in answer["results"]]
-        np.testing.assert_allclose(scores, cosines[order[:2]], atol=1e-6)
+        found = [(one["index"], one["document"]["text"], one["relevance_score"]) for one in answer["results"]]
+        assert found == [(place, TEXTS[place], pytest.approx(cosines[place], abs=1e-6)) for place in order[:2]]
         assert (answer["model"], answer["usage"]["total_tokens"], bool(answer["id"])) == ("small", 16, True)
-    assert server.post("/v2/rerank", {"query": QUERY, "documents": []}).json()["error"]["code"] == "empty_input"
-
-
-# ---- tokens ---------------------------------------------------------------------------------------------------------
 
 
 def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle, encoder):
@@ -84,42 +72,48 @@ def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle
     assert (answer.status_code, answer.json()["error"]) == (413, "inputs: 15 tokens; an answer may have 10")
 
 
-# ---- small vectors --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("form", ["binary", "ubinary"])
-def test_bits_are_those_of_sentence_transformers(server, encoder, form):
-    quantization = pytest.importorskip("sentence_transformers.util.quantization")
-    wanted = quantization.quantize_embeddings(encoder.encode(TEXTS), form)
-    for name in ("encoding_format", "embedding_type"):
-        answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, name: form}).json()
-        assert [item["embedding"] for item in answer["data"]] == wanted.tolist()
-
-
-def test_int8_keeps_cosines(server, encoder):
-    answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, "encoding_format": "int8"}).json()
-    found = np.array([item["embedding"] for item in answer["data"]])
-    assert found.dtype == np.int64 and (np.abs(found).max(axis=1) == 127).all()
-    np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
-
-
-# ---- the cache ------------------------------------------------------------------------------------------------------
-
-
 def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, encoder):
     app = create_app(Options(model=str(small_bundle), cache_bytes=100_000))
     embeddings(app, TEXTS)
-    before = count(app, "cse_batch_texts_sum")
-    mixed = ["mat", "zebra", "a dog", "the cat"]
-    np.testing.assert_allclose(embeddings(app, mixed), encoder.encode(mixed), atol=1e-6)
-    np.testing.assert_allclose(embeddings(app, TEXTS), encoder.encode(TEXTS), atol=1e-6)
+    before, mixed = count(app, "cse_batch_texts_sum"), ["mat", "zebra", "a dog", "the cat"]
+    for texts in (mixed, TEXTS):
+        np.testing.assert_allclose(embeddings(app, texts), encoder.encode(texts), atol=1e-6)
     assert count(app, "cse_cache_hits_total") == 2 + 3
     assert count(app, "cse_batch_texts_sum") == before + 2
     (refused,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ["mat", "bad"]}))
     assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
-    off = create_app(Options(model=str(small_bundle)))
-    assert embeddings(off, ["mat"]) == embeddings(off, ["mat"])
-    assert count(off, "cse_batch_texts_sum") == 2
+
+
+@pytest.mark.parametrize("form", ["int8", "binary", "ubinary"])
+def test_small_vectors_are_those_of_sentence_transformers_and_int8_keeps_cosines(server, encoder, form):
+    quantization = pytest.importorskip("sentence_transformers.util.quantization")
+    for name in ("encoding_format", "embedding_type"):
+        answer = server.post("/v1/embeddings", {"model": "small", "input": TEXTS, name: form}).json()
+        found = [item["embedding"] for item in answer["data"]]
+        if form == "int8":
+            assert (np.abs(found).max(axis=1) == 127).all()
+            np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
+        else:
+            assert found == quantization.quantize_embeddings(encoder.encode(TEXTS), form).tolist()
+
+
+def test_each_domain_has_vectors_of_its_own_in_the_cache_until_it_changes_or_goes(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    app = create_app(Options(model=str(bank), cache_bytes=100_000))
+
+    def check(*names):
+        for name in names:
+            (found,) = embeddings(app, ["the cat sits"], model=name)
+            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
+
+    check("plain", "shared", "plain", "shared")
+    assert count(app, "cse_cache_hits_total") == 2
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+    check("plain")
+    remove_domain(bank, "plain")
+    (gone,) = asked(app, ("POST", "/v1/embeddings", {"model": "plain", "input": "the cat sits"}))
+    assert gone.status_code == 404
+    check("shared")
 
 
 def test_the_longest_unused_vectors_give_way():
@@ -133,57 +127,17 @@ def test_the_longest_unused_vectors_give_way():
     assert list(cache.find(keys)) == [0, 3, 4]
 
 
-def test_each_domain_has_vectors_of_its_own_in_the_cache(small_bank, tiny_folders, tmp_path):
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    app = create_app(Options(model=str(bank), cache_bytes=100_000))
-    for _ in range(2):
-        for name in ("plain", "shared"):
-            (found,) = embeddings(app, ["the cat sits"], model=name)
-            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
-    assert count(app, "cse_cache_hits_total") == 2
-    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
-    (found,) = embeddings(app, ["the cat sits"], model="plain")
-    np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain="plain"), atol=1e-6)
-
-
-# ---- spans ----------------------------------------------------------------------------------------------------------
-
-
-def test_a_request_is_a_span_below_that_of_its_client(small_bundle, tmp_path, monkeypatch):
-    pytest.importorskip("opentelemetry.sdk")
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "console")
-    out = tmp_path / "out"
-    with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log", out=out) as server:
-        body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
-        assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
-        assert server.post("/embed", {"inputs": ""}).status_code == 400
-        assert server.get("/health").status_code == 200
-    text, spans, decoder = out.read_text(), [], json.JSONDecoder()
-    while text.strip():
-        span, end = decoder.raw_decode(text := text.lstrip())
-        spans.append(span)
-        text = text[end:]
-    answered, refused = spans
-    assert (answered["name"], answered["kind"]) == ("embeddings small", "SpanKind.SERVER")
-    assert (answered["context"]["trace_id"], answered["parent_id"]) == (f"0x{TRACE}", f"0x{PARENT}")
-    facts = answered["attributes"]
-    assert facts["gen_ai.operation.name"] == "embeddings"
-    assert facts["gen_ai.request.model"] == facts["gen_ai.response.model"] == "small"
-    assert (facts["gen_ai.usage.input_tokens"], facts["gen_ai.embeddings.dimension.count"]) == (4 + 5 + 3, 8)
-    assert facts["gen_ai.request.encoding_formats"] == ["int8"]
-    assert (facts["http.route"], facts["cse.texts"], facts["cse.cached"]) == ("/v1/embeddings", 3, 0)
-    assert all(facts[f"cse.{name}_ms"] > 0 for name in ("tokenize", "queue", "compute"))
-    assert (refused["name"], refused["parent_id"], refused["attributes"]["error.type"]) == ("embeddings", None, "400")
-    assert not any(text in out.read_text() for text in TEXTS[:2])
-
-
-def test_spans_reach_a_collector(small_bundle, tmp_path, monkeypatch):
+def test_a_request_is_a_span_below_that_of_its_client_and_reaches_a_collector(small_bundle, tmp_path, monkeypatch):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
-    sent = []
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans = []
 
     class Collector(BaseHTTPRequestHandler):
         def do_POST(self):
-            sent.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            content = self.rfile.read(int(self.headers["content-length"]))
+            for resource in ExportTraceServiceRequest.FromString(content).resource_spans:
+                spans.extend(span for scope in resource.scope_spans for span in scope.spans)
             self.send_response(200)
             self.end_headers()
 
@@ -193,14 +147,20 @@ def test_spans_reach_a_collector(small_bundle, tmp_path, monkeypatch):
     with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
         threading.Thread(target=collector.serve_forever, daemon=True).start()
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
-        with serving(small_bundle, "--otel", log=tmp_path / "log") as server:
-            server.post("/embed", {"inputs": "the cat"}, headers=TRACED)
+        with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log") as server:
+            body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
+            assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
+            assert server.post("/embed", {"inputs": ""}).status_code == 400
+            assert server.get("/health").status_code == 200
         collector.shutdown()
-    (path, content), *_ = sent
-    assert path == "/v1/traces" and bytes.fromhex(TRACE) in content and b"embeddings small" in content
-
-
-def test_spans_without_the_package_are_one_line(cse, small_bundle, monkeypatch):
-    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
-    monkeypatch.delitem(sys.modules, "deploy.server.tracing", raising=False)
-    assert cse("serve", small_bundle, "--otel").refused() == "--otel: needs OpenTelemetry: pip install 'cse[otel]'"
+    answered, refused = spans
+    assert (answered.name, answered.trace_id.hex(), answered.parent_span_id.hex()) == (
+        "embeddings small", TRACE, PARENT,
+    )  # fmt: skip
+    facts = {one.key: one.value for one in answered.attributes}
+    assert facts["gen_ai.request.model"].string_value == facts["gen_ai.response.model"].string_value == "small"
+    assert (facts["gen_ai.usage.input_tokens"].int_value, facts["cse.texts"].int_value) == (4 + 5 + 3, 3)
+    assert all(facts[f"cse.{name}_ms"].double_value > 0 for name in ("tokenize", "queue", "compute"))
+    assert (refused.name, refused.parent_span_id) == ("embeddings", b"")
+    assert {one.key: one.value for one in refused.attributes}["error.type"].string_value == "400"
+    assert not any(text in str(spans) for text in TEXTS[:2])

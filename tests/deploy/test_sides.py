@@ -21,91 +21,54 @@ TEXTS = ["the cat sits on the mat", "a dog", "two small birds eat red apple brea
 IDS = {"legal": None, "legal:query": "query", "legal:passage": "passage"}
 
 
-@pytest.fixture(scope="module")
-def encoder(tiny_folders):
-    backbone = backbone_of(tiny_folders["bert"])
-    return query_side(backbone, **PARTS["prompt, projector and map"])
-
-
-@pytest.fixture(scope="module", params=["bundle", "bank"])
-def service(request, encoder, tiny_folders, empty_banks, tmp_path_factory):
-    root = tmp_path_factory.mktemp("sides")
-    model = root / "legal"
-    if request.param == "bundle":
+@pytest.mark.parametrize("kind", ["bundle", "bank"])
+def test_each_api_names_a_role(kind, tiny_folders, empty_banks, tmp_path):
+    encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt, projector and map"])
+    model = tmp_path / "legal"
+    if kind == "bundle":
         bundle_of(encoder, model)
     else:
         shutil.copytree(empty_banks("bert"), model)
         centres = SentenceEncoder(encoder.backbone).encode(TEXTS[:1])
         add_domain(model, make_domain(encoder, "legal", centres=centres))
         add_domain(model, make_domain(make_encoder(tiny_folders["bert"], "plain"), "other"))
-    with serving(model, "--threads", 2, "--token-ids", log=root / "log") as found:
-        yield found, request.param
-
-
-def test_the_openai_client_names_a_role_by_the_id(service, encoder):
-    server, kind = service
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="-")
-    cards = {card.id: card.to_dict() for card in client.models.list()}
-    assert list(cards) == [*IDS, *(["other", "auto"] if kind == "bank" else [])]
-    assert cards["legal:query"]["max_length"] == encoder.max_length
-    assert cards["legal:passage"]["max_length"] == cards["legal"]["max_length"] == encoder.documents.max_length
-    for model, role in IDS.items():
-        answer = client.embeddings.create(model=model, input=TEXTS)
-        found = np.array([item.embedding for item in answer.data])
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
-        assert answer.model == model
-    with pytest.raises(openai.NotFoundError, match="legal:quary"):
-        client.embeddings.create(model="legal:quary", input=TEXTS)
-
-
-def test_tei_names_a_role_by_prompt_name(service, encoder):
-    server, _ = service
-    for role in ("query", "passage", None):
-        body = {"inputs": TEXTS, "truncate": True, "model": "legal"} | ({"prompt_name": role} if role else {})
-        found = server.post("/embed", body).json()
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, role=role), atol=1e-5)
-    refused = server.post("/embed", {"inputs": TEXTS, "model": "legal", "prompt_name": "title"})
-    assert refused.status_code == 400
-    assert "role: 'title' is not known; one of query, passage" in refused.json()["error"]
-    refused = server.post("/embed", {"inputs": TEXTS, "model": "legal:query", "prompt_name": "passage"})
-    assert refused.status_code == 400
-    assert "prompt_name: 'passage' is not the role of model legal:query" in refused.json()["error"]
-
-
-def test_each_side_says_when_a_text_exceeds_its_own_length(service, encoder):
-    server, _ = service
-    for model, side in (("legal:query", encoder), ("legal:passage", encoder.documents)):
-        refused = server.post("/embed", {"inputs": TEXTS, "model": model, "truncate": False})
-        assert refused.status_code == 413
-        assert f"1 of 3 inputs exceed {side.max_length} tokens" in refused.json()["error"]
-
-
-def test_token_ids_take_either_side(service, encoder):
-    server, _ = service
     rows = [encoder.backbone.tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS[:2]]
-    for model, role in IDS.items():
-        answer = server.post("/v1/embeddings", {"model": model, "input": rows}).json()
-        found = [item["embedding"] for item in answer["data"]]
-        np.testing.assert_allclose(found, encoder.encode(TEXTS[:2], role=role), atol=1e-5)
+    lengths = {"legal:query": encoder.max_length, "legal:passage": encoder.documents.max_length}
+    with serving(model, "--threads", 2, "--token-ids", log=tmp_path / "log") as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="-")
+        cards = {card.id: card.to_dict() for card in client.models.list()}
+        assert list(cards) == [*IDS, *(["other", "auto"] if kind == "bank" else [])]
 
+        def vectors(name, given):
+            return [item.embedding for item in client.embeddings.create(model=name, input=given).data]
 
-def test_the_nearest_domain_gives_its_documents_side(service, encoder):
-    server, kind = service
-    if kind == "bundle":
-        pytest.skip("a bundle has no auto")
-    answer = server.post("/v1/embeddings", {"model": "auto", "input": TEXTS}).json()
-    assert [item["domain"] for item in answer["data"]] == ["legal"] * 3
-    np.testing.assert_allclose([item["embedding"] for item in answer["data"]], encoder.encode(TEXTS), atol=1e-5)
-    refused = server.post("/embed", {"inputs": TEXTS, "model": "other", "prompt_name": "query"})
-    assert refused.status_code == 400
-    assert "this model has none" in refused.json()["error"]
+        for name, role in IDS.items():
+            wanted = encoder.encode(TEXTS, role=role)
+            np.testing.assert_allclose(vectors(name, TEXTS), wanted, atol=1e-5)
+            np.testing.assert_allclose(vectors(name, rows), wanted[:2], atol=1e-5)
+            body = {"inputs": TEXTS, "model": "legal", "prompt_name": role}
+            np.testing.assert_allclose(server.post("/embed", body).json(), wanted, atol=1e-5)
+        with pytest.raises(openai.NotFoundError, match="legal:quary"):
+            client.embeddings.create(model="legal:quary", input=TEXTS)
 
+        refusals = [
+            ("legal", {"prompt_name": "title"}, 400, "role: 'title' is not known; one of query, passage"),
+            ("legal:query", {"prompt_name": "passage"}, 400, "'passage' is not the role of model legal:query"),
+        ]
+        for name, length in lengths.items():
+            assert cards[name]["max_length"] == length
+            refusals.append((name, {"truncate": False}, 413, f"1 of 3 inputs exceed {length} tokens"))
+        if kind == "bank":
+            refusals.append(("other", {"prompt_name": "query"}, 400, "this model has none"))
+            answer = client.embeddings.create(model="auto", input=TEXTS)
+            assert [item.domain for item in answer.data] == ["legal"] * 3
+            np.testing.assert_allclose([item.embedding for item in answer.data], encoder.encode(TEXTS), atol=1e-5)
+        for name, more, status, said in refusals:
+            answer = server.post("/embed", {"inputs": TEXTS, "model": name} | more)
+            assert answer.status_code == status and said in answer.json()["error"]
 
-def test_a_query_is_ranked_with_the_texts_by_both_sides(service, encoder):
-    """With `auto`, on the side of the query's domain."""
-    server, kind = service
-    wanted = encoder.encode(TEXTS, role="passage") @ encoder.encode("a cat", role="query")
-    for model in ("legal", "legal:query", *(["auto"] if kind == "bank" else [])):
-        answer = server.post("/rerank", {"query": "a cat", "texts": TEXTS, "model": model}).json()
-        assert [one["index"] for one in answer] == np.argsort(-wanted).tolist()
-        np.testing.assert_allclose([one["score"] for one in answer], np.sort(wanted)[::-1], atol=1e-5)
+        cosines = encoder.encode(TEXTS, role="passage") @ encoder.encode("a cat", role="query")
+        for name in ("legal", "legal:query", *(["auto"] if kind == "bank" else [])):
+            found = server.post("/rerank", {"query": "a cat", "texts": TEXTS, "model": name}).json()
+            assert [one["index"] for one in found] == np.argsort(-cosines).tolist()
+            np.testing.assert_allclose([one["score"] for one in found], np.sort(cosines)[::-1], atol=1e-5)

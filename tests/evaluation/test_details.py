@@ -9,13 +9,12 @@ import pytest
 
 from cse.artifact import write_sealed
 from cse.data.tasks.kinds import Splits, sentences_of
-from cse.errors import CseError
 from cse.evaluation.measures import Vectors
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.retrieval import CANDIDATES, EXAMPLE, QUERY, score_near_identical
 from cse.evaluation.space import drawn_task, pair_details
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.parts import refusal
 
 
 @pytest.fixture
@@ -29,14 +28,6 @@ def test_details_of_a_task(task):
     vectors = Vectors(FakeEncoder(), sentences_of([task]))
     details = pair_details(vectors, task)
     np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
-
-
-def test_near_identical_sentences_by_cosine():
-    encoder = FakeEncoder()
-    found = score_near_identical(Vectors(encoder, EXAMPLE))
-    assert list(found) == list(CANDIDATES)
-    u, v = (encoder.vector(text).astype(np.float64) for text in (QUERY, CANDIDATES[1]))
-    assert found[CANDIDATES[1]] == pytest.approx(u @ v / np.linalg.norm(u) / np.linalg.norm(v))
 
 
 @pytest.fixture
@@ -58,26 +49,23 @@ def test_a_record_comes_back(written):
     np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
-    assert record.table("nothing.csv") == []
 
 
 def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_path):
     """``cse report`` and ``cse compare`` read every one of these files."""
     folder, _ = written
-    with pytest.raises(CseError, match=r"no record.json in it; create one with `cse evaluate MODEL --out FOLDER`"):
-        read_record(tmp_path)
+    said = refusal(read_record, tmp_path)
+    assert "no record.json in it; create one with `cse evaluate MODEL --out FOLDER`" in said
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     tree = json.loads(text)
     write_sealed(folder / RECORD_FILE, tree | {"format": 99})
-    with pytest.raises(CseError, match="format 99, this version reads 4"):
-        read_record(folder)
+    assert "format 99, this version reads 4" in refusal(read_record, folder)
     wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
     wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
     damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]
     for one in damaged:
         (folder / RECORD_FILE).write_text(one, encoding="utf-8")
-        with pytest.raises(CseError, match=RECORD_FILE):
-            read_record(folder)
+        assert RECORD_FILE in refusal(read_record, folder)
     (folder / RECORD_FILE).write_text(text, encoding="utf-8")
     others = sorted(path for path in folder.iterdir() if path.name != RECORD_FILE)
     assert {path.suffix for path in others} == {".csv", ".npz"}
@@ -85,7 +73,6 @@ def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_pat
         content = path.read_bytes()
         for other in (None, b"", content[:-1], content[:-2] + b"\xff\n"):
             path.unlink() if other is None else path.write_bytes(other)
-            with pytest.raises(CseError, match=path.name):
-                read_record(folder)
+            assert path.name in refusal(read_record, folder)
         path.write_bytes(content)
     assert read_record(folder).name == "my model"

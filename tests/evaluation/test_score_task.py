@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from cse.data.suite import SuiteData
 from cse.data.tasks.kinds import BinaryPairs, LabelledTexts, Retrieval, ScoredPairs, Triplets
-from cse.errors import CseError
 from cse.evaluation import retrieval
 from cse.evaluation.measures import UndefinedScore
 from cse.evaluation.record import ITEMS_FILE, read_items, read_record, write_record
@@ -21,6 +19,7 @@ from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.page import as_html, make_report
 from cse.report.systems import group
 from tests.evaluation.test_sts import FakeEncoder, make_task
+from tests.parts import refusal
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
 from tests.tiny import WORDS
@@ -51,21 +50,15 @@ def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     assert tuple(score.values) == MEASURES[score.facts["kind"]]
     assert score.main == next(iter(score.values))
     means = {name: items for name, items in score.items.items() if name in score.values}
-    assert all(items.dtype == np.float64 and items.ndim == 1 for items in score.items.values())
     for name, items in means.items():
         assert score.values[name] == pytest.approx(items.mean(), abs=1e-9)
         assert len(items) == len(task)
     if score.facts["kind"] in ("scored pairs", "binary pairs"):
-        assert set(score.items) == {"cosine", "gold"}
-        assert len(score.items["cosine"]) == len(score.items["gold"]) == len(task)
+        assert {name: len(items) for name, items in score.items.items()} == {"cosine": len(task), "gold": len(task)}
     else:
         assert set(means) == set(score.values) - {"V-measure", OF_WORDS}
     for sentences, batch_size, *_ in encoder.calls:
         assert (len(sentences), batch_size) == (len(set(sentences)), 7)
-    assert json.loads(json.dumps(score.to_dict()))["setting"].startswith(score.facts["kind"])
-    pair = score_task(encoder, BinaryPairs("t", ["a", "a"], ["a", "b"], np.array([True, False])))
-    assert [pair.values[name] for name in ("AP", "F1", "F1 threshold")] == pytest.approx([100, 100, 100])
-    assert pair.items["gold"].tolist() == [1, 0]
 
 
 def test_labelled_texts_say_which_label_was_told():
@@ -86,7 +79,6 @@ def test_queries_and_documents_get_the_text_of_their_role():
     assert score.setting.endswith("linear gain; queries as query, documents as passage")
     score_task(encoder, BANK)
     assert {*encoder.roles[2:]} == {None}, "a labelled text is neither query nor document"
-    assert score_task(FakeEncoder(), BIRDS).setting.endswith("linear gain")
 
 
 def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch):
@@ -101,8 +93,7 @@ def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch)
 
 def test_only_the_wanted_measures_are_computed():
     score = score_task(FakeEncoder(), BANK, measures=("MAP",))
-    assert list(score.values) == list(score.items) == ["MAP"]
-    assert score.main == "kNN"
+    assert (list(score.values), list(score.items), score.main) == (["MAP"], ["MAP"], "kNN")
     assert score.values["MAP"] == score_task(FakeEncoder(), BANK).values["MAP"]
 
 
@@ -110,11 +101,10 @@ def test_the_measure_that_selects_checkpoints():
     every = score_task(FakeEncoder(), BANK).values
     found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "V-measure")]
     assert [(each.measure, each.value) for each in found] == [("kNN", every["kNN"]), ("V-measure", every["V-measure"])]
-    assert str(found[0]).startswith("dev kNN ")
-    with pytest.raises(CseError, match=r"train.dev_measure: 'nDCG@5' is no measure of birds .* did you mean 'nDCG@10'"):
-        dev_measure(BIRDS, "nDCG@5", "train.dev_measure")
-    with pytest.raises(CseError, match=r"'F1 threshold' is no measure of pairs \(binary pairs\); one of AP, F1"):
-        dev_measure(PAIRS, "F1 threshold", "train.dev_measure")
+    said = refusal(dev_measure, BIRDS, "nDCG@5", "train.dev_measure")
+    assert "train.dev_measure: 'nDCG@5' is no measure of birds" in said and "did you mean 'nDCG@10'" in said
+    said = refusal(dev_measure, PAIRS, "F1 threshold", "train.dev_measure")
+    assert "'F1 threshold' is no measure of pairs (binary pairs); one of AP, F1" in said
 
 
 def only(*tasks) -> SuiteData:
@@ -124,14 +114,11 @@ def only(*tasks) -> SuiteData:
 def test_tasks_beside_the_other_measures():
     data = SuiteData([make_task("STS12", {"one": 40})]).with_tasks(TASKS)
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "tasks"))
-    assert list(results.tasks) == ["pairs", "triplets", "birds", "bank"]
-    tree = results.to_dict()
-    assert tree["tasks"]["birds"]["values"] == results.tasks["birds"].values
+    assert list(results.tasks) == list(results.to_dict()["tasks"]) == ["pairs", "triplets", "birds", "bank"]
     without = evaluate_suite(FakeEncoder(), data, measures=("sts",))
     assert without.sts == results.sts
     assert "tasks" not in without.to_dict()
-    with pytest.raises(CseError, match="tasks: two are called birds"):
-        data.with_tasks([BIRDS])
+    assert "tasks: two are called birds" in refusal(data.with_tasks, [BIRDS])
 
 
 def test_a_task_that_has_no_score_leaves_the_others():
@@ -153,22 +140,19 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
         model = {"kind": "backbone", "prompt": None}
         write_record(tmp_path / seed, f"own {seed}", results, model=model, environment={})
         records.append(read_record(tmp_path / seed))
-    kept = records[0].scores["tasks"]["bank"]["values"]["MAP"]
-    assert kept == pytest.approx(results.tasks["bank"].values["MAP"], abs=1e-4)
-    items = read_items(tmp_path / "1" / ITEMS_FILE)
+    one, two = (tmp_path / seed / ITEMS_FILE for seed in ("1", "2"))
+    items = read_items(one)
     assert list(items) == ["pairs", "triplets", "birds", "bank"]
     for name, score in results.tasks.items():
         assert list(items[name]) == list(score.items)
         for measure, values in score.items.items():
             np.testing.assert_array_equal(items[name][measure], values)
-    assert (tmp_path / "1" / ITEMS_FILE).read_bytes() == (tmp_path / "2" / ITEMS_FILE).read_bytes(), "no time stamps"
-    (tmp_path / "2" / ITEMS_FILE).write_bytes(b"PK")
-    with pytest.raises(CseError, match=r"tasks.npz: truncated or changed"):
-        read_items(tmp_path / "2" / ITEMS_FILE)
+    assert one.read_bytes() == two.read_bytes(), "no time stamps"
+    two.write_bytes(b"PK")
+    assert "tasks.npz: truncated or changed" in refusal(read_items, two)
     assert read_items(tmp_path / "none.npz") == {}
     page = as_html(make_report(group(records)))
     assert "Your task: birds" in page
-    assert page.count('<figure class="table" id="task-') == 4
     assert f"{results.tasks['birds'].values['nDCG@10']:.2f}" in page
 
 

@@ -9,7 +9,6 @@ import pytest
 from scipy.stats import spearmanr
 
 from cse.data.tasks.kinds import ScoredPairs
-from cse.errors import CseError
 from cse.evaluation.measures import Averaged, Score, UndefinedScore, pair_cosines, spearman
 from cse.evaluation.score import score_dev
 from cse.evaluation.sts import AGGREGATES, SEVEN_TASKS, evaluate_sts
@@ -86,11 +85,7 @@ def test_scores_agree_with_a_reference():
         score = results.tasks[task.name]
         assert list(score.values.values()) == pytest.approx(reference_scores(task, encoder), abs=1e-9)
         assert score.facts["pairs"] == len(task)
-    whole = results.tasks["STS12"]
-    assert len({round(value, 3) for value in whole.values.values()}) == 3
-    single = results.tasks["STS-B"]
-    assert set(single.values) == {"all", "mean", "wmean"}
-    assert list(single.values.values()) == [pytest.approx(single.values["all"])] * 3
+    assert len({round(value, 3) for value in results.tasks["STS12"].values.values()}) == 3
 
 
 # ---- averages -----------------------------------------------------------------------------------------------------
@@ -102,7 +97,6 @@ def test_avg_is_the_mean_of_rounded_scores():
     rounded = [round(score.values["all"], 2) for score in results.tasks.values()]
     assert results.average() == pytest.approx(sum(rounded) / 7, abs=1e-12)
     assert results.average() != pytest.approx(np.mean(list(results.figures.values())), abs=1e-5)
-    assert results.average("mean") == pytest.approx(results.average() - 1, abs=0.01)
     beside = seven(own=made(1.0, 1.0, 1.0, {}))
     assert (beside.average_name, beside.average()) == ("Avg.", results.average())
     backwards = averaged(dict(reversed(beside.tasks.items())))
@@ -131,63 +125,41 @@ def test_an_embedding_that_is_not_finite_names_the_sentence():
 def test_a_subset_without_a_correlation_leaves_the_headline():
     results = evaluate_sts(FakeEncoder(), [make_task("own", {"big": 20, "single": 1})])
     score = results.tasks["own"]
-    assert score.subsets["single"] is None
-    assert score.subsets["big"] is not None
-    assert list(score.values) == ["all"]
+    assert (score.subsets["single"], list(score.values)) == (None, ["all"])
     assert results.to_dict("sts")["sts"]["own"] == {"all": score.values["all"], "pairs": 21, "undefined_subsets": 1}
-    assert results.to_dict("sts")["mean of 1 task"] == {"all": results.average()}
     assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-"]
 
 
-def test_tasks_need_names_of_their_own_and_there_must_be_one():
-    task = make_task("own", {"x": 20})
-    with pytest.raises(CseError, match="own: two similarity tasks have this name"):
-        evaluate_sts(FakeEncoder(), [task, task])
-    with pytest.raises(CseError, match="no similarity tasks"):
-        evaluate_sts(FakeEncoder(), [])
+def test_what_cannot_be_scored_or_put_into_a_table_is_one_line():
+    fewer = averaged({"STS12": seven().tasks["STS12"]})
+    assert "a and b were not scored on the same tasks" in refusal(format_table, {"a": seven(), "b": fewer})
+    for x, y, said in (
+        ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "STS12: all 3 similarities are equal"),
+        ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),
+        ([1.0], [1.0], "STS12: a rank correlation needs at least 2 pairs, found 1"),
+    ):
+        with pytest.raises(UndefinedScore, match=said):
+            spearman(np.array(x), np.array(y), "STS12")
 
 
 # ---- tables -------------------------------------------------------------------------------------------------------
 
 
 def test_text_markdown_and_latex_hold_the_same_numbers():
-    table = format_table({"prompts, 12": seven(), "base": seven()})
-    lines = table.splitlines()
+    lines = format_table({"prompts, 12": seven(), "base": seven()}).splitlines()
     assert lines[0].split() == ["model", *SEVEN_TASKS, "Avg."]
-    assert lines[1].split()[:4] == ["prompts,", "12", "76.99", "80.00"]
+    assert lines[1].split()[:4] == ["prompts,", "12", "76.99", "80.00"] and lines[4].startswith("base ")
     assert [line.split()[:2] for line in lines[2:4]] == [["mean", "75.99"], ["wmean", "74.99"]]
-    assert lines[4].startswith("base ") and len(lines) == 7
-    assert len({len(line) for line in lines}) == 1 and table.isascii()
     text, models = [line.split()[-8:] for line in lines[1:4]], {"a_b & c|d": seven()}
     markdown = format_table(models, "markdown").splitlines()
-    assert markdown[0].startswith("| model | STS12 |") and "a_b & c\\|d" in markdown[2]
+    assert "a_b & c\\|d" in markdown[2]
     assert [line.strip("| ").split(" | ")[-8:] for line in markdown[2:]] == text
     latex = format_table(models, "latex").splitlines()
-    assert latex[0] == r"\begin{tabular}{lrrrrrrrr}" and latex[4].startswith(r"a\_b \& c|d & 76.99")
+    assert latex[4].startswith(r"a\_b \& c|d & 76.99")
     assert [line.removesuffix(r" \\").split(" & ")[-8:] for line in latex[4:7]] == text
 
 
-def test_table_refuses_what_cannot_be_compared():
-    fewer = averaged({"STS12": seven().tasks["STS12"]})
-    with pytest.raises(CseError, match="a and b were not scored on the same tasks"):
-        format_table({"a": seven(), "b": fewer})
-    with pytest.raises(CseError, match="did you mean 'latex'"):
-        format_table({"a": seven()}, "latx")
-    with pytest.raises(CseError, match="no results"):
-        format_table({})
-
-
 # ---- cosines and rank correlations ----------------------------------------------------------------------------------
-
-
-def test_a_score_that_does_not_exist_names_the_task():
-    assert issubclass(UndefinedScore, CseError)
-    for x, y, said in (
-        ([1.0, 1.0, 1.0], [1.0, 2.0, 3.0], "STS12: all 3 similarities are equal"),
-        ([1.0, 2.0, 3.0], [4.0, 4.0, 4.0], "STS12: all 3 gold scores are equal"),
-        ([1.0], [1.0], "STS12: a rank correlation needs at least 2 pairs, found 1"),
-    ):
-        assert refusal(spearman, np.array(x), np.array(y), "STS12").startswith(said)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
@@ -197,8 +169,6 @@ def test_cosines_agree_with_a_float64_sum(dtype):
     for u, v in zip(a.astype(np.float64), b.astype(np.float64), strict=True):
         expected.append(math.fsum(u * v) / math.sqrt(math.fsum(u * u) * math.fsum(v * v)))
     cosines = pair_cosines(a, b)
-    assert cosines.dtype == np.float64
-    assert cosines.shape == (20,)
     np.testing.assert_allclose(cosines, expected, rtol=0, atol=1e-14)
 
 

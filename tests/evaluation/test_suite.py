@@ -9,17 +9,17 @@ import pytest
 
 from cse.data.suite import SuiteData, only_pairs, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask, sentences_of
-from cse.errors import CseError
 from cse.evaluation.linear import FULL
 from cse.evaluation.measures import Vectors
 from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.space import score_space
 from cse.evaluation.suite import evaluate_suite
-from cse.evaluation.table import format_examples, format_suite
+from cse.evaluation.table import format_suite
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_score_task import BIRDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.evaluation.test_transfer import part
+from tests.parts import refusal
 
 QUICK = dataclasses.replace(FULL, folds=3, max_epoch=2)
 
@@ -58,13 +58,8 @@ def test_every_table_has_its_setting_above_it(data, style):
         assert setting in text
     below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
     assert text.count("first model") == text.count("second") == 7 + below
-    assert {"text": "birds", "markdown": "**birds**", "latex": "% birds"}[style] + " (times 100; retrieval: 3" in text
-    ndcg = f"{birds.values['nDCG@10']:.2f}"
-    last = text.partition(birds.setting)[2].splitlines()
-    (row,) = (line for line in last if "second" in line and ndcg in line)
-    assert len(row.replace("|", " ").replace("&", " ").rstrip("\\ ").split()) == 8
-    assert f"{results.cxc.values['mean']:.2f}" in text
-    assert f"{results.transfer.average():.2f}" in text
+    for figure in (results.cxc.values["mean"], results.transfer.average(), birds.values["nDCG@10"]):
+        assert f"{figure:.2f}" in text
     if style == "latex":
         assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
 
@@ -92,33 +87,18 @@ def test_only_what_a_measure_reads_is_encoded_and_missed(data):
 
 def test_a_measure_asked_for_alone_is_an_error_where_it_does_not_exist(data):
     data.sts[0].score[:] = 3
-    with pytest.raises(CseError, match=r"STS12: all 70 gold scores are equal \(3\), so there is no rank correlation"):
-        evaluate_suite(FakeEncoder(), data, measures=("sts",))
+    said = refusal(evaluate_suite, FakeEncoder(), data, measures=("sts",))
+    assert "STS12: all 70 gold scores are equal (3), so there is no rank correlation" in said
     together = evaluate_suite(FakeEncoder(), data, measures=("sts", "cxc"))
     assert together.sts is None
     assert together.missing[0].startswith("STS (STS12: all 70 gold scores are equal")
-    with pytest.raises(CseError, match=r"no data for transfer: without MR \(no SentEval folder\)"):
-        evaluate_suite(FakeEncoder(), only_pairs(data.sts), measures=("transfer",))
+    said = refusal(evaluate_suite, FakeEncoder(), only_pairs(data.sts), measures=("transfer",))
+    assert "no data for transfer: without MR (no SentEval folder)" in said
 
 
 def test_space_of_the_test_split_is_taken_too(data):
     encoder = FakeEncoder()
     results = evaluate_suite(encoder, data, measures=("space",))
     alone = score_space(Vectors(encoder, sentences_of([data.stsb["test"]])), [data.stsb["test"]])
-    assert results.space_test == alone
-    assert results.space_test.values["uniformity"] != results.space.values["uniformity"]
+    assert results.space_test == alone != results.space
     assert alone.setting.startswith("STS-B test, ")
-
-
-def test_examples_show_the_worst_queries_with_the_right_one_marked(data):
-    results = evaluate_suite(FakeEncoder(), data, measures=("retrieval",))
-    text = format_examples({"model": results}, 2)
-    worst = sorted(results.retrieval.examples, key=lambda example: -example.rank)[:2]
-    for example in worst:
-        assert f"  query   {example.query}" in text
-        assert f"* {example.partner}" in text
-        for sentence, cosine in example.nearest:
-            assert sentence in text
-            assert f"{cosine:.4f}" in text
-    assert text.count("query   ") == 2
-    assert "\x1b" not in format_examples({"model \x1b[2J": results}, 2)

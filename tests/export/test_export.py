@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -13,12 +12,8 @@ import pytest
 import torch
 from onnx import numpy_helper
 
-from cse.artifact import sha256
-from cse.errors import CseError
 from cse.export import graph as graph_module
-from cse.export.bundle import write_bundle
 from cse.export.parity import check_parity
-from cse.model.checkpoint import save_checkpoint
 from cse.model.passes import PREFIX_ATTENTION
 from cse.model.pooling import POOLERS
 from cse.model.prompts import PROMPT_KINDS
@@ -28,9 +23,8 @@ from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.cli.workspace import contents
 from tests.export.conftest import build
 from tests.export.exports import export
-from tests.export.systems import PARTS, ROWS, SENTENCES, make_encoder
-from tests.model.families import make_family_folder
-from tests.parts import backbone_of
+from tests.export.systems import PARTS, ROWS, SENTENCES
+from tests.parts import refusal
 from tests.tiny import make_backbone_folder
 
 ROOT = Path(__file__).parents[2]
@@ -101,37 +95,25 @@ def test_prompts_are_constants_and_not_inputs(exported):
 
 
 def test_export_leaves_the_encoder_as_it_was(exported, tiny_folders, request):
-    fresh = build(tiny_folders, request.node.callspec.params["exported"])
-    encoder = exported.encoder
+    fresh, encoder = build(tiny_folders, request.node.callspec.params["exported"]), exported.encoder
     assert encoder.backbone.model.config._attn_implementation == PREFIX_ATTENTION
-    assert list(encoder.trainable()) == list(fresh.trainable())
-    assert encoder.training == fresh.training
-    before = fresh.state_dict()
-    assert len(before) > 40
-    assert before.keys() == encoder.state_dict().keys()
-    assert all(torch.equal(before[name], value) for name, value in encoder.state_dict().items())
-
-
-# ---- the manifest -------------------------------------------------------------------------------------------------
+    assert (list(encoder.trainable()), encoder.training) == (list(fresh.trainable()), fresh.training)
+    before, after = fresh.state_dict(), encoder.state_dict()
+    assert len(before) > 40 and before.keys() == after.keys()
+    assert all(torch.equal(before[name], value) for name, value in after.items())
 
 
 def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_lies(exported):
     encoder, manifest = exported.encoder, verify(exported.folder)
     assert sorted(path.name for path in exported.folder.iterdir()) == [MANIFEST, MODEL, TOKENIZER]
-    assert manifest.files == {name: sha256(exported.folder / name) for name in (MODEL, TOKENIZER)}
     domain = manifest.domain
     assert (domain.width, domain.pooler, manifest.pad_id) == (32, encoder.pooler, encoder.backbone.pad_id)
-    assert domain.max_length == encoder.max_length
-    assert domain.normalize is True
+    assert (domain.max_length, domain.normalize) == (encoder.max_length, True)
     assert manifest.backbone["sha256"] == encoder.backbone.files.sha256
-    assert domain.prompt.get("kind") == (encoder.prompt and encoder.prompt.kind)
     assert manifest.metrics == {"train": {"dev_spearman": 80.5}}
     assert {"cse", "torch", "transformers", "onnx", "tokenizers"} <= domain.versions.keys()
-    assert {"onnxruntime", "onnxruntime-gpu"} & domain.versions.keys()
-    assert all(domain.versions.values())
-    assert manifest.parity.pop("largest_difference") < 1e-5
-    assert manifest.parity.pop("of_training") == pytest.approx(1, abs=1e-3), "all that training changed is in it"
-    assert manifest.parity == {"sentences": len(SENTENCES), "tolerance": 1e-5, "provider": "cpu"}
+    assert manifest.parity["largest_difference"] < 1e-5
+    assert manifest.parity["of_training"] == pytest.approx(1, abs=1e-3), "all that training changed is in it"
     for name in (MODEL, TOKENIZER):  # the manifest names the backbone's folder
         content = contents(exported.folder)[name]
         assert not any(words in content for words in (str(ROOT).encode(), b"site-packages", b".py"))
@@ -143,19 +125,10 @@ def test_manifest_says_what_is_in_the_folder_and_nothing_says_where_the_project_
 def test_failed_export_leaves_the_older_bundle(exports, tmp_path):
     whole = exports("bert key_value mean")
     out = Path(shutil.copytree(whole.folder, tmp_path / "bundle"))
-    before, drafted = contents(out), {}
-    with (
-        pytest.raises(CseError, match=r"differs from torch by .* more than 1e-12; nothing was published"),
-        write_bundle(whole.encoder, out, normalize=True, metrics={"train": {"dev_spearman": 80.5}}) as draft,
-    ):
-        drafted = contents(draft.folder)
-        check_parity(whole.encoder, OnnxEncoder(draft.folder, provider="cpu"), SENTENCES, tolerance=1e-12)
+    before = contents(out)
+    assert "more than 1e-12; nothing was published" in refusal(export, whole.encoder, out, tolerance=1e-12)
     assert contents(out) == before
     assert [path.name for path in tmp_path.iterdir()] == ["bundle"], "a draft was left behind"
-    published = json.loads(before[MANIFEST])
-    later = {key: published[key] for key in ("parity", "seal")}
-    assert json.loads(drafted.pop(MANIFEST)) | later == published
-    assert drafted == {name: before[name] for name in (MODEL, TOKENIZER)}
 
 
 class Moved:
@@ -177,8 +150,7 @@ class Moved:
 def test_parity_looks_at_sentences_alone_and_is_not_fooled_by_nan(exports, value):
     encoder = exports("bert key_value mean").encoder
     assert check_parity(encoder, Moved(encoder, 0.0), SENTENCES, tolerance=1e-5)["largest_difference"] < 1e-6
-    with pytest.raises(CseError, match="on 'dog'"):
-        check_parity(encoder, Moved(encoder, value), SENTENCES, tolerance=1e-5)
+    assert "on 'dog'" in refusal(check_parity, encoder, Moved(encoder, value), SENTENCES, tolerance=1e-5)
 
 
 def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
@@ -193,8 +165,7 @@ def test_weights_too_large_for_one_file_go_beside_it(tmp_path, monkeypatch):
     found = OnnxEncoder(moved, provider="cpu", threads=1).encode(SENTENCES)
     np.testing.assert_allclose(found, encoder.encode(SENTENCES), atol=1e-5, rtol=0)
     (moved / data.name).write_bytes((moved / data.name).read_bytes()[:-1])
-    with pytest.raises(CseError, match=r"model\.onnx\.data: does not match"):
-        OnnxEncoder(moved)
+    assert "model.onnx.data: does not match" in refusal(OnnxEncoder, moved)
 
 
 # ---- templates and noise --------------------------------------------------------------------------------------------
@@ -208,19 +179,3 @@ def test_an_empty_text_less_its_noise_is_zero(exports, row):
         found = encoder.encode(["", "a dog"])
         assert not found[0].any()
         assert np.linalg.norm(found[1]) == pytest.approx(1, abs=1e-5)
-
-
-@pytest.mark.slow
-def test_a_decoders_template_travels_in_checkpoint_and_bundle(tmp_path):
-    backbone = backbone_of(make_family_folder(tmp_path / "backbone", "llama"))
-    template = {"text": "the man reads {sentence} near the"}
-    encoder = make_encoder(backbone, "key_value", pooler="last", template=template)
-    (tmp_path / "checkpoint").mkdir()
-    save_checkpoint(encoder, tmp_path / "checkpoint")
-    loaded = SentenceEncoder.load(tmp_path / "checkpoint")
-    bundle = export(loaded, tmp_path / "bundle").open()
-    expected = encoder.encode(SENTENCES, normalize=False)
-    for found in (loaded, bundle):
-        np.testing.assert_allclose(found.encode(SENTENCES, normalize=False), expected, atol=1e-5)
-    without = make_encoder(backbone, "key_value", pooler="last").encode(SENTENCES, normalize=False)
-    assert np.abs(expected - without).max() > 0.1

@@ -96,8 +96,7 @@ def test_what_training_changed_is_not_a_document_side(tiny_folders, tmp_path):
 def test_a_graph_without_prompts_is_refused_beside_a_query_side_with_some(tiny_folders, tmp_path, monkeypatch):
     encoder = query_side(backbone_of(tiny_folders["bert"]), **PARTS["prompt"])
     monkeypatch.setattr(
-        "cse.export.bundle.write_bank_graph",
-        lambda _, path, **__: write_graph(encoder.documents, path),
+        "cse.export.bundle.write_bank_graph", lambda _, path, **__: write_graph(encoder.documents, path)
     )
     with pytest.raises(CseError, match="nothing was published"):
         export(encoder, tmp_path / "bundle")

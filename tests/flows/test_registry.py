@@ -26,7 +26,6 @@ def test_versions_count_up_and_stages_move(repository):
     assert scores_at(repository, revision) == {"dev": 80.0, "STS-B": 75.0}
     assert (first.author, trained_on_at(repository, revision)) == ("Ada", "nli.csv, 80 triplets")
     assert [model.version for model in models(repository, NAME)] == ["v1.1.0", "v1.0.0"]
-    assert not any(model.stages for model in models(repository, NAME))
 
     assert assign(repository, first, "production") == f"{NAME}#production#1"
     assert assign(repository, second, "production") == f"{NAME}#production#2"

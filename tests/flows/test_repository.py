@@ -6,6 +6,7 @@ from cse.errors import CseError
 from cse.settings import load_settings
 from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
 from tests.flows.repositories import commit, write
+from tests.parts import refusal
 
 
 def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tmp_path):
@@ -16,17 +17,11 @@ def test_a_stage_that_is_added_appears_from_anywhere(repository, monkeypatch, tm
     assert stages_in_order(repository) == ["first", "second", "a-third"]
 
 
-def test_a_pipeline_that_dvc_cannot_read_is_one_line(repository):
+def test_what_is_no_pipeline_is_one_line(repository, tmp_path):
     write(repository / "dvc.yaml", "stages:\n  broken: [\n")
-    with pytest.raises(CseError, match=r"dvc\.yaml: ") as caught:
-        stages_in_order(repository)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_root_needs_a_commit(tmp_path):
+    assert "dvc.yaml: " in refusal(stages_in_order, repository)
     (tmp_path / ".dvc").mkdir()
-    with pytest.raises(CseError, match="not a git repository with a commit"):
-        find_root(tmp_path)
+    assert "not a git repository with a commit" in refusal(find_root, tmp_path)
 
 
 def test_both_sides_of_a_merge(repository):
@@ -65,11 +60,7 @@ def test_paths_that_a_copy_would_not_have(repository, tmp_path):
         "  more: [{name: a, path: mine/rows.csv, view: triplets}, {name: b, path: tracked, view: triplets}]}\n",
     )
     found = paths_left_behind(load_settings(repository / "params.yaml"), repository)
-    more = found.pop("data.more")
-    assert [(source["name"], source["path"]) for source in more] == [
-        ("a", str(repository / "mine/rows.csv")),
-        ("b", "tracked"),
-    ]
+    assert [one["path"] for one in found.pop("data.more")] == [str(repository / "mine/rows.csv"), "tracked"]
     assert found == {
         "data.train_path": str(repository / "mine/rows.csv"),
         "data.evaluation_path": str(tmp_path / "outside"),

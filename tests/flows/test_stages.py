@@ -6,12 +6,12 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from flows.processes import CommandError, explain, run_dvc
-from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in, reason_of_remote
+from flows.stages import EXECUTED, RESTORED, SKIPPED, outcome_in
+from tests.waiting import wait_for
 
 
 def outcome(root, stage: str) -> str:
@@ -74,10 +74,7 @@ def test_another_dvc_in_the_way(repository):
     (repository / "dvc.yaml").write_text(slow)
     holder = subprocess.Popen([sys.executable, "-m", "dvc", "repro", "first"], cwd=repository, start_new_session=True)
     try:
-        for _ in range(200):
-            if (repository / "started").exists():
-                break
-            time.sleep(0.1)
+        wait_for((repository / "started").exists, 60)
         with pytest.raises(CommandError) as caught:
             run_dvc(["repro", "--single-item", "first"], repository, lambda line: None)
     finally:
@@ -93,11 +90,3 @@ def test_full_disk():
     message, again = explain("export", 255, lines)
     assert "no space left on the disk; free some" in message
     assert not again
-
-
-def test_the_reason_of_a_remote_is_said_once():
-    missing = "The specified bucket does not exist"
-    files = [f"ERROR: failed to transfer '/cache/{name}' - {missing}" for name in ("a", "b")]
-    lines = ["2 files pushed", *files, f"ERROR: unexpected error - {missing}", "Having any troubles?"]
-    assert reason_of_remote(lines) == missing
-    assert reason_of_remote(["fatal: no remote"]) == "fatal: no remote"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 import sys
 import threading
@@ -51,13 +50,6 @@ def test_a_clone_has_what_is_not_committed_yet(finished):
     assert not place.folder.exists()
     assert git(finished, "status", "--short") == before
     assert git(finished, "stash", "list") == ""
-
-
-def test_a_tree_that_was_copied_or_touched_has_no_changes(finished, tmp_path):
-    copied = shutil.copytree(finished, tmp_path / "copied", symlinks=True)
-    (copied / "params.yaml").touch()
-    with throwaway_clone(copied, "a-run") as place:
-        assert uncommitted(place.folder) == []
 
 
 def test_a_clone_shares_cache_and_remote(finished):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import contextmanager
-from unittest import mock
 
 import pytest
 import torch
@@ -39,13 +37,6 @@ def relative(found: Mapping[str, float], expected: Mapping[str, float]) -> float
     assert found.keys() == expected.keys()
     assert expected, "nothing to compare"
     return max(abs(found[name] - value) / max(abs(value), 1e-3) for name, value in expected.items())
-
-
-@contextmanager
-def every_step():
-    """Report the losses of every step."""
-    with mock.patch("cse.training.loop.REPORT_EVERY", 1):
-        yield
 
 
 def fit(system, plan, folder, device, recorder=None, **options):

@@ -1,10 +1,8 @@
-"""Memory of a training step by component, and what running out of it says."""
+"""Memory of a training step by component."""
 
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,15 +10,12 @@ import pytest
 import torch
 
 from benchmarks.inputs import SHAPES, long_sentences, save_bert
-from cse.data.store import TRAIN_FILE, write_rows
 from cse.settings.train import TrainSettings
 from cse.training.batch import tokenise
 from cse.training.loop import REPORT_EVERY
 from cse.training.losses import Losses
 from tests.gpu.base import fit, needs_gpu
 from tests.parts import Cut, backbone_of, new_plan, new_prompt, sentence_encoder
-from tests.systems.tiny import make_data
-from tests.tiny import WORDS, make_backbone_folder
 from tests.training.helpers import Recorder, contrast
 
 GIGABYTE, MEGABYTE = 1e9, 1e6
@@ -92,50 +87,3 @@ def test_bert_base_at_batch_256(device, figure, tmp_path, how):
     found = measure(SHAPES["bert-base"], 256, cut, device, tmp_path)
     figure(", ".join(f"{name} {value / MEGABYTE:,.3g} MB" for name, value in found.items()), found["peak"])
     assert found["peak"] / GIGABYTE < LIMITS[how]
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from cse.stages.common import run_safely
-from tests.systems.tiny import run_training, tiny
-from tests.training.helpers import Recorder
-device, headroom, model, data, out = sys.argv[1], float(sys.argv[2]), *sys.argv[3:]
-
-def limited(training):
-    if device == "cuda":
-        torch.cuda.init()
-        total = torch.cuda.get_device_properties(0).total_memory
-        torch.cuda.set_per_process_memory_fraction(headroom / total)
-    else:
-        import resource
-        import numpy as np
-        np.ones((500, 500)) @ np.ones((500, 500))  # OpenBLAS takes its own memory at first use, and aborts without
-        now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (now + int(headroom), resource.RLIM_INFINITY))
-    return training.run(Recorder())
-
-more = {"backbone.name": model, "train.device": device, "train.batch_size": 200, "train.max_length": 32}
-settings = tiny("promcse-unsup-bert-base", {"bert": Path(model)}, Path(out), more)
-sys.exit(run_safely(lambda: run_training(settings, {"sentences": Path(data)}, Path(out), limited)))
-"""
-
-
-def test_out_of_memory_is_one_line(device, figure, tmp_path):
-    """The activations of 400 sentences take several times what the weights do."""
-    shape = {"hidden_size": 512, "num_hidden_layers": 6, "num_attention_heads": 8, "intermediate_size": 2048}
-    wide = make_backbone_folder(tmp_path / "bert", "bert", max_position_embeddings=90, initializer_range=0.02, **shape)
-    data = make_data(tmp_path / "data")["sentences"]
-    texts = [" ".join(WORDS[(row + at) % len(WORDS)] for at in range(16)) for row in range(200)]
-    write_rows(data / TRAIN_FILE, "sentences", [(text,) for text in texts])
-    # room for weights, a GPU's workspaces and a CPU's arenas, not for all activations
-    arguments = [device.type, 400 * MEGABYTE, wide, data, tmp_path / "out"]
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, *map(str, arguments)],
-        capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=False,
-    )  # fmt: skip
-    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-800:]
-    figure(last := done.stderr.strip().splitlines()[-1])
-    assert last.startswith(f"error: train.mini_batch_size: out of memory ({device.type}) with 400 sentences at once")

@@ -43,11 +43,9 @@ def texts(count, seed):
 A, B, C = texts(30, 0), texts(30, 1), texts(30, 2)
 RELEVANT = {f"q{i}": {f"d{i}", f"d{(7 * i) % 30}"} for i in range(30)}
 EVALUATORS = {
-    "similarity": lambda: evaluation.EmbeddingSimilarityEvaluator(A, B, np.linspace(0, 1, 30).tolist(), name="x"),
     "similarity, cut": lambda: evaluation.EmbeddingSimilarityEvaluator(
         A, B, np.linspace(0, 1, 30).tolist(), name="x", truncate_dim=8
     ),
-    "binary": lambda: evaluation.BinaryClassificationEvaluator(A, B, [i % 2 for i in range(30)], name="x"),
     "triplets": lambda: evaluation.TripletEvaluator(A, B, C, name="x"),
     "search": lambda: evaluation.InformationRetrievalEvaluator(
         {f"q{i}": text for i, text in enumerate(A)}, {f"d{i}": text for i, text in enumerate(B)}, RELEVANT, name="x"
@@ -58,7 +56,6 @@ EVALUATORS = {
     "mining": lambda: evaluation.ParaphraseMiningEvaluator(
         {str(i): text for i, text in enumerate([*A, *B])}, [(str(i), str(30 + i)) for i in range(30)], name="x"
     ),
-    "translation": lambda: evaluation.TranslationEvaluator(A, B, name="x"),
 }
 
 

@@ -61,20 +61,14 @@ def sent(hub: Hub, repo: str = "me/tickets") -> dict[str, bytes]:
 @pytest.mark.parametrize("model", ["checkpoint", "bundle"])
 def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, project, tiny_folders, model, capsys):
     there = cse("push", "me/tickets", f"data/{model}")
-    assert there.code == 0, there.err
-    assert f"{hub.address}/me/tickets: {model}, " in there.out
+    assert there.code == 0 and f"{hub.address}/me/tickets: {model}, " in there.out, there.err
     assert hub.repos["me/tickets"].private, "a new repository is private unless asked otherwise"
     assert len(hub.repos["me/tickets"].commits) == 2, "everything goes in one commit"
     back = cse("pull", "me/tickets", "--out", "back")
-    assert back.code == 0, back.err
-    assert "every file as it was sent" in back.out
-    if model == "checkpoint":
-        where = {"backbone": str(tiny_folders["bert"])}
-        encoders = [library.SentenceEncoder.load(path, **where) for path in (f"data/{model}", "back")]
-    else:
-        encoders = [library.OnnxEncoder(path) for path in (f"data/{model}", "back")]
-    first, second = (encoder.encode(TEXTS) for encoder in encoders)
-    np.testing.assert_array_equal(first, second)
+    assert back.code == 0 and "every file as it was sent" in back.out, back.err
+    where = {"backbone": str(tiny_folders["bert"])} if model == "checkpoint" else {}
+    load = library.SentenceEncoder.load if where else library.OnnxEncoder
+    np.testing.assert_array_equal(*(load(path, **where).encode(TEXTS) for path in (f"data/{model}", "back")))
     assert {name for name in contents(project / "back") if name not in ("README.md", Kind(model).manifest)} == {
         name for name in contents(project / f"data/{model}") if name != Kind(model).manifest
     }
@@ -88,55 +82,54 @@ def test_model_comes_back_as_it_went_also_by_the_snippet_of_its_card(cse, hub, p
 
 
 def test_a_bank_comes_back_and_a_push_replaces_the_one_before(cse, hub, project):
-    assert cse("push", "me/tickets", "data/checkpoint").code == 0
-    assert cse("bank", "create", "data/bank", "data/checkpoint").code == 0
-    assert cse("bank", "add", "data/bank", "data/checkpoint", "--name", "tickets").code == 0
-    there = cse("push", "me/tickets", "data/bank")
-    assert there.code == 0, there.err
-    assert "weights.safetensors" not in sent(hub)
-    assert cse("pull", "me/tickets", "--out", "back").code == 0
-    first, second = (library.OnnxEncoder(path).encode(TEXTS, domain="tickets") for path in ("data/bank", "back"))
-    np.testing.assert_array_equal(first, second)
+    for words in (
+        ("push", "me/tickets", "data/checkpoint"),
+        ("bank", "create", "data/bank", "data/checkpoint"),
+        ("bank", "add", "data/bank", "data/checkpoint", "--name", "tickets"),
+        ("push", "me/tickets", "data/bank"),
+        ("pull", "me/tickets", "--out", "back"),
+        ("push", "me/open", "data/checkpoint", "--public"),
+    ):
+        assert cse(*words).code == 0
+    assert "weights.safetensors" not in sent(hub) and not hub.repos["me/open"].private
+    vectors = (library.OnnxEncoder(path).encode(TEXTS, domain="tickets") for path in ("data/bank", "back"))
+    np.testing.assert_array_equal(*vectors)
     before = hub.repos["me/tickets"].sha(1)
     assert cse("pull", "me/tickets", "--out", "first", "--revision", before).code == 0
     assert (project / "first/checkpoint.json").is_file()
-    assert cse("push", "me/open", "data/checkpoint", "--public").code == 0
-    assert not hub.repos["me/open"].private
 
 
 def test_exported_folder_travels_with_hashes(cse, hub, project):
     inner = "0_Transformer/backbone/config.json"  # of a query side
+    files = {
+        "modules.json": '[{"type": "prompted.Transformer", "path": ""}]',
+        "1_Pooling/config.json": '{"pooling_mode": "mean"}',
+        inner: json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}),
+        "model.safetensors": "weights",
+        "prompted.py": "class Transformer: ...",
+    }
     with publish_folder(project / "export", Kind.SENTENCE_TRANSFORMERS) as draft:
-        (draft / "modules.json").write_text('[{"type": "prompted.Transformer", "path": ""}]')
-        (draft / "1_Pooling").mkdir()
-        (draft / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}')
-        (draft / inner).parent.mkdir(parents=True)
-        (draft / inner).write_text(json.dumps({"_name_or_path": str(project / "bert"), "hidden_size": 8}))
-        (draft / "model.safetensors").write_bytes(b"weights")
-        (draft / "prompted.py").write_text("class Transformer: ...")
+        for name, text in files.items():
+            (draft / name).parent.mkdir(parents=True, exist_ok=True)
+            (draft / name).write_text(text)
     (project / "export/notes.txt").write_text("private")
     assert cse("push", "me/tickets", "export").code == 0
-    names = {"modules.json", "1_Pooling/config.json", inner, "model.safetensors", "prompted.py", "README.md"}
-    assert set(sent(hub)) == names | {"manifest.json"}
+    assert set(sent(hub)) == {*files, "README.md", "manifest.json"}
     assert json.loads(sent(hub)[inner]) == {"_name_or_path": "./bert", "hidden_size": 8}
     assert 'SentenceTransformer("model", trust_remote_code=True)' in sent(hub)["README.md"].decode()
     assert cse("pull", "me/tickets", "--out", "back").code == 0
     assert (project / "back/1_Pooling/config.json").read_text() == '{"pooling_mode": "mean"}'
-    hub.repos["me/tickets"].commits.append(hub.repos["me/tickets"].files | {"model.safetensors": b"other.."})
-    line = cse("pull", "me/tickets", "--out", "back").refused()
-    assert line.startswith("me/tickets/model.safetensors: does not match manifest.json (SHA-256 differs)")
-
-
-def pull_of(cse, hub, kind, files):
-    """Pull files that somebody sent without ``cse push``."""
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    listing = json.dumps(sealed({"kind": kind, "files": hashes})).encode()
-    hub.repos["me/tickets"] = Repository(False)
-    hub.repos["me/tickets"].commits.append({Kind(kind).manifest: listing, **files})
-    return cse("pull", "me/tickets", "--out", "back")
 
 
 def test_what_is_no_model_and_code_in_a_model_are_told(cse, hub, project):
+    def pull(kind, files):
+        """Files that somebody sent without ``cse push``."""
+        hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
+        listing = json.dumps(sealed({"kind": kind, "files": hashes})).encode()
+        hub.repos["me/tickets"] = Repository(False)
+        hub.repos["me/tickets"].commits.append({Kind(kind).manifest: listing, **files})
+        return cse("pull", "me/tickets", "--out", "back")
+
     for kind, files, reason in (
         ("checkpoint", {}, "checkpoint.json: format None, this version reads "),
         ("bundle", {"evil.py": b"1"}, "bundle.json: format None, this version reads "),
@@ -144,98 +137,25 @@ def test_what_is_no_model_and_code_in_a_model_are_told(cse, hub, project):
         ("peft adapter", {"config.json": b"{}"}, "manifest.json: files does not list adapter_config.json"),
         ("plots", {"loss.csv": b"1"}, "manifest.json: is no manifest of a model"),
     ):
-        line = pull_of(cse, hub, kind, files).refused()
-        assert line.startswith(f"me/tickets/{reason}")
+        assert pull(kind, files).refused().startswith(f"me/tickets/{reason}")
         assert not (project / "back").exists()
     own = {path.name: path.read_bytes() for path in (project / "data/checkpoint").iterdir()}
-    assert pull_of(cse, hub, "checkpoint", own | {"evil.py": b"1"}).code == 0
+    assert pull("checkpoint", own | {"evil.py": b"1"}).code == 0
     assert not (project / "back/evil.py").exists(), "what no manifest lists stays away"
     shutil.rmtree("back")
-    done = pull_of(cse, hub, "sentence-transformers model", {"modules.json": b"[]", "evil.py": b"1"})
+    done = pull("sentence-transformers model", {"modules.json": b"[]", "evil.py": b"1"})
     assert done.code == 0
     assert "note: me/tickets holds Python code (evil.py), which its library runs if you pass trust" in done.err
-
-
-def test_card_says_what_the_model_is(cse, hub, project, tiny_folders, tmp_path):
-    backbone = Path(shutil.copytree(tiny_folders["bert"], tmp_path / "licensed"))
-    (backbone / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: en\n---\n# A model\n")
-    config = json.loads((project / "data/checkpoint/checkpoint.json").read_text())
-    config["backbone"]["name"] = str(backbone)
-    config["facts"]["trained_on"] = "me/pairs/train.csv, 24 triplets + own.csv, 9 pairs + you/nli/*.csv, 1 pairs"
-    write_manifest(project / "data/checkpoint", Kind.CHECKPOINT, config)
-    done = cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md")
-    assert done.out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
-    assert not hub.repos
-    card = ModelCard.load(project / "CARD.md")
-    assert (card.data.license, card.data.library_name, card.data.language) == ("apache-2.0", "cse", "en")
-    assert card.data.datasets == ["me/pairs", "you/nli"]
-    (result,) = card.data.eval_results
-    assert (result.dataset_name, result.metric_type) == ("dev Spearman", "spearman")
-    text = card.text
-    for part in (
-        "Prompts: 4 vectors, keys and values in every layer. The language model is frozen.",
-        "Vectors have 32 dimensions; pooler: mean",
-        "Data: me/pairs/train.csv, 24 triplets + own.csv",
-        "| `prompt.length` | `4` |",
-        "| dev Spearman | ",
-        "| dev Spearman before training | ",
-        "Trained weights: 768.",
-        "One run: no spread was measured.",
-        "The backbone, `./licensed`: apache-2.0.",
-        f"SHA-256 `{config['backbone']['sha256'][:16]}",
-    ):
-        assert part in text, part
-    assert cse("push", "me/tickets", "data/checkpoint", "--card", "CARD.md").code == 0, "its own card may be replaced"
-    (project / "mine.md").write_text("# mine\n")
-    assert "mine.md: exists" in cse("push", "me/tickets", "data/checkpoint", "--card", "mine.md").refused()
-
-
-RECORD = {
-    "sts": {"STS12": {"all": 70.0, "mean": 69.0}, "STS-B": {"all": None}},
-    "Avg.": {"all": 71.0},
-    "cxc": {"mean": 60.0, "std": 0.5},
-    "transfer": {"transfer": {"MR": {"accuracy": 80.0}}},
-    "tasks": {"tickets": {"main": "nDCG@10", "values": {"nDCG@10": 50.0, "recall@10": 90.0}}},
-}
-
-
-def test_measures_of_records_are_the_models_results(cse, project):
-    (project / "one.json").write_text(json.dumps({"scores": RECORD}))
-    (project / "two.json").write_text(json.dumps({"scores": RECORD | {"Avg.": {"all": 73.0}}}))
-    push = ("push", "me/tickets", "data/bundle", "--card", "CARD.md", "--metrics")
-    assert cse(*push, "one.json").code == 0
-    card = ModelCard.load(project / "CARD.md")
-    found = {result.dataset_name: (result.metric_type, result.metric_value) for result in card.data.eval_results}
-    assert found == {
-        "STS12": ("spearman", 70.0),
-        "Avg.": ("spearman", 71.0),
-        "CxC-STS": ("spearman", 60.0),
-        "tickets (nDCG@10)": ("ndcg@10", 50.0),
-        "MR (accuracy)": ("accuracy", 80.0),
-    }
-    assert "| CxC-STS | 60.00 ± 0.50 |" in card.text
-    assert cse(*push, "one.json", "--metrics", "two.json").code == 0
-    text = (project / "CARD.md").read_text()
-    assert "| Avg. | 72.00 ± 1.00 |" in text and "deviation over 2 evaluations" in text
-    (project / "table.json").write_text('{"backbone": {"recall@1": 4.0}, "trained": {"recall@1": 5.0}}')
-    assert cse(*push, "table.json").code == 0
-    card = ModelCard.load(project / "CARD.md")
-    assert "| recall@1 | 5.00 | 4.00 |" in card.text
-    assert card.data.eval_results[0].metric_type == "recall@1"
-    for content in ('{"scores": {"sts": 3}}', '{"x": 1}', "[]", "{}"):
-        (project / "odd.json").write_text(content)
-        assert "--metrics odd.json: holds no measures; give a record.json or" in cse(*push, "odd.json").refused()
 
 
 def test_repository_of_something_else(cse, hub, project):
     assert cse("push", "me/tickets", "data/checkpoint").code == 0
     repo = hub.repos["me/tickets"]
-    repo.commits.append({".gitattributes": b"", "model.bin": b"theirs", "README.md": b"# theirs"})
-    line = cse("push", "me/tickets", "data/checkpoint").refused()
-    assert line == "me/tickets: holds files that `cse push` did not send (README.md, model.bin); choose another name"
-    repo.commits.append({".gitattributes": b"", "README.md": b"# theirs"})
-    line = cse("push", "me/tickets", "data/checkpoint").refused()
-    assert line == "me/tickets: holds files that `cse push` did not send (README.md); choose another name"
+    for files, named in (({"model.bin": b"theirs", "README.md": b"# theirs"}, "README.md, model.bin"),
+                         ({"README.md": b"# theirs"}, "README.md")):  # fmt: skip
+        repo.commits.append({".gitattributes": b"", **files})
+        line = cse("push", "me/tickets", "data/checkpoint").refused()
+        assert line == f"me/tickets: holds files that `cse push` did not send ({named}); choose another name"
     assert repo.commits[-1]["README.md"] == b"# theirs"
     assert "holds no manifest, so it is no model" in cse("pull", "me/tickets", "--out", "x").refused()
 
@@ -265,3 +185,33 @@ def test_changed_file_is_not_taken(cse, hub, project):
         repo.commits.append(whole | {name: bytes(data)})
         assert cse("pull", "me/tickets", "--out", "back").refused().startswith(f"me/tickets/{name}: ")
         assert contents(project / "back") == before
+
+
+def test_card_says_what_the_model_is_and_how_well_it_does(cse, hub, project, tiny_folders, tmp_path):
+    backbone = Path(shutil.copytree(tiny_folders["bert"], tmp_path / "licensed"))
+    (backbone / "README.md").write_text("---\nlicense: apache-2.0\nlanguage: en\n---\n# A model\n")
+    config = json.loads((project / "data/checkpoint/checkpoint.json").read_text())
+    config["backbone"]["name"] = str(backbone)
+    config["facts"]["trained_on"] = "me/pairs/train.csv, 24 triplets + own.csv, 9 pairs + you/nli/*.csv, 1 pairs"
+    write_manifest(project / "data/checkpoint", Kind.CHECKPOINT, config)
+    for name, average in (("one.json", 71.0), ("two.json", 73.0)):
+        record = {"sts": {"STS12": {"all": 70.0}, "STS-B": {"all": None}}, "Avg.": {"all": average}}
+        (project / name).write_text(json.dumps({"scores": record | {"cxc": {"mean": 60.0, "std": 0.5}}}))
+    push = ("push", "me/tickets", "data/checkpoint", "--card")
+    for metrics in ((), ("--metrics", "one.json", "--metrics", "two.json")):  # its own card may be replaced
+        assert cse(*push, "CARD.md", *metrics).out == "CARD.md: the card of data/checkpoint; nothing was sent\n"
+    assert not hub.repos
+    card = ModelCard.load(project / "CARD.md")
+    assert (card.data.license, card.data.library_name, card.data.datasets) == (
+        "apache-2.0",
+        "cse",
+        ["me/pairs", "you/nli"],
+    )
+    found = {one.dataset_name: (one.metric_type, one.metric_value) for one in card.data.eval_results}
+    assert found == {name: ("spearman", value) for name, value in (("STS12", 70), ("Avg.", 72), ("CxC-STS", 60))}
+    for part in ("Prompts: 4 vectors", "The backbone, `./licensed`: apache-2.0.", "| Avg. | 72.00 ± 1.00 |"):
+        assert part in card.text, part
+    (project / "odd.json").write_text('{"scores": {"sts": 3}}')
+    assert "odd.json: holds no measures" in cse(*push, "CARD.md", "--metrics", "odd.json").refused()
+    (project / "mine.md").write_text("# mine\n")
+    assert "mine.md: exists" in cse(*push, "mine.md").refused()

@@ -13,7 +13,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification
 
 from cse.errors import CseError
 from cse.interchange.importing import import_model
-from cse.interchange.peft import CONFIG, WEIGHTS, export_adapter, write_adapter
+from cse.interchange.peft import export_adapter
 from cse.model.checkpoint import read_config
 from cse.model.pooling import pool
 from cse.model.sentence_encoder import SentenceEncoder
@@ -21,8 +21,6 @@ from tests.export.systems import SENTENCES
 from tests.interchange import released
 from tests.interchange.released import HEADS, LAYERS, LENGTH, TEXTS, WIDTH, random
 from tests.parts import refusal, sentence_encoder
-
-# ---- PEFT ---------------------------------------------------------------------------------------------------------
 
 
 def adapter(folder, table=None, **changes):
@@ -121,97 +119,88 @@ def test_other_adapters_are_refused(tiny_folders, tmp_path, changes, said):
     assert said in refusal(import_model, source, "peft", str(tiny_folders["bert"]), tmp_path / "out", pooler="avg")
 
 
-# ---- sentence-transformers ----------------------------------------------------------------------------------------
-
-
 def fine_tuned(backbone, place, pooling, modules=("Transformer", "Pooling", "Normalize")):
     shutil.copytree(backbone, place)
     weights = load_file(place / "model.safetensors")
     torch.manual_seed(4)
     changed = {name: weight + 0.05 * torch.randn_like(weight) for name, weight in weights.items()}
     save_file(changed, place / "model.safetensors", {"format": "pt"})
-    (place / "1_Pooling").mkdir(exist_ok=True)
-    modes = {"word_embedding_dimension": WIDTH, "pooling_mode_cls_token": pooling == "cls"}
-    modes |= {"pooling_mode_mean_tokens": pooling == "mean", "pooling_mode_max_tokens": pooling == "max"}
-    (place / "1_Pooling/config.json").write_text(json.dumps(modes))
+    modes = {f"pooling_mode_{name}": name.startswith(pooling) for name in ("cls_token", "mean_tokens", "max_tokens")}
     paths = {"Transformer": "", "Pooling": "1_Pooling", "Normalize": "2_Normalize"}
-    kind = "sentence_transformers.models."
     listed = [
-        {"idx": i, "name": str(i), "path": paths.get(name, f"{i}_{name}"), "type": f"{kind}{name}"}
+        {
+            "idx": i,
+            "name": str(i),
+            "path": paths.get(name, f"{i}_{name}"),
+            "type": f"sentence_transformers.models.{name}",
+        }
         for i, name in enumerate(modules)
     ]
-    (place / "modules.json").write_text(json.dumps(listed))
-    known = {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]", "cls_token": "[CLS]"}
-    (place / "tokenizer_config.json").write_text(json.dumps(known))
-    (place / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 16, "do_lower_case": False}))
+    (place / "1_Pooling").mkdir(exist_ok=True)
+    for name, content in (
+        ("1_Pooling/config.json", {"word_embedding_dimension": WIDTH} | modes),
+        ("modules.json", listed),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "pad_token": "[PAD]"}),
+        ("sentence_bert_config.json", {"max_seq_length": 16, "do_lower_case": False}),
+    ):
+        (place / name).write_text(json.dumps(content))
     return place
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls"])
-def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_path, pooling, worst):
-    models = pytest.importorskip("sentence_transformers")
-    source = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling)
-    done = import_model(source, "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
-    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
-    expected = models.SentenceTransformer(str(source), device="cpu").encode(TEXTS)
-    worst("sentence-transformers", found, expected)
-    config = read_config(tmp_path / "out")
-    assert (config["parameters"], config["pooler"]["kind"]) == ("full", pooling)
-    told = "\n".join(done.lines)
-    assert "unit length" in told and "texts are cut at 16 tokens" in told and "set backbone.name to its folder" in told
-
-
-def test_dense_with_tanh_becomes_the_projector(tiny_folders, tmp_path, worst):
-    models = pytest.importorskip("sentence_transformers")
-    bert = tiny_folders["bert"]
-    source = fine_tuned(bert, tmp_path / "tuned", "cls", ("Transformer", "Pooling", "Dense", "Normalize"))
-    (source / "2_Dense").mkdir()
-    dense = pytest.importorskip("sentence_transformers.models").Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
-    dense.save(str(source / "2_Dense"))
-    import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
-    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
-    worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
-    assert read_config(tmp_path / "out")["pooler"]["mlp"] == "always"
-    config = json.loads((source / "2_Dense/config.json").read_text())
-    (source / "2_Dense/config.json").write_text(
-        json.dumps(config | {"activation_function": "torch.nn.modules.activation.ReLU"})
-    )
-    assert "no linear layer with bias and tanh" in refused(source, bert, tmp_path)
 
 
 def refused(folder, backbone, tmp_path, **options):
     return refusal(import_model, folder, "sentence-transformers", str(backbone), tmp_path / "out", **options)
 
 
-def test_folders_that_do_more_are_refused(tiny_folders, tmp_path):
-    bert, usual = tiny_folders["bert"], ("Transformer", "Pooling", "Normalize")
-    for number, (modules, pooling, said) in enumerate(
+@pytest.mark.parametrize("pooling", ["mean", "cls"])
+def test_folder_gives_the_embeddings_of_sentence_transformers(tiny_folders, tmp_path, pooling, worst):
+    """The second has a dense layer with tanh, which becomes the projector."""
+    models, bert = pytest.importorskip("sentence_transformers"), tiny_folders["bert"]
+    layers = ["Transformer", "Pooling", *(["Dense"] if pooling == "cls" else []), "Normalize"]
+    source = fine_tuned(bert, tmp_path / "tuned", pooling, layers)
+    if pooling == "cls":
+        (source / "2_Dense").mkdir()
+        dense = models.models.Dense(WIDTH, WIDTH, activation_function=torch.nn.Tanh())
+        dense.save(str(source / "2_Dense"))
+    done = import_model(source, "sentence-transformers", str(bert), tmp_path / "out")
+    found = SentenceEncoder.load(tmp_path / "out").encode(TEXTS)
+    worst("sentence-transformers", found, models.SentenceTransformer(str(source), device="cpu").encode(TEXTS))
+    config = read_config(tmp_path / "out")
+    assert (config["parameters"], config["pooler"]["kind"]) == ("full", pooling)
+    told = "\n".join(done.lines)
+    assert "unit length" in told and "texts are cut at 16 tokens" in told and "set backbone.name to its folder" in told
+    if pooling == "cls":
+        assert config["pooler"]["mlp"] == "always"
+        path = source / "2_Dense/config.json"
+        path.write_text(path.read_text().replace("activation.Tanh", "activation.ReLU"))
+        assert "no linear layer with bias and tanh" in refused(source, bert, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("modules", "pooling", "file", "said"),
+    [
+        (("Transformer", "WeightedLayerPooling", "Pooling"), "mean", {}, "WeightedLayerPooling is not one of"),
+        (("Pooling", "Transformer"), "mean", {}, "in another order"),
+        (("Transformer",), "mean", {}, "needs a Transformer and a Pooling"),
+        (("Transformer", "Pooling"), "max", {}, "pools by pooling_mode_max_tokens"),
+        (("Transformer", "Pooling"), "mean", {"sentence_bert_config.json": '{"do_lower_case": true}'}, "do_lower_case"),
         (
-            (
-                ("Transformer", "WeightedLayerPooling", "Pooling"), "mean",
-                "WeightedLayerPooling is not one of sentence-transformers' Transformer, Pooling, Dense",
-            ),
-            (("Pooling", "Transformer"), "mean", "in another order"),
-            (("Transformer",), "mean", "needs a Transformer and a Pooling"),
-            (usual, "max", "pools by pooling_mode_max_tokens"),
-        )
-    ):  # fmt: skip
-        assert said in refused(fine_tuned(bert, tmp_path / str(number), pooling, modules), bert, tmp_path)
-    for name, content, said in (
-        ("sentence_bert_config.json", '{"do_lower_case": true}', "do_lower_case"),
-        (
-            "config_sentence_transformers.json", '{"default_prompt_name": "query"}',
-            "puts its prompt 'query' before every text",
+            ("Transformer", "Pooling"), "mean",
+            {"config_sentence_transformers.json": '{"default_prompt_name": "query"}'}, "puts its prompt 'query' before",
         ),
-    ):  # fmt: skip
-        folder = fine_tuned(bert, tmp_path / name, "mean")
+    ],
+)  # fmt: skip
+def test_folders_that_do_more_are_refused(tiny_folders, tmp_path, modules, pooling, file, said):
+    folder = fine_tuned(tiny_folders["bert"], tmp_path / "tuned", pooling, modules)
+    for name, content in file.items():
         (folder / name).write_text(content)
-        assert said in refused(folder, bert, tmp_path)
+    assert said in refused(folder, tiny_folders["bert"], tmp_path)
+
+
+def test_a_folder_says_itself_how_it_pools(tiny_folders, tmp_path):
+    bert = tiny_folders["bert"]
     assert f"{bert}: holds no modules.json" in refused(bert, bert, tmp_path)
+    folder = fine_tuned(bert, tmp_path / "tuned", "mean")
     assert "says how it pools; leave it out" in refused(folder, bert, tmp_path, pooler="cls")
-
-
-# ---- prompts out: the same vectors after pooling, or a refusal by name ----------------------------------------------
 
 
 EXPRESSED = [
@@ -238,19 +227,6 @@ def test_the_adapter_gives_the_same_vectors(encoders, tmp_path, case, kind):
         found = pool("mean", [states], torch.ones_like(ids))[0].numpy()
         np.testing.assert_allclose(found, encoder.encode(text, normalize=False), atol=1e-5, rtol=0)
         assert np.abs(found - other).max() > 0.02, "the prompt is in force"
-
-
-def test_the_adapter_is_written_without_peft(encoders, tmp_path):
-    encoder = encoders("bert", pooler="cls")
-    write_adapter(encoder, tmp_path)
-    config = json.loads((tmp_path / CONFIG).read_text())
-    assert (config["peft_type"], config["task_type"]) == ("PREFIX_TUNING", "FEATURE_EXTRACTION")
-    assert config["base_model_name_or_path"] == encoder.backbone.files.name
-    table = load_file(tmp_path / WEIGHTS)["prompt_embeddings"]
-    assert torch.equal(table, encoder.prompt.table.detach()), "the layout of the released PromCSE checkpoints"
-    card = (tmp_path / "README.md").read_text()
-    assert f"Cut texts at {encoder.max_length} tokens" in card
-    assert "by `cls`" in card
 
 
 @pytest.mark.parametrize(

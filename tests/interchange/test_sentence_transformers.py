@@ -18,18 +18,20 @@ from transformers import AutoModel
 from cse.errors import CseError
 from cse.interchange.importing import import_model
 from cse.interchange.peft import export_adapter
+from cse.model.checkpoint import save_checkpoint
 from cse.model.declared import PROMPTS
 from cse.model.sentence_encoder import SentenceEncoder
-from tests.export.exports import Exported
+from tests.export.exports import Exported, bundle_of
 from tests.export.systems import SENTENCES
-from tests.model.families import CASES
-from tests.parts import backbone_of, sentence_encoder
+from tests.model.families import CASES, make_family_folder
+from tests.parts import backbone_of, new_prompt, refusal, sentence_encoder
 from tests.sides import PARTS as SIDES
 from tests.sides import query_side
 from tests.tiny import make_backbone_folder
 
 pytest.importorskip("sentence_transformers")
 from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize
 
 from cse.interchange.prompted_transformer import PROMPT
 from cse.interchange.sentence_transformers import export_sentence_transformers
@@ -77,9 +79,6 @@ def copied(tiny, tmp_path) -> Path:
     return Path(shutil.copytree(tiny.folder, tmp_path / "copied"))
 
 
-# ---- the same numbers ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_every_family_gives_the_same_vectors(encoders, tmp_path, case):
     written = write(encoders(case), tmp_path / "model")
@@ -106,35 +105,35 @@ def same(written: Exported, model: SentenceTransformer, tolerance: float = 1e-5)
         np.testing.assert_allclose(model.encode(SENTENCES, batch_size=batch_size), expected, atol=tolerance, rtol=0)
 
 
-def test_settings_come_along(tiny):
-    model = trusted(tiny.folder)
-    assert (model.max_seq_length, model.similarity_fn_name) == (tiny.encoder.max_length, "cosine")
-    assert model.get_embedding_dimension() == tiny.encoder.dimension
-    long = "cat " * 100
-    assert model.preprocess([long])["input_ids"].shape == (1, tiny.encoder.max_length)
-    model.max_seq_length = 6
-    expected = tiny.encoder.encode_counting(long, max_length=6).embeddings
-    np.testing.assert_allclose(model.encode(long), expected, atol=1e-5)
-
-
-def test_texts_of_roles_become_prompts(encoders, tmp_path):
-    encoder = encoders("bert", pooler="mean")
+def test_texts_of_roles_become_prompts_and_texts_are_cut_as_here(encoders, tmp_path):
+    encoder, long = encoders("bert", pooler="mean"), "cat " * 100
     encoder.texts = {"query": "the old ", "document": ""}
     model = trusted(write(encoder, tmp_path / "model").folder)
     for found, text in (
         (model.encode("cat", prompt_name="query"), "the old cat"),
         (model.encode_query("cat"), "the old cat"),
         (model.encode("cat"), "cat"),
+        (model.encode(long), long),
     ):
         np.testing.assert_allclose(found, encoder.encode(text), atol=1e-5, rtol=0)
     assert model.preprocess(["cat"], prompt="the old ")["prompt_length"] == 3  # [CLS] the old
+    assert (model.max_seq_length, model.similarity_fn_name) == (encoder.max_length, "cosine")
 
 
-@pytest.mark.parametrize("case", ["bert", "modernbert", "gemma3"])
-def test_a_whole_model_becomes_an_ordinary_folder(encoders, tmp_path, case):
-    written = write(encoders(case, None, trained="full"), tmp_path / "model")
+@pytest.mark.parametrize(
+    ("case", "trained"),
+    [
+        *((case, "full") for case in ("bert", "modernbert", "gemma3")),
+        *((case, "lora") for case in ("albert", "modernbert", "gte", "eurobert", "distilbert")),
+    ],
+)
+def test_a_whole_model_or_low_rank_updates_become_an_ordinary_folder(encoders, tmp_path, case, trained):
+    more = {"lora_rank": 2} if trained == "lora" else {}
+    written = write(encoders(case, None, trained=trained, **more), tmp_path / "model")
     assert not list(written.folder.glob("*.py"))
     same(written, opened(written.folder))
+    bare = SentenceEncoder(encoders(case, None).backbone)
+    assert trained == "full" or not np.allclose(written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2)
 
 
 @pytest.mark.parametrize("normalize", [True, False])
@@ -150,18 +149,6 @@ def test_a_discriminant_behind_a_bare_model_is_a_layer_before_the_scaling(encode
     assert not np.allclose(plain[:, :7], found, atol=0.1), "the layer is in force"
 
 
-@pytest.mark.parametrize("case", ["albert", "modernbert", "gte", "eurobert", "distilbert"])
-def test_low_rank_updates_go_into_the_weights(encoders, tmp_path, case):
-    written = write(encoders(case, None, trained="lora", lora_rank=2), tmp_path / "model")
-    assert not list(written.folder.glob("*.py"))
-    same(written, opened(written.folder))
-    bare = SentenceEncoder(encoders(case, None).backbone)
-    assert not np.allclose(written.encoder.encode(SENTENCES), bare.encode(SENTENCES), atol=1e-2)
-
-
-# ---- the prompt or nothing ----------------------------------------------------------------------------------------
-
-
 OTHER = r"prompt.safetensors: not the prompt that its config names \(SHA-256 differs\); "
 SHAPES = r"has {'prompt': \(2, 2, 4, 5, 8\)}, the language model needs {'prompt': \(3, 2, 4, 5, 8\)}; "
 # what becomes of the prompt's bytes, whether the config names the new ones, and what is said
@@ -174,41 +161,6 @@ DAMAGE = {
     "renamed": (lambda content: save({"else": torch.zeros(1)}), True, "prompt.safetensors: has {'else': "),
     "garbled": (lambda content: b"{}", True, "prompt.safetensors: .*header"),
 }
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_without_its_prompt_a_model_does_not_load(copied, damage):
-    change, named, said = DAMAGE[damage]
-    config = json.loads((copied / CONFIG).read_text())
-    if (content := change((copied / PROMPT).read_bytes())) is None:
-        (copied / PROMPT).unlink()
-    else:
-        (copied / PROMPT).write_bytes(content)
-        if named:
-            config["prompt"] = hashlib.sha256(content).hexdigest()
-    if damage == "not named":
-        del config["prompt"]
-    (copied / CONFIG).write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=said) as caught:
-        trusted(copied)
-    assert "\n" not in str(caught.value)
-    assert str(caught.value).endswith("(without its prompt it would be the bare language model)")
-
-
-def test_without_its_code_it_is_no_model(tiny):
-    with pytest.raises(ValueError, match="trust_remote_code=True"):
-        opened(tiny.folder)
-    with pytest.raises((OSError, ValueError)):
-        AutoModel.from_pretrained(tiny.folder)
-
-
-def test_options_that_would_have_no_effect_are_refused(tiny):
-    with pytest.raises(ValueError, match="model_kwargs: attn_implementation has no effect here"):
-        opened(tiny.folder, trust_remote_code=True, model_kwargs={"attn_implementation": "sdpa"})
-    half = opened(tiny.folder, trust_remote_code=True, model_kwargs={"dtype": "bfloat16"})
-    assert {weight.dtype for weight in half.parameters()} == {torch.bfloat16}
-    rounded = half.encode(SENTENCES, convert_to_tensor=True).float().numpy()
-    assert np.abs(rounded - tiny.encoder.encode(SENTENCES)).max() < 0.1
 
 
 @pytest.mark.parametrize(
@@ -237,9 +189,6 @@ def test_a_folder_that_gives_other_vectors_is_not_published(encoders, tmp_path, 
     with pytest.raises(CseError, match=r"sentence-transformers differs from torch by .*; nothing was published"):
         write(encoders("bert", pooler="mean"), tmp_path / "model")
     assert not list(tmp_path.iterdir())
-
-
-# ---- on its own ---------------------------------------------------------------------------------------------------
 
 
 MOVE = """
@@ -293,7 +242,6 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     torch.manual_seed(0)
     model = trusted(copied)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
-    assert [name for name, weight in model.named_parameters() if weight.requires_grad] == ["0.prompt"]
     rows = Dataset.from_dict({"anchor": [*SENTENCES[3:6], "cat"], "positive": SENTENCES[:2] + SENTENCES[4:6]})
     loss = MultipleNegativesRankingLoss(model)
 
@@ -307,8 +255,7 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
         tmp_path / "run", max_steps=12, learning_rate=0.05, per_device_train_batch_size=4, logging_steps=1,
         report_to=[], save_strategy="no", use_cpu=True, disable_tqdm=True, lr_scheduler_type="constant",
     )  # fmt: skip
-    trainer = SentenceTransformerTrainer(model, arguments, rows, loss=loss)
-    trainer.train()
+    SentenceTransformerTrainer(model, arguments, rows, loss=loss).train()
     assert without_dropout() < 0.9 * first
     moved = [name for name, weight in model.state_dict().items() if not torch.equal(weight, before[name])]
     assert moved == ["0.prompt"]
@@ -317,46 +264,100 @@ def test_the_prompt_alone_is_trained_on(copied, tmp_path):
     assert np.array_equal(again.encode(SENTENCES), model.encode(SENTENCES))
 
 
-# ---- a query side: a Router that sends queries and documents their own way -----------------------------------------
-
 LONG = "two small birds eat red apple bread near the old river " * 5
 TEXTS = [*SENTENCES, LONG]
 
 
-def export(encoder, folder):
-    export_sentence_transformers(encoder, folder, TEXTS, normalize=True, tolerance=1e-5)
-    return trusted(folder)
-
-
 @pytest.mark.parametrize("parts", SIDES)
-def test_both_sides_give_the_encoders_vectors(tiny_folders, tmp_path, parts):
-    encoder = query_side(backbone_of(tiny_folders["bert"]), **SIDES[parts])
-    model = export(encoder, tmp_path / "model")
+def test_both_sides_give_the_encoders_vectors(tmp_path, parts):
+    folder = make_backbone_folder(tmp_path / "e5", "bert")
+    if parts == "prompt":
+        texts = {"query": "the query ", "passage": "the book "}
+        (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
+    encoder = query_side(backbone_of(folder), **SIDES[parts])
+    export_sentence_transformers(encoder, tmp_path / "model", TEXTS, normalize=True, tolerance=1e-5)
+    model = trusted(tmp_path / "model")
     np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
-    for encode in (model.encode_document, model.encode):
-        np.testing.assert_allclose(encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
+    documents = encoder.encode(TEXTS, role="passage" if parts == "prompt" else None)
+    np.testing.assert_allclose(model.encode_document(TEXTS), documents, atol=1e-5)
+    np.testing.assert_allclose(model.encode(TEXTS), encoder.encode(TEXTS), atol=1e-5)
     weights = [path for path in (tmp_path / "model").rglob("model.safetensors") if path.stat().st_size > 50_000]
     assert len(weights) == 1, "both sides share the language model"
     assert (list((tmp_path / "model").rglob("*.py")) == []) == (parts == "map"), "a map alone needs no code"
+    said = refusal(import_model, tmp_path / "model", "sentence-transformers", str(folder), tmp_path / "out")
+    assert "a Router" in said and "two sides are not read back" in said
+    if parts == "prompt":
+        said = refusal(export_adapter, encoder, tmp_path / "adapter", TEXTS, tolerance=1e-5)
+        assert "because its prompt is for queries alone" in said
 
 
-def test_task_texts_stand_before_each_side(tmp_path):
-    folder = make_backbone_folder(tmp_path / "e5", "bert")
-    texts = {"query": "the query ", "passage": "the book "}
-    (folder / PROMPTS).write_text(json.dumps({"prompts": texts}), encoding="utf-8")
-    encoder = query_side(backbone_of(folder), **SIDES["prompt"])
-    model = export(encoder, tmp_path / "model")
-    np.testing.assert_allclose(model.encode_query(TEXTS), encoder.encode(TEXTS, role="query"), atol=1e-5)
-    np.testing.assert_allclose(model.encode_document(TEXTS), encoder.encode(TEXTS, role="passage"), atol=1e-5)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_without_its_prompt_or_code_a_model_does_not_load(copied, damage):
+    change, named, said = DAMAGE[damage]
+    config = json.loads((copied / CONFIG).read_text())
+    if (content := change((copied / PROMPT).read_bytes())) is None:
+        (copied / PROMPT).unlink()
+    else:
+        (copied / PROMPT).write_bytes(content)
+        if named:
+            config["prompt"] = hashlib.sha256(content).hexdigest()
+    if damage == "not named":
+        del config["prompt"]
+    (copied / CONFIG).write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=said) as caught:
+        trusted(copied)
+    assert str(caught.value).endswith("(without its prompt it would be the bare language model)")
+    with pytest.raises(ValueError, match="trust_remote_code=True"):
+        opened(copied)
+    with pytest.raises((OSError, ValueError)):
+        AutoModel.from_pretrained(copied)
 
 
-def test_it_is_not_read_back_as_one_side_and_peft_has_no_place_for_it(tiny_folders, tmp_path):
-    bert = backbone_of(tiny_folders["bert"])
-    encoder = query_side(bert, **SIDES["map"])
-    export(encoder, tmp_path / "model")
-    with pytest.raises(CseError, match=r"holds no config\.json; give the folder of a saved transformers model"):
-        SentenceEncoder.load(tmp_path / "model")
-    with pytest.raises(CseError, match=r"model: .*modules\.json: a Router, .* two sides are not read back"):
-        import_model(tmp_path / "model", "sentence-transformers", str(tiny_folders["bert"]), tmp_path / "out")
-    with pytest.raises(CseError, match="because its prompt is for queries alone"):
-        export_adapter(query_side(bert, **SIDES["prompt"]), tmp_path / "adapter", TEXTS, tolerance=1e-5)
+@pytest.fixture(scope="module")
+def with_layers(tmp_path_factory) -> Path:
+    """A Gemma 3 that reads both ways, a mean, and two layers behind it, as EmbeddingGemma has them."""
+    place = tmp_path_factory.mktemp("dense")
+    bare = sentence_encoder(backbone_of(make_family_folder(place / "family", "gemma3, both ways")), pooler="mean")
+    write(bare, place / "bare", normalize=False)
+    torch.manual_seed(0)
+    layers = [
+        Dense(32, 128, bias=False, activation_function=torch.nn.Identity()),
+        Dense(128, 48, bias=True, activation_function=torch.nn.Tanh()),
+        Normalize(),
+    ]
+    modules = [*opened(place / "bare"), *layers]
+    SentenceTransformer(modules=modules, device="cpu").save(str(place / "model"), create_model_card=False)
+    return place / "model"
+
+
+def test_layers_behind_the_pooling_are_read_and_written_everywhere(with_layers, tmp_path):
+    theirs = opened(with_layers).encode(SENTENCES)
+    assert theirs.shape[1] == 48
+    np.testing.assert_allclose(SentenceEncoder.load(with_layers).encode(SENTENCES), theirs, atol=1e-5)
+    backbone = backbone_of(with_layers)
+    encoder = sentence_encoder(backbone, new_prompt("key_value", backbone, length=3, init_std=0.7))
+    vectors = encoder.encode(SENTENCES)
+    assert np.abs(vectors - theirs).max() > 0.01
+    (tmp_path / "checkpoint").mkdir()
+    save_checkpoint(encoder, tmp_path / "checkpoint")
+    np.testing.assert_array_equal(SentenceEncoder.load(tmp_path / "checkpoint").encode(SENTENCES), vectors)
+    bundle = bundle_of(encoder, tmp_path / "bundle")
+    np.testing.assert_allclose(bundle.encode(SENTENCES), vectors, atol=1e-5)
+    model = trusted(write(encoder, tmp_path / "folder").folder)
+    np.testing.assert_allclose(model.encode(SENTENCES), vectors, atol=1e-5)
+    kinds = [type(module).__name__ for module in model]
+    assert kinds == ["PromptedTransformer", "Pooling", "Dense", "Dense", "Normalize"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"activation_function": "my.Swish"}, "has the activation my.Swish"),
+        ({"module_input_name": "token_embeddings"}, "has another input"),
+    ],
+)
+def test_a_layer_of_another_kind_is_refused(with_layers, tmp_path, changed, said):
+    copied = shutil.copytree(with_layers, tmp_path / "model")
+    config = copied / "2_Dense/config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | changed))
+    assert f"2_Dense {said}; to use the transformer alone" in refusal(SentenceEncoder.load, copied)

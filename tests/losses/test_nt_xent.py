@@ -110,10 +110,7 @@ def test_hinge_is_zero_where_every_positive_wins_by_the_margin():
 
 @pytest.mark.parametrize(
     ("of_nt_xent", "of_hinge", "temperature", "weight", "margin"),
-    [
-        ({}, {}, 0.05, 0.0, 0.2),
-        ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5),
-    ],
+    [({}, {}, 0.05, 0.0, 0.2), ({"temperature": 0.3, "hard_negative_weight": 0.7}, {"margin": 0.5}, 0.3, 0.7, 0.5)],
 )
 def test_settings_and_defaults_reach_every_term(views, of_nt_xent, of_hinge, temperature, weight, margin):
     lists = [z.tolist() for z in views]

@@ -42,23 +42,6 @@ def test_everything_is_read(tmp_path):
     assert declared_by(folder, "cls").pooling == "cls"
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        (
-            {"modules": ("Transformer", "Pooling", "LSTM", "Normalize")},
-            "module sentence_transformers.models.LSTM is not",
-        ),
-        ({"modules": ("Transformer", "Pooling", "Normalize", "Dense")}, "modules in another order"),
-        ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "leaves the task text out of the mean"),
-        ({"prompts": ["query: "]}, "config_sentence_transformers.json: prompts is "),
-    ],
-)
-def test_what_cannot_be_run_is_refused_by_name(tmp_path, given, message):
-    with pytest.raises(CseError, match=message):
-        declared_by(declare(tmp_path, **given))
-
-
 @pytest.fixture
 def folder(tmp_path):
     made = make_backbone_folder(tmp_path / "model", "bert", pooling="mean")

@@ -79,23 +79,9 @@ def test_both_ways_to_attend_equal_the_formula(monkeypatch, prompt, scaling, pro
     torch.testing.assert_close(found, 2 * expected if drawn else expected, atol=1e-12, rtol=0)
 
 
-@pytest.mark.parametrize("probability", [0.0, 0.2])
-def test_attention_of_half_precision_takes_a_float32_prompt(probability):
+def test_attention_of_half_precision_takes_a_float32_prompt():
     (query, key, value), mask, prompts = attention_inputs(torch.bfloat16)
     block = tuple(prompts["shared"].float())
-    found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=probability, prefix=block)
+    found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=0.2, prefix=block)
     assert found.dtype == torch.bfloat16
     assert torch.isfinite(found).all()
-
-
-def test_on_another_device_torchs_own_kernel_drops(monkeypatch):
-    asked = {}
-
-    def kernel(query, key, value, **how):
-        asked.update(how)
-        return query
-
-    monkeypatch.setattr("torch.nn.functional.scaled_dot_product_attention", kernel)
-    query = torch.empty(2, 3, 5, 4, device="meta")
-    prefix_attention(nn.Identity(), query, query, query, None, dropout=0.2, scaling=0.3)
-    assert asked == {"attn_mask": None, "dropout_p": 0.2, "scale": 0.3}

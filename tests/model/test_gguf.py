@@ -11,7 +11,6 @@ import torch
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import LlamaConfig, LlamaModel
 
-from cse.errors import CseError
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.sentence_encoder import SentenceEncoder
@@ -41,24 +40,21 @@ def as_llama_cpp_rotates(weight: np.ndarray, heads: int) -> np.ndarray:
 
 def write(path, model, *, quantised=False, pooling=None):
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_name("tiny")
-    writer.add_block_count(SHAPE["num_hidden_layers"])
-    writer.add_context_length(SHAPE["max_position_embeddings"])
-    writer.add_embedding_length(SHAPE["hidden_size"])
-    writer.add_feed_forward_length(SHAPE["intermediate_size"])
-    writer.add_head_count(SHAPE["num_attention_heads"])
-    writer.add_head_count_kv(SHAPE["num_key_value_heads"])
-    writer.add_layer_norm_rms_eps(SHAPE["rms_norm_eps"])
-    writer.add_rope_dimension_count(SHAPE["head_dim"])
-    writer.add_vocab_size(len(WORDS))
+    for add, value in (
+        (writer.add_block_count, "num_hidden_layers"), (writer.add_context_length, "max_position_embeddings"),
+        (writer.add_embedding_length, "hidden_size"), (writer.add_feed_forward_length, "intermediate_size"),
+        (writer.add_head_count, "num_attention_heads"), (writer.add_head_count_kv, "num_key_value_heads"),
+        (writer.add_layer_norm_rms_eps, "rms_norm_eps"), (writer.add_rope_dimension_count, "head_dim"),
+        (writer.add_vocab_size, "vocab_size"), (writer.add_bos_token_id, "bos_token_id"),
+        (writer.add_eos_token_id, "eos_token_id"), (writer.add_pad_token_id, "pad_token_id"),
+    ):  # fmt: skip
+        add(SHAPE[value])
     if pooling is not None:
         writer.add_uint32("llama.pooling_type", pooling)
     writer.add_tokenizer_model("gpt2")
     writer.add_token_list(WORDS)
     writer.add_token_types([1] * (len(WORDS) - 1) + [CONTROL])
     writer.add_token_merges(MERGES)
-    for add in (writer.add_bos_token_id, writer.add_eos_token_id, writer.add_pad_token_id):
-        add(SHAPE["pad_token_id"])
     tables = {"embed_tokens.weight": "token_embd.weight", "norm.weight": "output_norm.weight"}
     for name, value in model.state_dict().items():
         weight = value.numpy()
@@ -104,14 +100,10 @@ def test_it_gives_the_states_that_were_written_pooled_as_the_file_says(model, tm
     np.testing.assert_allclose(encoder.encode("a cat cat", normalize=False), pool(states), atol=1e-5)
 
 
-@pytest.mark.parametrize(("pooling", "name"), [(4, "rank"), (9, "pooling_type 9")])
-def test_a_pooling_that_gives_no_vector_is_refused_unless_another_one_is_chosen(model, tmp_path, pooling, name):
-    write(tmp_path / "tiny.gguf", model, pooling=pooling)
+def test_a_pooling_that_gives_no_vector_is_refused_unless_another_one_is_chosen(model, tmp_path):
+    write(tmp_path / "tiny.gguf", model, pooling=4)
     files = find_backbone(str(tmp_path / "tiny.gguf"))
-    with pytest.raises(
-        CseError, match=rf"pools by {name}, which is neither mean, cls nor last; choose one with pooler"
-    ):
-        load_backbone(files)
+    assert "pools by rank, which is neither mean, cls nor last; choose one with pooler" in refusal(load_backbone, files)
     assert load_backbone(files, "mean").pooling == "mean"
 
 
@@ -138,16 +130,12 @@ def test_it_is_unpacked_once_and_again_after_a_kill(model, tmp_path):
     assert find_backbone(str(tmp_path / "tiny.gguf")).sha256 == first.sha256
 
 
-@pytest.mark.parametrize("damage", [lambda data: b"", lambda data: b"no model", lambda data: data[: len(data) // 2]])
-def test_a_damaged_file_is_one_line(model, tmp_path, damage):
+def test_a_damaged_file_or_a_missing_package_is_one_line(model, tmp_path, monkeypatch):
     path = tmp_path / "tiny.gguf"
     write(path, model)
-    path.write_bytes(damage(path.read_bytes()))
-    assert re.search(r"cannot read .*tiny\.gguf: .*; fetch it again", refusal(find_backbone, str(path)))
-
-
-def test_a_missing_package_is_named(model, tmp_path, monkeypatch):
-    write(tmp_path / "tiny.gguf", model)
+    whole = path.read_bytes()
+    for damaged in (b"", b"no model", whole[: len(whole) // 2]):
+        path.write_bytes(damaged)
+        assert re.search(r"cannot read .*tiny\.gguf: .*; fetch it again", refusal(find_backbone, str(path)))
     monkeypatch.setattr("transformers.utils.is_gguf_available", lambda: False)
-    with pytest.raises(CseError, match=r"to read .*tiny\.gguf, pip install 'cse\[gguf\]'"):
-        find_backbone(str(tmp_path / "tiny.gguf"))
+    assert re.search(r"to read .*tiny\.gguf, pip install 'cse\[gguf\]'", refusal(find_backbone, str(path)))

@@ -112,6 +112,9 @@ def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
     assert refused > 3, "hardly anything was refused, so nothing was tried"
     path.write_text(json.dumps(usual))
     assert outcome(folder) == ""
+    if key == "num_hidden_layers":
+        path.write_text(json.dumps(usual | {key: 2}))  # layers that nobody would miss
+        assert "describes 2 layers, and its weights 3" in outcome(folder)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -123,13 +126,6 @@ def test_a_file(models, outcome, tmp_path, name):
             value = usual | value
         (folder / name).write_bytes(text_of(value).encode("latin-1"))
         assert outcome(folder), f"{value!r:.80} was taken"
-
-
-def test_layers_that_nobody_would_miss(models, outcome, tmp_path):
-    folder = shutil.copytree(models["bert"], tmp_path / "model")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2}))
-    assert "describes 2 layers, and its weights 3" in outcome(folder)
 
 
 def with_template(tree: dict[str, Any], piece: dict[str, Any], times: int) -> dict[str, Any]:
@@ -144,42 +140,26 @@ def special(tree: dict[str, Any], ids: list[int]) -> dict[str, Any]:
 
 
 PADDED = {"direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]", "pad_to_multiple_of": None}
-TOKENIZERS: dict[str, tuple[str, Any]] = {
-    "a token without a word vector": (
-        "tokens up to id 64, and the model 64",
-        lambda tree: tree | {"model": tree["model"] | {"vocab": tree["model"]["vocab"] | {"x": 64}}},
-    ),
-    "a special token without one": ("tokens up to id 900, and the model 64", lambda tree: special(tree, [900])),
-    "a special token of many ids": ("puts 500,001 tokens around", lambda tree: special(tree, [3] * 500_000)),
-    "a long template": (
-        "puts 100,002 tokens around",
-        lambda tree: with_template(tree, {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, 100_000),
-    ),
-    "a text repeated": (
-        "a template that repeats the text",
-        lambda tree: with_template(tree, {"Sequence": {"id": "A", "type_id": 0}}, 100_000),
-    ),
-    "padding without end": (
-        "puts 4,000,000,000 tokens around",
-        lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 4_000_000_000}}},
-    ),
-}
+SEP, TEXT = {"SpecialToken": {"id": "[SEP]", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}
+TOKENIZERS: list[tuple[str, Any]] = [
+    ("tokens up to id 64, and the model 64",
+     lambda tree: tree | {"model": tree["model"] | {"vocab": tree["model"]["vocab"] | {"x": 64}}}),
+    ("tokens up to id 900, and the model 64", lambda tree: special(tree, [900])),
+    ("puts 500,001 tokens around", lambda tree: special(tree, [3] * 500_000)),
+    ("puts 100,002 tokens around", lambda tree: with_template(tree, SEP, 100_000)),
+    ("a template that repeats the text", lambda tree: with_template(tree, TEXT, 100_000)),
+    ("puts 4,000,000,000 tokens around", lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 4 * 10**9}}}),
+    ("", lambda tree: tree | {"padding": PADDED | {"strategy": {"Fixed": 128}}}),  # which models of the hub have
+]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", TOKENIZERS)
-def test_a_tokenizer(models, outcome, tmp_path, name):
+@pytest.mark.parametrize(("reason", "change"), TOKENIZERS, ids=[reason for reason, _ in TOKENIZERS])
+def test_a_tokenizer(models, outcome, tmp_path, reason, change):
     folder = shutil.copytree(models["bert"], tmp_path / "model")
-    reason, change = TOKENIZERS[name]
     tree = json.loads((folder / "tokenizer.json").read_text())
     (folder / "tokenizer.json").write_text(json.dumps(change(tree)))
-    assert reason in outcome(folder)
-
-
-def test_a_tokenizer_that_pads_to_128_is_none_of_them(models, outcome, tmp_path):
-    folder = shutil.copytree(models["bert"], tmp_path / "model")
-    tree = json.loads((folder / "tokenizer.json").read_text()) | {"padding": PADDED | {"strategy": {"Fixed": 128}}}
-    (folder / "tokenizer.json").write_text(json.dumps(tree))
-    assert outcome(folder) == ""
+    said = outcome(folder)
+    assert reason in said and bool(reason) == bool(said)
 
 
 @pytest.mark.parametrize("shape", [(31,), (32, 32, 1), (16, 31), (0, 32)])
@@ -189,10 +169,8 @@ def test_a_layer_behind_the_pooling(models, outcome, tmp_path, shape):
     (folder / "modules.json").write_text(json.dumps([{"path": p, "type": f"{ST}{kind}"} for p, kind in kinds]))
     (folder / "2_Dense").mkdir()
     (folder / "2_Dense/config.json").write_text('{"activation_function": "torch.nn.modules.linear.Identity"}')
-    for weights in (
-        {"linear.weight": torch.zeros(shape)},
-        {"linear.weight": torch.eye(32), "linear.bias": torch.zeros(shape)},
-    ):
+    fine, wrong = torch.eye(32), torch.zeros(shape)
+    for weights in ({"linear.weight": wrong}, {"linear.weight": fine, "linear.bias": wrong}):
         save_file(weights, folder / "2_Dense/model.safetensors")
         assert "2_Dense" in outcome(folder)
 
@@ -202,13 +180,7 @@ def test_weights_that_are_none(models, outcome, tmp_path):
     path = folder / "model.safetensors"
     content = path.read_bytes()
     huge = json.dumps({"x": {"dtype": "F32", "shape": [2**62, 2**62], "data_offsets": [0, 4]}}).encode()
-    for other in (
-        b"",
-        b"x",
-        content[:200],
-        b"\xff" * 16,
-        len(huge).to_bytes(8, "little") + huge + b"0000",
-        content[8:],
-    ):
+    sized = len(huge).to_bytes(8, "little") + huge + b"0000"
+    for other in (b"", b"x", content[:200], b"\xff" * 16, sized, content[8:]):
         path.write_bytes(other)
         assert "weights" in outcome(folder)

@@ -15,7 +15,6 @@ from cse.model.passes import Packed, pack_rows
 from cse.settings.train import TrainSettings
 from cse.training.batch import Batcher
 from tests.parts import PLAIN
-from tests.training.helpers import make_problem
 from tests.training.systems import CPU, make_system
 
 ROWS = np.array([3, 17, 0, 9, 31])
@@ -77,15 +76,3 @@ def test_a_packed_step_has_the_gradients_of_a_padded_one(tiny_folders, packs, na
     assert staged.packed and len(staged.own) == 1
     for part, gradient in expected.items():
         assert (found[part] - gradient).norm() <= 1e-5 * gradient.norm() + 1e-6, part
-
-
-def test_batches_alike_are_of_few_shapes(bert):
-    encoder, _, table = make_problem(bert, rows=400)
-    shapes = {
-        alike: {
-            batcher_of(encoder, TrainSettings(), alike=alike).stage(table, rows, step=0, epoch=0).shape
-            for rows in np.random.default_rng(1).permutation(400).reshape(20, 20)
-        }
-        for alike in (False, True)
-    }
-    assert len(shapes[True]) == 1 < len(shapes[False])

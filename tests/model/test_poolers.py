@@ -1,17 +1,13 @@
-"""Read-outs beside numpy; poolers: ``test_prompts``, projectors of the loss: ``tests/training/test_terms``."""
+"""A read-out and draws beside numpy; poolers: ``test_prompts``, projectors and heads: ``tests/training/test_terms``."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
-from cse.model.mlm_head import load_mlm_head
-from cse.model.pooling import BatchNormProjector, TokenCnn
-from cse.model.prompts import Reparametrized
-from tests.parts import backbone_of, sentence_encoder
-from tests.tiny import make_backbone_folder
+from cse.model.mlm_head import UnigramGenerator
+from cse.model.pooling import TokenCnn
 
 
 @pytest.mark.parametrize("width", [12, 32])
@@ -38,54 +34,8 @@ def test_convolutions_over_tokens(width):
     assert start == width
 
 
-def test_sentences_are_encoded_without_tf32(bert, monkeypatch):
-    """Convolutions of cuDNN are in TF32 by default, which would put the encoder 1e-4 away from its bundle."""
-    encoder, seen = sentence_encoder(bert, pooler="cnn", trained="full"), []
-    before, embed = torch.backends.cudnn.allow_tf32, encoder.embed
-    assert before, "the default of torch"
-
-    def spy(*given):
-        seen.append((torch.backends.cudnn.allow_tf32, torch.backends.cudnn.enabled))
-        return embed(*given)
-
-    monkeypatch.setattr(encoder, "embed", spy)
-    encoder.encode(["a dog", "the cat sleeps"])
-    assert seen == [(False, torch.backends.cudnn.enabled)]
-    assert torch.backends.cudnn.allow_tf32 is before
-
-
-def linear_layers(part):
-    return [layer for layer in part.modules() if isinstance(layer, nn.Linear)]
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda start: BatchNormProjector(200, start),
-        lambda start: Reparametrized("mlp", (10, 800), 10, 200, 512, start),
-    ],
-)
-def test_new_layers_start_as_in_the_released_code_or_as_torch_has_it(make):
-    """Normal with 0.02 and no bias; torch's start of these layers has another deviation, and biases."""
-    torch.manual_seed(0)
-    released = linear_layers(make("normal"))
-    assert len(released) == 2
-    for layer in released:
-        assert layer.weight.std().item() == pytest.approx(0.02, rel=0.02)
-        assert abs(layer.weight.mean().item()) < 2e-4
-        assert layer.bias is None or not layer.bias.any()
-    for layer in linear_layers(make("torch")):
-        assert layer.weight.std().item() == pytest.approx((3 * layer.in_features) ** -0.5, rel=0.02)
-        assert layer.bias is None or layer.bias.any()
-
-
-def test_mlm_transform_starts_as_that_of_the_pretrained_head(family, tmp_path):
-    """What it computes: ``tests/interchange/test_released``."""
-    backbone = backbone_of(make_backbone_folder(tmp_path / "backbone", family, head=True))
-    encoder = sentence_encoder(backbone, pooler="cls", mlp="always", projector="mlm_transform")
-    head = load_mlm_head(backbone, wanted_by="test")
-    dense, _, norm = encoder.mlp
-    for own, pretrained in ((dense, head.dense), (norm, head.norm)):
-        assert torch.equal(own.weight, pretrained.weight) and torch.equal(own.bias, pretrained.bias)
-    assert norm.eps == head.norm.eps
-    assert {name.split(".")[0] for name in encoder.trainable()} == {"mlp"}
+def test_the_ends_of_unigram_draws_are_words_of_the_text():
+    columns = [np.array([2, 5, 5, 3]), np.array([2, 6, 5, 3]), np.array([], dtype=int)]
+    generator = UnigramGenerator(columns, 8, special=(2, 3))
+    ends = generator.propose(np.zeros((1, 2), int), np.ones((1, 2), int), np.array([[0.0, 1.0 - 1e-16]]))
+    assert set(ends[0].tolist()) <= {5, 6}

@@ -7,12 +7,9 @@ import pytest
 import scipy.linalg
 import scipy.stats
 import torch
-from sklearn.discriminant_analysis import LinearDiscriminantAnalysis
 
-from cse.errors import CseError
 from cse.model.flow import Flow
-from cse.model.post import fit_discriminant, fit_whitening, numbered
-from cse.training.fit_post import fit_linear
+from cse.model.post import fit_discriminant, fit_whitening
 from tests.parts import new_flow
 
 WIDTH = 16
@@ -40,15 +37,6 @@ class TestWhitening:
         np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-4)
         np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=2e-3)
 
-    def test_dimension_keeps_the_leading_directions(self):
-        vectors = anisotropic(500)
-        full, part = fit_whitening(vectors), fit_whitening(vectors, 5)
-        assert part.matrix.shape == (WIDTH, 5)
-        assert torch.equal(part.matrix, full.matrix[:, :5])
-        # a column's length is one over the standard deviation of its direction
-        lengths = full.matrix.norm(dim=0)
-        assert (lengths[1:] > lengths[:-1]).all()
-
     def test_a_far_mean_does_not_cancel(self):
         vectors = anisotropic(500) + np.float32(1000)
         exact = np.linalg.svd(np.cov(vectors.T.astype(np.float64)))[1] ** -0.5
@@ -63,20 +51,8 @@ class TestWhitening:
         assert (whitening.matrix[:, -1] == 0).all()
         found = apply(whitening, vectors)[:, :-1]
         np.testing.assert_allclose(np.cov(found.T), np.eye(WIDTH - 1), atol=1e-4)
-
-    def test_few_sentences_allow_few_dimensions(self):
-        vectors = np.repeat(anisotropic(10), 30, axis=0)
-        with pytest.raises(CseError, match=r"needs more than 16 distinct sentences, found 10; .* to 9 or less"):
-            fit_whitening(vectors)
-        with pytest.raises(CseError, match=r"post\.dimension to 9 or less"):
-            fit_whitening(vectors, 10)
-        found = apply(fit_whitening(vectors, 9), vectors)
-        np.testing.assert_allclose(np.cov(found.T), np.eye(9), atol=1e-4)
-
-    @pytest.mark.parametrize("dimension", [0, WIDTH + 1])
-    def test_dimension_out_of_range(self, dimension):
-        with pytest.raises(CseError, match=f"post.dimension: {dimension} is not between 1 and 16"):
-            fit_whitening(anisotropic(50), dimension)
+        few = np.repeat(vectors[:10], 30, axis=0)
+        np.testing.assert_allclose(np.cov(apply(fit_whitening(few, 9), few).T), np.eye(9), atol=1e-4)
 
 
 def labelled(sizes: list[int], width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, list[str]]:
@@ -118,15 +94,6 @@ class TestDiscriminant:
         np.testing.assert_allclose(np.abs(found), np.abs(expected), atol=1e-4 * np.abs(expected).max())
         np.testing.assert_allclose(found @ found[:50].T, expected @ expected[:50].T, atol=1e-4 * found.max() ** 2)
 
-    def test_without_shrinkage_it_is_that_of_scikit_learn(self):
-        """With shrinkage it is not: scikit-learn then adds a multiple of the identity to the other covariance too."""
-        vectors, labels = labelled([40, 7, 13, 25])
-        reference = LinearDiscriminantAnalysis(solver="eigen").fit(vectors.astype(np.float64), labels)
-        expected = (vectors - vectors.mean(0, dtype=np.float64)) @ reference.scalings_[:, :3]
-        np.testing.assert_allclose(
-            np.abs(apply(fit_discriminant(vectors, labels, 0.0), vectors)), np.abs(expected), rtol=1e-3, atol=1e-4
-        )
-
     def test_dimension_keeps_the_leading_directions_and_more_than_there_are_keep_all(self):
         vectors, labels = labelled([20] * 6)
         full = fit_discriminant(vectors, labels, 0.1)
@@ -141,28 +108,6 @@ class TestDiscriminant:
         exact = eigenvectors(far - far.mean(0, dtype=np.float64), labels, 0.1)
         found = fit_discriminant(far, labels, 0.1).matrix.numpy()
         np.testing.assert_allclose(np.abs(found), np.abs(exact), rtol=1e-5, atol=1e-6)
-
-    @pytest.mark.parametrize(
-        ("sizes", "message"),
-        [
-            ([], "tells labels apart, found 0; "),
-            ([9], "tells labels apart, found 1; prepare texts of at least 2"),
-            ([1, 1, 1], "a label of at least 2 texts, each of the 3 has 1; prepare more texts"),
-        ],
-    )
-    def test_too_few_labels_or_texts(self, sizes, message):
-        vectors, labels = labelled([*sizes, 1])
-        with pytest.raises(CseError, match=message):
-            fit_discriminant(vectors[: sum(sizes)], sorted(labels)[: sum(sizes)], 0.1)
-
-    def test_vectors_that_do_not_differ(self):
-        vectors, labels = labelled([9, 5])
-        place = numbered(labels)
-        with pytest.raises(CseError, match="the texts of each label have one vector"):
-            fit_discriminant(vectors[:2][place], labels, 0.1)
-        twice, names = np.concatenate([vectors[:5], vectors[:5]]), ["a"] * 5 + ["b"] * 5
-        with pytest.raises(CseError, match="the labels have the same mean vector"):
-            fit_discriminant(twice, names, 0.1)
 
 
 def trained(width: int, **options) -> Flow:
@@ -226,15 +171,6 @@ class TestFlow:
         assert all(torch.equal(first[name], again[name]) for name in first)
         assert not any(torch.equal(first[name], other[name]) for name in first)
 
-    def test_weight_decay_is_decoupled(self):
-        """Hidden weights have no gradient in the first step, as the last layer is 0: they shrink by lr * decay."""
-        vectors = anisotropic(32)
-        start = new_flow(vectors, learning_rate=0.0).state_dict()
-        end = new_flow(vectors, learning_rate=0.1, weight_decay=0.5).state_dict()
-        name = "levels.0.0.coupling.0.weight"
-        assert start[name].std().item() == pytest.approx(0.05, rel=0.2)
-        torch.testing.assert_close(end[name], start[name] * 0.95)
-
     def test_a_channel_that_never_varies_neither_breaks_training_nor_is_blown_up(self):
         """MiniLM has three; the published start would multiply their rounding errors by 1e6 in every step."""
         vectors = anisotropic(640)
@@ -246,29 +182,3 @@ class TestFlow:
         deviations = np.sort(latents.std(0))
         assert deviations[0] < 0.4 < deviations[1]
         assert deviations[-1] < 2
-
-    def test_errors(self):
-        with pytest.raises(CseError, match="width 12 is not divisible by 8"):
-            new_flow(anisotropic(50, 12))
-        with pytest.raises(CseError, match=r"set post\.kind: whitening"):
-            new_flow(anisotropic(200), learning_rate=1e4)
-        with pytest.raises(CseError, match=r"the 40 sentence\(s\) in it have the same vector"):
-            new_flow(np.repeat(anisotropic(1), 40, axis=0), batch_size=64)
-        with pytest.raises(CseError, match="prepare more distinct rows"):
-            new_flow(anisotropic(5)[:0])
-
-
-FITS = {
-    "whitening": lambda vectors: fit_whitening(vectors, 12),
-    "discriminant": lambda vectors: fit_discriminant(vectors, [str(row % 9) for row in range(len(vectors))], 0.1),
-    "linear": lambda vectors: fit_linear(vectors, [str(row % 9) for row in range(len(vectors))], 0.1, None, seed=1),
-    "flow": new_flow,
-}
-
-
-def test_a_vector_that_is_not_finite_is_named():
-    for fit in FITS.values():
-        vectors = anisotropic(5000)
-        vectors[4500, 3] = np.nan
-        with pytest.raises(CseError, match="vector of sentence 4500 "):
-            fit(vectors)

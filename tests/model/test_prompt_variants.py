@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 import numpy as np
 import pytest
 import torch
@@ -13,8 +11,7 @@ from cse.model.prompts import PROMPT_KINDS, Prompt
 from cse.model.sentence_encoder import load_checkpoint
 from cse.training.encoder import start_from_checkpoint, start_from_text
 from tests.model import reference
-from tests.parts import backbone_of, embed, new_prompt, refusal, sentence_encoder, slopes
-from tests.tiny import make_backbone_folder
+from tests.parts import embed, new_prompt, sentence_encoder, slopes
 
 
 def make_prompt(backbone, kind, length=5, **options) -> Prompt:
@@ -119,29 +116,3 @@ def test_a_prompt_from_a_checkpoint(bert, tmp_path):
     fresh = new_prompt("key_value", bert, length=5, dropout=0.0, init_std=0.1)
     start_from_checkpoint(fresh, bert, tmp_path)
     assert torch.equal(fresh.table, trained.prompt.table)
-    for problem, prompt in {
-        "has shape": make_prompt(bert, "key_value", length=6),
-        "is key_value, separate, but this one is hidden_state, separate": make_prompt(bert, "hidden_state"),
-        "starts at random": make_prompt(bert, "key_value", reparametrize="mlp"),
-    }.items():
-        refused(prompt, bert, tmp_path, problem)
-    refused(fresh, bert, tmp_path / "nowhere", "no checkpoint here")
-
-
-def refused(prompt, backbone, folder, problem):
-    """A start from the folder is refused in one line that names the key, and the prompt stays as it was."""
-    before = prompt.values().clone()
-    message = refusal(start_from_checkpoint, prompt, backbone, folder)
-    assert message.startswith(("prompt.init_checkpoint: ", "prompt.init: "))
-    assert re.search(problem, message)
-    assert torch.equal(prompt.values(), before)
-
-
-def test_a_prompt_of_another_backbone_is_refused(bert, tmp_path):
-    """Its shapes fit: the two backbones differ in their weights alone."""
-    other = backbone_of(make_backbone_folder(tmp_path / "other", "bert", seed=1))
-    folder = tmp_path / "checkpoint"
-    folder.mkdir()
-    save_checkpoint(sentence_encoder(other, make_prompt(other, "key_value")), folder)
-    found = rf"trained on {other.files.name} \(SHA-256 {other.files.sha256[:12]}.*{bert.files.sha256[:12]}"
-    refused(make_prompt(bert, "key_value"), bert, folder, found)

@@ -1,19 +1,14 @@
 """Word vectors from a text file: read right, refused with one line where they are not, averaged like any backbone."""
 
-import re
-
 import numpy as np
 import pytest
 
-from cse.errors import CseError
 from cse.export.bundle import write_bundle
 from cse.model.checkpoint import save_checkpoint
-from cse.model.declared import is_word_file
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import find_words, load_words, read_words, words_of
+from cse.model.static_words import read_words, words_of
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.open_model import open_model
-from tests.parts import refusal, sentence_encoder
 
 VECTORS = {"the": [1, 0, 2], "cat": [0.5, -1, 3], "sleeps": [2, 2, 2], ",": [0, 0, 1], "\u00e9t\u00e9": [1, 1, 1]}
 
@@ -59,38 +54,14 @@ def test_only_wanted_words_are_kept(words):
     assert words_of(["The cat, asleep"]) == {"The", "the", "cat", ",", "asleep"}
 
 
-def test_upper_case_words_keep_their_case(tmp_path):
-    path = write(tmp_path / "cased.txt", ["Cat 1 0", "cat 0 1"])
-    np.testing.assert_array_equal(SentenceEncoder.load(path).encode(["Cat", "cat"]), [[1, 0], [0, 1]])
-
-
 def test_words_with_blanks_a_count_line_and_repeated_words(tmp_path):
-    path = write(tmp_path / "odd.vec", ["4 2", "at name@domain.com 1 2", ". . 3 4", "cat 5 6", "cat 7 8"], "\r\n")
+    rows = ["5 2", "at name@domain.com 1 2", ". . 3 4", "cat 5 6", "cat 7 8", "Cat 1 0"]
+    path = write(tmp_path / "odd.vec", rows, "\r\n")
     found, vectors = read_words(path, None)
-    assert found == ["at name@domain.com", ". .", "cat"]
-    np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [5, 6]])
-
-
-@pytest.mark.parametrize(
-    ("rows", "expected"),
-    [
-        (["the 1 2 3", "cat 1 2"], r"glove\.txt:2: ragged row, found 2 numbers, the first line has 3"),
-        (["the 1 2 3", "dog 1 2 3 4"], r"glove\.txt:2: ragged row, found 4 numbers"),
-        (["the 1 2 3", "cat 1 x 3"], r"glove\.txt:2: not 3 numbers"),
-        (["dog 1 2 3"], "no word of the data"),
-    ],
-)
-def test_broken_files_are_refused_with_file_and_line(tmp_path, rows, expected):
-    path = write(tmp_path / "glove.txt", rows)
-    assert re.search(expected, refusal(read_words, path, {"the", "cat"}))
-
-
-def test_what_is_a_word_file(words, tmp_path):
-    assert is_word_file(words)
-    assert not is_word_file(tmp_path)
-    assert not is_word_file(tmp_path / "missing.txt")
-    with pytest.raises(CseError, match=r"use no prompt and set pooler\.kind: mean"):
-        sentence_encoder(load_words(find_words(str(words)), None), pooler="cls")
+    assert found == ["at name@domain.com", ". .", "cat", "Cat"]
+    np.testing.assert_array_equal(vectors, [[1, 2], [3, 4], [5, 6], [1, 0]])
+    cased = SentenceEncoder.load(path).encode(["Cat", "cat"], normalize=False)
+    np.testing.assert_array_equal(cased, [[1, 0], [5, 6]])
 
 
 def test_checkpoint_and_bundle_do_without_the_file(encoder, words, tmp_path):

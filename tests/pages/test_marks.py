@@ -13,37 +13,21 @@ NEEDS = (
 )
 
 
-@pytest.fixture(params=PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def page(request):
-    return request.param
-
-
-@pytest.fixture
-def blocks(page):
-    return list(blocks_of(page.read_text("utf-8")))
-
-
-def test_each_block_is_seen_and_those_to_run_are_collected(page, blocks):
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_each_block_is_run_or_names_what_it_needs_or_a_test_that_does(page):
     text = page.read_text("utf-8")
+    blocks = list(blocks_of(text))
     fences = len(re.findall(r"^(?:```|~~~)", text, re.M)) / 2
     outside = re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)
     joined = re.sub(r"(?m)^(    .*)\n\n(?=    )", r"\1\n", outside)
     assert fences + len(re.findall(r"(?:\A|\n\n)(?=    \S)(?<!\n    )", joined)) == len(blocks)
     assert [example.parsed.line for example in pages.parse(page).examples()] == [block.line for block in blocks]
     assert page.parent.name == "deploy" or any(not block.reason for block in blocks), "a page that nothing runs"
-
-
-def test_a_block_that_is_run_has_something_to_run(blocks):
     for block in blocks:
         if block.reason or block.run_by:
             assert not (block.left_out or block.first), "marks of a block that is not run"
         else:
             assert block.commands()
-
-
-def test_a_reason_names_what_it_needs(blocks):
-    """Not run means: it needs what a test has not, or a test that is named does it."""
-    for block in blocks:
         reasons = list(filter(None, [block.reason, *block.left_out.values()]))
         for reason in reasons:
             assert re.search(NEEDS, reason) or "tests/" in reason, reason
@@ -51,7 +35,11 @@ def test_a_reason_names_what_it_needs(blocks):
             assert (ROOT / named).is_file(), named
 
 
-def test_a_mark_that_nobody_knows_is_refused():
+def test_marks_and_the_commands_that_they_leave():
+    marks = "<!-- first: mkdir a -->\n<!-- not run (make): hours -->\n\n"
+    (block,) = blocks_of(f"Text\n\n{marks}    make all\n    # a comment\n    a \\\n      b\n\n    c\n")
+    assert block.commands() == ["a b", "c"]
+    assert (block.first, block.line, block.language) == (["mkdir a"], 6, "sh")
     for comment in ("not run", "notrun: it is long", "fresh clone: why"):
         with pytest.raises(ValueError, match="line 3"):
             list(blocks_of(f"<!-- {comment} -->\n\n    cse train\n"))
@@ -60,16 +48,7 @@ def test_a_mark_that_nobody_knows_is_refused():
         block.commands()
 
 
-def test_commands_of_a_block():
-    marks = "<!-- first: mkdir a -->\n<!-- not run (make): hours -->\n\n"
-    text = f"Text\n\n{marks}    make all\n    # a comment\n    a \\\n      b\n\n    c\n"
-    (block,) = blocks_of(text)
-    assert block.commands() == ["a b", "c"]
-    assert (block.first, block.line, block.language) == (["mkdir a"], 6, "sh")
-
-
 def test_a_block_that_pytest_does_not_collect_is_missed():
-    """Each block is one of the slow tests; those that are not run are skipped with their reasons."""
     found = {page: len(list(blocks_of(page.read_text("utf-8")))) for page in PAGES}
     check_collected(found)
     with pytest.raises(pytest.UsageError, match=r"docs/tune\.md: \d+ of \d+ code blocks were collected"):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.report.made_up import BARE, make_record, trained
 
 

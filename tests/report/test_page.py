@@ -69,25 +69,6 @@ def test_the_page_needs_nothing_outside(html):
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_every_picture_has_its_data_and_opens(report):
-    names = [picture.name for picture in report.pictures]
-    assert names == ["density-by-gold", "density-of-systems"]
-    for picture in report.pictures:
-        assert ElementTree.fromstring(picture.svg).tag.endswith("svg")
-        assert picture.png.startswith(b"\x89PNG")
-        head, *table = csv.reader(io.StringIO(picture.data))
-        assert table and all(len(row) == len(head) for row in table)
-
-
-def test_the_data_of_a_picture_are_those_of_the_records(report, records):
-    density = next(picture for picture in report.pictures if picture.name == "density-by-gold")
-    rows = [row for row in csv.DictReader(io.StringIO(density.data)) if row["system"] == "backbone"]
-    stored = list(csv.DictReader((records / "backbone/density.csv").open(encoding="utf-8")))
-    assert [(row["group"], row["cosine"], row["density"]) for row in rows] == [
-        (row["group"], row["cosine"], row["density"]) for row in stored
-    ]
-
-
 SCRIPT = "<script>document.title = 'x'</script>"
 HOSTILE = (
     SCRIPT, "\"'><img src=x onerror=alert(1)>", "</style></svg></title>" + SCRIPT, "$\\frac{$ 100% &amp; `x` *b* _i_",
@@ -141,6 +122,8 @@ def test_names_are_text_and_not_markup(hostile, html):
 
 def test_a_report_is_a_folder_with_page_and_pictures(report, tmp_path):
     write_report(report, tmp_path)
-    assert (tmp_path / PAGE_FILE).stat().st_size > 100_000
-    written = sorted(path.name for path in (tmp_path / "pictures").iterdir())
-    assert written == sorted(f"{p.name}.{kind}" for p in report.pictures for kind in ("csv", "png", "svg"))
+    assert {path.name for path in tmp_path.iterdir()} >= {PAGE_FILE, "pictures"}
+    for picture in report.pictures:
+        assert ElementTree.fromstring(picture.svg).tag.endswith("svg") and picture.png.startswith(b"\x89PNG")
+        stored = list(csv.DictReader((tmp_path / f"pictures/{picture.name}.csv").open(encoding="utf-8")))
+        assert stored == list(csv.DictReader(io.StringIO(picture.data))) != []

@@ -1,7 +1,5 @@
 import logging
 import random
-import re
-import sys
 import threading
 
 import numpy as np
@@ -62,24 +60,15 @@ def test_each_distinct_sentence_is_encoded_once_in_batches_of_like_length():
         assert (mask.sum(axis=1).max()) == ids.shape[1]
 
 
-def test_token_budget_bounds_a_batch_but_leaves_one_row():
+def test_tokens_and_padding_of_a_batch_are_bounded():
     embed = Recorder()
     encode(SENTENCES, embed, batch_tokens=8)
     assert all(ids.size <= 8 for ids, _ in embed.batches)
-    embed = Recorder()
-    encode(SENTENCES, embed, batch_tokens=1)
-    assert [len(ids) for ids, _ in embed.batches] == [1] * 6
-
-
-@pytest.mark.parametrize("padding", [0, 1, 2])
-def test_padding_of_a_row_is_bounded(padding):
-    embed = Recorder()
-    texts = ["", "cat", "the cat", "the cat sat", "a dog sat on", "dog", "a dog"]
-    found = encode(texts, embed, batch_padding=padding)
-    np.testing.assert_allclose(found, encode(texts), atol=1e-6)
-    most = max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in embed.batches)
-    assert most == padding, "and the bound is used"
-    assert sum(len(ids) for ids, _ in embed.batches) == len(texts)
+    for padding in (0, 1, 2):
+        embed = Recorder()
+        found = encode(SENTENCES, embed, batch_padding=padding)
+        np.testing.assert_allclose(found, encode(SENTENCES), atol=1e-6)
+        assert max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in embed.batches) <= padding
 
 
 def test_workers_share_the_rows_even_where_one_batch_would_hold_them_all():
@@ -114,29 +103,22 @@ def test_a_callers_tokenizer_is_left_as_it_is():
     assert tokenizer.padding["length"] == 20
 
 
-def test_truncation_keeps_the_special_tokens_and_is_counted_once(caplog):
+def test_truncation_keeps_the_special_tokens_and_is_counted_once(bundle, caplog):
     embed = Recorder()
     with caplog.at_level(logging.WARNING, "cse"):
         encode(["the cat sat on the mat", "the cat sat on"], embed)
     assert embed.batches[0][0].shape == (2, MAX_LENGTH)
     assert (embed.batches[0][0][:, -1] == 3).all()
     assert [record.getMessage() for record in caplog.records] == ["1 of 2 distinct sentences were cut at 6 tokens"]
-
-
-def test_the_encoder_counts_truncated_sentences_without_a_warning(bundle, caplog):
-    encoder = OnnxEncoder(bundle, provider="cpu")
+    caplog.clear()
     texts = ["the cat sat on the mat", "the cat", "the cat sat on the mat"]
-    with caplog.at_level(logging.WARNING, "cse"):
-        counted = encoder.encode_counting(texts)
+    counted = OnnxEncoder(bundle, provider="cpu").encode_counting(texts)
     assert (counted.truncated, counted.distinct, counted.max_length) == (1, 2, MAX_LENGTH)
     assert caplog.records == []
-    with caplog.at_level(logging.WARNING, "cse"):
-        np.testing.assert_array_equal(encoder.encode(texts), counted.embeddings)
-    assert len(caplog.records) == 1
 
 
 WHOLE, TRUTH = "is not valid; give a whole number of at least 1", "normalize: expected True or False, found"
-NO_TEXTS = (7, None, {"a dog", "cat"}, {"cat": 1}, np.array("cat"), np.array([["cat", "dog"]]))
+NO_TEXTS = (7, {"a dog", "cat"}, np.array("cat"), np.array([["cat", "dog"]]))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +127,8 @@ NO_TEXTS = (7, None, {"a dog", "cat"}, {"cat": 1}, np.array("cat"), np.array([["
         *((bad, {}, f"sentences: expected a list of texts, found {type(bad).__name__}") for bad in NO_TEXTS),
         (["a dog", None], {}, r"sentences\[1\]: expected text, found NoneType; convert or drop it"),
         (["a dog", b"cat"], {}, r"sentences\[1\]: expected text, found bytes; convert or drop it"),
-        *((["cat"], {"batch_size": bad}, f"batch_size: {bad!r} {WHOLE}") for bad in (0, True, 1.5, "64", None)),
-        *((["cat"], {"normalize": bad}, f"{TRUTH} {bad!r}") for bad in ("no", 0, None)),
+        *((["cat"], {"batch_size": bad}, f"batch_size: {bad!r} {WHOLE}") for bad in (0, True, "64")),
+        *((["cat"], {"normalize": bad}, f"{TRUTH} {bad!r}") for bad in ("no", 0)),
         (["cat", "bad \ud800"], {}, r"text 'bad \\ud800': contains a lone surrogate; .*"),
         (["cat"], {"embed": lambda ids, _: np.zeros((1, 3), np.float32)}, r".* shape \(1, 3\) for 1 rows of width 8"),
     ],
@@ -157,33 +139,11 @@ def test_a_mistake_is_one_line(sentences, options, message):
     assert str(caught.value).isascii()
 
 
-def test_numpys_own_numbers_are_taken():
-    np.testing.assert_array_equal(encode(["cat"], batch_size=np.int64(2), normalize=np.bool(False)), encode(["cat"]))
-
-
-@pytest.mark.parametrize("values", [None, [[1.0], [1.0, 2.0]], {"a": 1}, object()])
-def test_similarity_of_what_is_neither_text_nor_vectors(values):
-    with pytest.raises(CseError, match=r"^similarity: "):
-        cosine_similarity(values, np.ones((2, 3)))
-
-
 @pytest.mark.parametrize("workers", [1, 2])
 def test_embedding_that_is_not_finite_names_the_first_such_sentence(workers):
     with pytest.raises(CseError, match=r"^sentences\[2\]: .*text starts 'a bad dog'") as caught:
         encode(["cat", "the dog sat", "a bad dog", "mat", "a bad dog"], workers=workers)
     assert "\n" not in str(caught.value)
-
-
-def test_progress_counts_distinct_sentences_by_a_bar_and_in_a_file_by_lines(capsys, monkeypatch):
-    encode(SENTENCES)
-    encode(SENTENCES, show_progress_bar=True)
-    assert capsys.readouterr() == ("", ""), "no line before 15 s"
-    monkeypatch.setattr("cse.runtime.encode._LINE_SECONDS", 0.0)
-    encode(SENTENCES, show_progress_bar=True)
-    assert re.fullmatch(r"(encode: \d of 6 sentences, \S+/s, \S+ s left\n)+", lines := capsys.readouterr().err), lines
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    encode(SENTENCES, show_progress_bar=True)
-    assert "6/6" in capsys.readouterr().err
 
 
 def test_similarity_equals_a_float64_reference_and_shapes_must_match():
@@ -196,5 +156,6 @@ def test_similarity_equals_a_float64_reference_and_shapes_must_match():
     np.testing.assert_allclose(cosine_similarity(a[0], b), reference[:1], atol=1e-6)
     assert cosine_similarity(a[0], b[0]).shape == (1, 1)
     assert (cosine_similarity(np.zeros(4), np.ones((3, 4))) == 0).all()
-    with pytest.raises(CseError, match="do not match"):
-        cosine_similarity(np.ones((2, 4)), np.ones((2, 5)))
+    for wrong in (np.ones((2, 5)), None, [[1.0], [1.0, 2.0]], {"a": 1}):
+        with pytest.raises(CseError, match=r"do not match|^similarity: "):
+            cosine_similarity(np.ones((2, 4)), wrong)

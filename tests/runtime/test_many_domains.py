@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 
 import numpy as np
 import pytest
@@ -42,28 +41,6 @@ def read(monkeypatch):
     return found
 
 
-def test_names_are_listed_without_opening_a_file(bank, monkeypatch):
-    opened = Bank(bank)
-    for name in ("read_domain", "read_outline", "read_centres"):
-        monkeypatch.setattr(banks, name, None)
-    file_of(bank, "damaged").write_bytes(b"?")
-    assert opened.names() == ("a", "b", "damaged")
-    long_ago = time.time() - 60
-    os.utime(bank / DOMAINS, (long_ago, long_ago))
-    opened.names()
-    monkeypatch.setattr(os, "listdir", None)
-    assert opened.names() == ("a", "b", "damaged"), "a bank at rest is not listed again"
-
-
-def test_a_request_costs_one_stat_of_the_file_and_none_of_the_folder(bank, settled, read, monkeypatch):
-    opened, seen, stat = Bank(bank), [], os.stat
-    opened.domain("a")
-    monkeypatch.setattr(os, "stat", lambda path, **options: seen.append(str(path)) or stat(path, **options))
-    assert value_of(opened.domain("a")) == 1
-    assert seen == [str(file_of(bank, "a"))]
-    assert read == ["a"]
-
-
 def test_the_longest_unused_domain_gives_way(bank, settled, read):
     add_domain(bank, make_domain("c", 3.0))
     size = make_domain("c").prompt.nbytes
@@ -72,9 +49,7 @@ def test_the_longest_unused_domain_gives_way(bank, settled, read):
         opened.domain(name)
     assert read == ["a", "b", "c", "b"], "c took the place of b, and b that of c"
     add_domain(bank, make_domain("wide", 4.0, length=300))
-    with pytest.raises(
-        BadDomainError, match=r"wide\.safetensors: \d+ bytes, and all domains in memory may have \d+; allow"
-    ):
+    with pytest.raises(BadDomainError, match=r"\d+ bytes, and all domains in memory may have \d+; allow"):
         opened.domain("wide")
 
 
@@ -114,13 +89,6 @@ def test_a_file_that_is_written_over_while_it_is_read_is_right_or_refused(bank):
         writer.join()
     assert refused, "some were read half written"
     assert value_of(opened.domain("a")) == 1
-
-
-def test_a_domain_that_is_read_again_unchanged_is_the_same_object(bank, read):
-    """Rows of one domain share its prompts in a batch."""
-    opened = Bank(bank)
-    assert opened.domain("a") is opened.domain("a")
-    assert read == ["a", "a"], "its file changed just now, and may change again under the same time stamp"
 
 
 @pytest.mark.parametrize("name", ["../a", "x/../a", "a\0", "a" * 300, "", ".", "a.safetensors", "é", "\udcff", None, 3])

@@ -1,4 +1,3 @@
-import logging
 from types import SimpleNamespace
 from unittest.mock import Mock
 
@@ -7,21 +6,17 @@ import pytest
 from cse.errors import CseError
 from cse.runtime import session
 from cse.runtime.bundle import MODEL
-from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.session import no_cuda_reason, open_graph, usable_cpus
 
 NO_GPU = bool(no_cuda_reason())
 
 
-def test_cpu_attaches_and_says_how_many_threads(bundle, caplog):
+def test_cpu_attaches_and_says_how_many_threads(bundle):
     attached = open_graph(bundle / MODEL, "cpu", 1)
     assert attached.provider == "cpu"
     assert attached.graph.session.get_providers() == ["CPUExecutionProvider"]
     assert attached.note == "running on cpu (requested; 1 thread)"
     assert f"{usable_cpus()} thread" in open_graph(bundle / MODEL, "cpu").note
-    with caplog.at_level(logging.INFO, "cse"):
-        OnnxEncoder(bundle, provider="cpu", threads=1)
-    assert [record.getMessage() for record in caplog.records] == [f"{bundle}: {attached.note}"]
 
 
 @pytest.mark.parametrize("reason", ["no NVIDIA driver: libcuda.so.1 does not load", "the NVIDIA driver shows no GPU"])
@@ -58,19 +53,6 @@ def test_a_gpu_multiplies_exactly_unless_tf32_is_chosen(bundle, monkeypatch, cho
     assert ("TF32" in attached.note) == bool(choice)
     (given,) = asked.call_args_list
     assert given.kwargs["providers"] == [("CUDAExecutionProvider", {"use_tf32": expected}), "CPUExecutionProvider"]
-
-
-def test_both_distributions_are_reported(bundle, monkeypatch):
-    monkeypatch.setattr(session.metadata, "version", lambda name: "1.0")
-    assert "uninstall one" in open_graph(bundle / MODEL, "cpu").note
-
-    def only_gpu(name):
-        if name == "onnxruntime":
-            raise session.metadata.PackageNotFoundError
-        return "1.0"
-
-    monkeypatch.setattr(session.metadata, "version", only_gpu)
-    assert "uninstall" not in open_graph(bundle / MODEL, "cpu").note
 
 
 def test_mistakes_are_one_line(bundle, tmp_path, capfd):

@@ -70,9 +70,6 @@ def test_rows_with_a_word_that_few_have_come_first(rare, alike):
     assert alike or set(range(count - rare, count)) <= set(best.tolist())
 
 
-# ---- what is alike ------------------------------------------------------------------------------------------------
-
-
 def mean_of_nearest(scores, vectors):
     found = []
     for n in range(len(scores)):
@@ -99,8 +96,6 @@ def test_a_search_gives_up_vectors_for_what_is_alike_and_keeps_words():
     assert found[best] == pytest.approx(expected)
     assert (found >= 0).sum() == 200 < (fused >= 0).sum(), "of those that either finds, the best"
 
-
-# ---- words ----------------------------------------------------------------------------------------------------------
 
 DOCUMENTS = ["cats sleep near dogs", "a dog barks", "dogs dogs dogs run", "", "the of and"]
 TOKENS = [["cat", "sleep", "near", "dog"], ["dog", "bark"], ["dog", "dog", "dog", "run"], [], []]

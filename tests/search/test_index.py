@@ -10,32 +10,27 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from cse.data import read as tables
 from cse.data.shape import read_rows
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search import index as module
 from cse.search.corpus import Columns, Corpus
-from cse.search.rows import passages
+from cse.search.index import index_corpus
+from cse.search.rows import Choices, Maker, passages
 from cse.search.table import MODES, open_table, snippet
 from cse.storage import Folder
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
 from tests.cli.workspace import contents
+from tests.parts import refusal
 from tests.rows import write_lines, write_objects, write_parquet
-from tests.runtime.conftest import DIMENSION, bundle, write_bundle_of_words  # noqa: F401 - a fixture
+from tests.runtime.conftest import DIMENSION, write_bundle_of_words
 from tests.search.corpora import is_approximate, read_vectors, rows_of, sentences
 
 TEXTS = [*sentences(45), "a", "the cat", "the"]
 
 
 @pytest.fixture
-def run(cse, bundle, monkeypatch):  # noqa: F811
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-
-    def index(corpus, out, *options):
-        return cse("index", corpus, "--out", out, "--model", bundle, "--device", "cpu", *options)
-
-    return index
+def run(index, bundle):
+    return lambda corpus, out, *options: index(corpus, out, bundle, *options)
 
 
 @pytest.fixture
@@ -56,7 +51,7 @@ def embedded(monkeypatch):
     return found
 
 
-def found(cse, out, *arguments):  # noqa: F811
+def found(cse, out, *arguments):
     done = cse("search", out, *arguments, "--json", "--device", "cpu")
     assert done.code == 0, done.err
     return [json.loads(line)["hits"] for line in done.out.splitlines()]
@@ -67,15 +62,10 @@ def read(path, **columns):
     return [(one.id, one.text) for one in Corpus(str(path), Columns(**columns), Folder("nowhere"))]
 
 
-# ---- what is read -------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("name", "content", "encoding", "expected"),
     [
         ("a.csv.gz", gzip.compress(b'n,text\n1,a\n\n2,"b\nc"\n3,d\n', mtime=0), "utf-8", ["a", "b\nc", "d"]),
-        ("a.txt.gz", gzip.compress(b"\xef\xbb\xbfa\nb\n\nc\nd", mtime=0), "utf-8", ["a", "b", "", "c", "d"]),
-        ("a.csv", "text;n\na;1\né;2\nc;3\n".encode("utf-16"), "utf-8", ["a", "é", "c"]),
         ("a.txt", "é\nü\n".encode("utf-16-le"), "utf-16-le", ["é", "ü"]),
         ("a.jsonl", b'{"text": "a"}\n\n   \n{"n": 1, "text": "b"}', "utf-8", ["a", "b"]),
     ],
@@ -100,99 +90,7 @@ def test_usual_columns_need_no_names(tmp_path):
     ]
 
 
-def test_rows_are_numbered_through_the_files_of_a_folder(tmp_path):
-    for name, texts in (("b.txt", ["3"]), ("a.txt", ["0", "1", "2"]), ("sub/a.txt", ["4", "5"]), ("c.txt", [])):
-        write_lines(tmp_path / name, texts)
-    for name in ("README.txt", ".hidden.txt", "_temporary/x.txt", "notes.xml"):
-        write_lines(tmp_path / name, ["no row"])
-    assert read(tmp_path) == [(number, str(number)) for number in range(6)]
-
-
-def test_pages_and_beir(tmp_path):
-    write_lines(tmp_path / "manual/a.md", ["# Cards", "", "A card.", "", "## Lost", "", "Call us."])
-    write_lines(tmp_path / "manual/sub/b.html", ["<title>Fees</title><body><p>Fees of cards are low.</p></body>"])
-    first, second = Corpus(str(tmp_path / "manual"), Columns(), Folder("nowhere"))
-    assert (first.id, second.id) == ("a.md", "sub/b.html")
-    assert first.text.startswith("Cards") and "Lost Call us." in first.sections
-    assert "Fees of cards are low." in second.text
-    write_objects(tmp_path / "beir/corpus.jsonl", [{"_id": "d", "title": "A", "text": "b"}])
-    write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "q", "text": "c"}])
-    assert read(tmp_path / "beir") == [("d", "A b")]
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "expected"),
-    [
-        ("a.txt", b"a\nb\n\xff\n", "a.txt:3: byte 0xff is not utf-8"),
-        ("a.txt", b"", "a.txt: no rows; add rows"),
-        ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', "a.jsonl:2: no text in column 'text'; fill it in"),
-        ("a.jsonl", b'{"text": 3}\n', "a.jsonl:1: expected text, found int '3'; fix or drop"),
-        ("a.jsonl", b'{"text": "\\ud800"}\n', "a.jsonl:1: half of a surrogate pair"),
-        ("a.parquet", b"text", "a.parquet: not a parquet file"),
-        ("a.xml", b"text\na\n", " file here (only a.xml)"),
-        ("a.tsv", b"text\tn\na\n", "a.tsv:2: 1 fields, but the header has 2; remove tabs"),
-        ("a.jsonl.zst", b"", "a.jsonl.zst: compressed; unpack it"),
-        ("a.jsonl", b'{"text": "a", "id": "a"}\n{"text": "a", "id": 1}', "a.jsonl:2: id column 'id' held string"),
-        ("a.jsonl", b'{"text": "a", "id": 1}\n{"text": "a", "id": null}', "a.jsonl:2: id column 'id' should hold"),
-        ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}', "should hold whole numbers or text, found int"),
-    ],
-)  # fmt: skip
-def test_a_bad_file_is_named_before_anything_is_written(run, tmp_path, name, content, expected):
-    (tmp_path / name).write_bytes(content)
-    assert expected in run(tmp_path / name, tmp_path / "out").refused()
-    assert not (tmp_path / "out/index.lance").exists()
-
-
-@pytest.mark.parametrize(
-    ("columns", "options", "expected"),
-    [
-        ({"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are texts"),
-        ({"text": [1]}, {}, ":1: expected text, found int '1'"),
-        ({"text": ["a", None, "b"]}, {}, "a.parquet:2: no text in column 'text'"),
-        ({"text": ["a"], "key": [0.5]}, {"id": "key"}, "id column 'key' should hold whole numbers or text"),
-        ({"text": ["a"]}, {"id": "txet"}, "no column 'txet' (--id-column); did you mean 'text'?"),
-        ({"text": ["a"], "n": [[2]]}, {"kept": ("n",)}, "should hold text, numbers, true or false, found '[2]'"),
-        ({"text": ["a"], "year": [2]}, {"kept": ("yaer",)}, "no column 'yaer' (--keep-column); did you mean 'year'?"),
-        ({"text": ["a"]}, {"kept": ("text",)}, "--keep-column text: the index has its own column of that name"),
-    ],
-)
-def test_a_parquet_file_that_does_not_do(tmp_path, columns, options, expected):
-    with pytest.raises(CseError) as error:
-        read(write_parquet(tmp_path / "a.parquet", columns), **options)
-    assert expected in str(error.value)
-
-
-def test_folders_that_do_not_do(run, tmp_path):
-    def refused(corpus):
-        return run(corpus, tmp_path / "out").refused()
-
-    assert "nothing: no such file or folder" in refused(tmp_path / "nothing")
-    write_lines(tmp_path / "corpus/a.txt", ["a"])
-    assert refused(tmp_path / "corpsu").endswith("no such file or folder; did you mean 'corpus'?")
-    write_objects(tmp_path / "corpus/a.jsonl", [{"text": "a"}])
-    assert "several formats (jsonl, txt)" in refused(tmp_path / "corpus")
-    assert "no file matches" in refused(f"{tmp_path}/*.txt")
-    assert "cannot be opened" in refused("nosuch://bucket/a.txt")
-
-
-def test_a_quote_that_is_never_closed_is_found_without_reading_on_for_ever(monkeypatch):
-    monkeypatch.setattr(tables, "_LONGEST", 1000)
-    taken = []
-
-    def lines():
-        for line in ["text", "a", '"b', *["c"] * 10_000]:
-            taken.append(line)
-            yield line
-
-    with pytest.raises(CseError, match=r"a.csv:3: broken csv record \(field larger than field limit \(1000\)\)"):
-        list(tables.delimited_records(lines(), "csv", "a.csv"))
-    assert len(taken) < 1000
-
-
-# ---- what is written ----------------------------------------------------------------------------------------------
-
-
-def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):  # noqa: F811
+def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):
     done = run(corpus, tmp_path / "out")
     assert done.err.endswith(f"{tmp_path}/out: 48 documents, exact search; 48 added, 0 changed, 0 removed\n")
     ids, vectors, texts = read_vectors(tmp_path / "out")
@@ -221,34 +119,20 @@ NOTHING = ["", "  ", "-", "...", "N/A", "n.a.", "null", "\u3002\u2026", "\u200b"
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "txt"])
-def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind):  # noqa: F811
+def test_rows_that_say_nothing_are_counted_and_left_out(cse, run, tmp_path, kind):
     texts = ["the cat", *NOTHING, "a dog", "\U0001f44d", "7", "nap"]
     path = tmp_path / f"a.{kind}"
     write_lines(path, texts) if kind == "txt" else write_objects(path, [{"text": text} for text in texts])
     done = run(path, tmp_path / "out")
-    said = "ids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more"
-    assert f"left out: 11 rows say nothing (empty, punctuation, N/A): {said}\n" in done.err
+    assert "left out: 11 rows say nothing (empty, punctuation, N/A): ids 1, 2, 3, 4, 5, 6, 7, 8 and 3 more" in done.err
     (hits,) = found(cse, tmp_path / "out", "dog")
     assert {hit["id"]: hit["text"] for hit in hits} == {n: text for n, text in enumerate(texts) if text not in NOTHING}
     line = run(write_lines(tmp_path / "b.txt", ["-", "N/A"]), tmp_path / "none").refused()
     assert line.endswith("b.txt: no text says anything; name another column (--text-column)")
 
 
-def test_progress_is_said_and_logged(run, corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_LINE_SECONDS", 0.0)
-    monkeypatch.setattr(module, "PIECE", 10)
-    said = run(corpus, tmp_path / "out").err
-    log = (tmp_path / "out/index.log").read_text()
-    for line in ("48 rows read", "48 documents: 48 new, 0 changed", "embedding 48 documents", "20 of 48 documents, "):
-        assert line in said and line in log
-    assert module.duration(42) == "42 s" and module.duration(300) == "5 min" and module.duration(12_000) == "3 h 20 min"
-
-
-# ---- updates ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):  # noqa: F811
+def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse, run, tmp_path, embedded, kind):
     rows = {f"it's {n}": text for n, text in enumerate(sentences(300))}
     path = tmp_path / "a.jsonl"
 
@@ -279,37 +163,7 @@ def test_a_second_run_embeds_what_is_new_or_changed_and_deletes_what_is_gone(cse
     assert index() == "0 added, 0 changed, 297 removed"
 
 
-def test_what_makes_other_rows_is_refused_until_again(run, corpus, tmp_path, bundle):  # noqa: F811
-    rows = [{"id": f"k{n}", "body": text, "n": n} for n, text in enumerate(TEXTS)]
-    path, out = write_objects(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    run(path, out)
-    line = run(path, out, "--keep-column", "n").refused()
-    assert line.startswith(f"{out}: made from different input: kept_column was []")
-    assert "id_column was 'id', now None" in run(path, out, "--id-column", "").refused()
-    assert "number the rows" in run(write_objects(tmp_path / "b.jsonl", [*rows, rows[3]]), out).refused()
-    numbers = write_objects(tmp_path / "c.jsonl", [{"id": 1, "body": "the cat"}])
-    assert "column 'id' holds int64, in" in run(numbers, out).refused()
-    assert "have no ids, so they replace none" in run(corpus, out, "--changes").refused()
-    assert run(path, out, "--again", "--keep-column", "n").code == 0
-
-
-def test_a_query_needs_the_same_model(cse, run, corpus, tmp_path, bundle):  # noqa: F811
-    out, other = tmp_path / "out", write_bundle_of_words(tmp_path / "other", TEXTS)
-    run(corpus, out)
-    assert "not the model that made" in cse("search", out, "dog", "--model", other).refused()
-    line = cse("index", corpus, "--out", out, "--model", other, "--device", "cpu").refused()
-    assert (
-        line == f"{out}: made from different input: the model is different; use another --out, or --again to start over"
-    )
-    moved = bundle.rename(tmp_path / "moved")
-    assert f"{bundle}: no such folder (--model)" in cse("search", out, "dog").refused()
-    assert cse("search", out, "dog", "--model", moved).code == 0
-
-
-# ---- passages -----------------------------------------------------------------------------------------------------
-
-
-def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  # noqa: F811
+def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):
     filler = "the cat sat on a mat " * 5
     texts = ["a dog sat", filler + "zebra dog dog dog dog " + filler, "the cat", "on a mat on a"]
     out = tmp_path / "out"
@@ -335,42 +189,9 @@ def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):  #
     assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
 
 
-def test_passages_overlap_and_lose_nothing():
-    words = [f"w{n}" for n in range(1000)]
-    found = passages(" ".join(words), [], 256)
-    assert {len(passage.split()) for passage in found[:-1]} == {100}
-    for one, other in pairwise(found):
-        assert one.split()[-25:] == other.split()[:25]
-    assert list(dict.fromkeys(" ".join(found).split())) == words
-    assert passages("ignored", ["one two", "three"], 256) == ["one two", "three"], "sections stand for themselves"
-    chinese = "\u4e2d\u6587" * 300
-    assert 1 < len(passages(chinese, [], 256)) < 10 and max(map(len, passages(chinese, [], 256))) <= 250
-
-
-def test_a_snippet_stands_around_the_words():
-    text = " ".join(f"w{n}" for n in range(200)) + " the invoices were wrong " + " ".join(f"v{n}" for n in range(200))
-    shown = snippet(text, "wrong invoice")
-    assert "invoices were wrong" in shown and shown.startswith("... ") and shown.endswith(" ...")
-    assert len(shown.split()) == 32
-    assert snippet("a short\ntext", "zebra") == "a short text"
-
-
-# ---- places -------------------------------------------------------------------------------------------------------
-
-
-def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
-    from filelock import FileLock
-
-    (tmp_path / "out").mkdir()
-    with FileLock(tmp_path / "out/.cse-lock"):
-        assert "another `cse index` writes here" in run(corpus, tmp_path / "out").refused()
-
-
 @pytest.mark.parametrize("name", ["part-000000.parquet", ".drafts/notes.txt"])
 def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tmp_path, name):
-    mine = tmp_path / "mine" / name
-    mine.parent.mkdir(parents=True)
-    mine.write_bytes(b"mine")
+    mine = write_lines(tmp_path / "mine" / name, ["mine"])
     for options in ([], ["--again"]):
         line = run(corpus, tmp_path / "mine", *options).refused()
         assert "holds files that `cse index` did not put there" in line
@@ -379,11 +200,9 @@ def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tm
 
 @pytest.mark.parametrize("out", ["X/new/..", "home", "clone"])
 def test_no_corpus_is_indexed_over_what_is_there(run, corpus, tmp_path, monkeypatch, out):
-    (tmp_path / "X").mkdir()
-    (tmp_path / "X/manifest.json").write_text("mine")
-    for place in ("home", "clone/.git"):
+    for place in ("home", "clone/.git", "work"):
         (tmp_path / place).mkdir(parents=True)
-    (tmp_path / "work").mkdir()
+    write_lines(tmp_path / "X/manifest.json", ["mine"])
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path / "work")
     before = contents(tmp_path)
@@ -392,7 +211,7 @@ def test_no_corpus_is_indexed_over_what_is_there(run, corpus, tmp_path, monkeypa
     assert contents(tmp_path) == before
 
 
-def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
+def test_stored_text_commands_no_terminal(cse, run, tmp_path):
     text = "the \x1b[2J\x9b2J\x07cat\t\u202edog\u2028 \u540d\u524d \U0001f600 \u0939\u093f"
     rows = [{"id": "\x1b]0;title\x07", "text": text}]
     run(write_objects(tmp_path / "corpus.jsonl", rows), tmp_path / "out")
@@ -406,10 +225,7 @@ def test_stored_text_commands_no_terminal(cse, run, tmp_path):  # noqa: F811
     assert (hit["id"], hit["document"]) == (rows[0]["id"], text), "JSON says the same in escapes"
 
 
-# ---- task texts ---------------------------------------------------------------------------------------------------
-
-
-def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path):  # noqa: F811
+def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path):
     role_texts = {"query": "query: ", "passage": "passage: "}
     asymmetric = write_bundle_of_words(tmp_path / "asymmetric", [*TEXTS, *role_texts.values()], texts=role_texts)
     encoder, out = OnnxEncoder(asymmetric, provider="cpu"), tmp_path / "out"
@@ -424,3 +240,131 @@ def test_rows_and_queries_get_the_task_text_of_their_roles(cse, corpus, tmp_path
     (tmp_path / "broken.txt").write_bytes(b"\xff\xfe\xff")
     line = cse("index", tmp_path / "broken.txt", *run[2:], "pasage").refused()
     assert line == "role: 'pasage' is not known; one of query, passage; did you mean 'passage'?"
+
+
+def test_rows_of_folders_pages_and_beir(tmp_path):
+    for name, texts in (("b.txt", ["3"]), ("a.txt", ["0", "1", "2"]), ("sub/a.txt", ["4", "5"]), ("c.txt", [])):
+        write_lines(tmp_path / "lines" / name, texts)
+    for name in ("README.txt", ".hidden.txt", "_temporary/x.txt", "notes.xml"):
+        write_lines(tmp_path / "lines" / name, ["no row"])
+    assert read(tmp_path / "lines") == [(number, str(number)) for number in range(6)]
+    write_lines(tmp_path / "manual/a.md", ["# Cards", "", "A card.", "", "## Lost", "", "Call us."])
+    write_lines(tmp_path / "manual/sub/b.html", ["<title>Fees</title><body><p>Fees of cards are low.</p></body>"])
+    first, second = Corpus(str(tmp_path / "manual"), Columns(), Folder("nowhere"))
+    assert (first.id, second.id) == ("a.md", "sub/b.html")
+    assert first.text.startswith("Cards") and "Lost Call us." in first.sections
+    assert "Fees of cards are low." in second.text
+    write_objects(tmp_path / "beir/corpus.jsonl", [{"_id": "d", "title": "A", "text": "b"}])
+    write_objects(tmp_path / "beir/queries.jsonl", [{"_id": "q", "text": "c"}])
+    assert read(tmp_path / "beir") == [("d", "A b")]
+
+
+REFUSED = [
+    ("a.txt", b"", {}, "a.txt: no rows; add rows"),
+    ("a.jsonl", b'{"text": "a"}\n{"txt": "a"}', {}, "a.jsonl:2: no text in column 'text'; fill it in"),
+    ("a.jsonl", b'{"text": 3}\n', {}, "a.jsonl:1: expected text, found int '3'; fix or drop"),
+    ("a.parquet", b"text", {}, "a.parquet: not a parquet file"),
+    ("a.xml", b"text\na\n", {}, " file here (only a.xml)"),
+    ("a.jsonl.zst", b"", {}, "a.jsonl.zst: compressed; unpack it"),
+    ("a.jsonl", b'{"text": "a", "id": "a"}\n{"text": "a", "id": 1}', {}, "a.jsonl:2: id column 'id' held string"),
+    ("a.jsonl", b'{"text": "a", "id": 1}\n{"text": "a", "id": null}', {}, "a.jsonl:2: id column 'id' should hold"),
+    ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}', {}, "should hold whole numbers or text, found int"),
+    ("a.parquet", {"texts": ["a"]}, {}, "no column 'text' (--text-column); did you mean 'texts'?; the columns are"),
+    ("a.parquet", {"text": [1]}, {}, ":1: expected text, found int '1'"),
+    ("a.parquet", {"text": ["a", None, "b"]}, {}, "a.parquet:2: no text in column 'text'"),
+    ("a.parquet", {"text": ["a"], "key": [0.5]}, {"id": "key"}, "id column 'key' should hold whole numbers or text"),
+    ("a.parquet", {"text": ["a"], "n": [[2]]}, {"kept": ("n",)}, "should hold text, numbers, true or false"),
+    ("a.parquet", {"text": ["a"], "year": [2]}, {"kept": ("yaer",)}, "no column 'yaer' (--keep-column); did you mean"),
+    ("a.parquet", {"text": ["a"]}, {"kept": ("text",)}, "--keep-column text: the index has its own column of that"),
+    ("nothing", None, {}, "nothing: no such file or folder"),
+    ("*.txt", None, {}, "no file matches"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "options", "said"), REFUSED, ids=[said for *_, said in REFUSED])
+def test_what_cannot_be_read_is_named(tmp_path, name, content, options, said):
+    path = tmp_path / name
+    if isinstance(content, dict):
+        write_parquet(path, content)
+    elif content is not None:
+        path.write_bytes(content)
+    assert said in refusal(read, path, **options)
+
+
+def test_a_bad_corpus_is_refused_before_anything_is_written(run, tmp_path):
+    for name in ("a.txt", "a.jsonl"):
+        write_lines(tmp_path / "corpus" / name, ['{"text": "a"}'])
+        (tmp_path / name).write_bytes(b"a\nb\n\xff\n")
+    for corpus, said in (
+        (tmp_path / "a.txt", "a.txt:3: byte 0xff is not utf-8"),
+        (tmp_path / "corpsu", "no such file or folder; did you mean 'corpus'?"),
+        (tmp_path / "corpus", "several formats (jsonl, txt)"),
+        ("nosuch://bucket/a.txt", "cannot be opened"),
+    ):
+        assert said in run(corpus, tmp_path / "out").refused()
+        assert not (tmp_path / "out/index.lance").exists()
+
+
+def test_what_makes_other_rows_is_refused_until_again_and_a_query_needs_the_model(cse, run, corpus, tmp_path, bundle):
+    rows = [{"id": f"k{n}", "body": text, "n": n} for n, text in enumerate(TEXTS)]
+    path, out, other = write_objects(tmp_path / "a.jsonl", rows), tmp_path / "out", tmp_path / "other"
+    run(path, out)
+    line = run(path, out, "--keep-column", "n").refused()
+    assert line.startswith(f"{out}: made from different input: kept_column was []")
+    assert "id_column was 'id', now None" in run(path, out, "--id-column", "").refused()
+    assert "number the rows" in run(write_objects(tmp_path / "b.jsonl", [*rows, rows[3]]), out).refused()
+    numbers = write_objects(tmp_path / "c.jsonl", [{"id": 1, "body": "the cat"}])
+    assert "column 'id' holds int64, in" in run(numbers, out).refused()
+    assert "have no ids, so they replace none" in run(corpus, out, "--changes").refused()
+    assert run(path, out, "--again", "--keep-column", "n").code == 0
+    write_bundle_of_words(other, TEXTS)
+    assert "not the model that made" in cse("search", out, "dog", "--model", other).refused()
+    line = cse("index", path, "--keep-column", "n", "--out", out, "--model", other, "--device", "cpu").refused()
+    assert line.startswith(f"{out}: made from different input: the model is different; use another --out, or --again")
+    moved = bundle.rename(tmp_path / "moved")
+    assert f"{bundle}: no such folder (--model)" in cse("search", out, "dog").refused()
+    assert cse("search", out, "dog", "--model", moved).code == 0
+
+
+def test_passages_overlap_and_lose_nothing_and_a_snippet_stands_around_the_words():
+    words = [f"w{n}" for n in range(1000)]
+    found = passages(" ".join(words), [], 256)
+    assert {len(passage.split()) for passage in found[:-1]} == {100}
+    for one, other in pairwise(found):
+        assert one.split()[-25:] == other.split()[:25]
+    assert list(dict.fromkeys(" ".join(found).split())) == words
+    assert passages("ignored", ["one two", "three"], 256) == ["one two", "three"], "sections stand for themselves"
+    chinese = "\u4e2d\u6587" * 300
+    assert 1 < len(passages(chinese, [], 256)) < 10 and max(map(len, passages(chinese, [], 256))) <= 250
+    shown = snippet(f"{' '.join(words)} the invoices were wrong {' '.join(words)}", "wrong invoice")
+    assert "invoices were wrong" in shown and len(shown.split()) == 32
+
+
+def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):
+    texts = sentences(35)
+    here = write_parquet(tmp_path / "a.parquet", {"id": [*range(35)], "text": texts}, 8)
+    bucket.upload_file(str(here), "texts", "in/a.parquet")
+    url = "s3://texts/out"
+
+    def index(**choices):
+        return index_corpus("s3://texts/in", url, str(bundle), Choices(provider="cpu", **choices))
+
+    with pytest.raises(CseError, match="no index here; make one with `cse index texts --out s3://"):
+        open_table(url)
+    assert index().documents == 35
+    queries = OnnxEncoder(bundle, provider="cpu").encode([texts[10]])
+    for mode in MODES:
+        (hits,) = open_table(url).search([texts[10]], queries, 1, mode)
+        assert sorted(hits[0].text.split()) == sorted(texts[10].split())
+    later = write_parquet(tmp_path / "b.parquet", {"id": [34, 35], "text": ["the tram is late", "no"]}, 8)
+    bucket.upload_file(str(later), "texts", "in/b.parquet")
+    with pytest.raises(CseError, match="id 34 occurs twice"):
+        index()
+    bucket.delete_object(Bucket="texts", Key="in/a.parquet")
+    done = index(changes=True)
+    assert (done.documents, done.new, done.changed, done.gone) == (36, 2, 1, 0)
+    (hits,) = open_table(url).search(["tram"], None, 1, "words")
+    assert (hits[0].id, hits[0].text) == (34, "the tram is late")
+    monkeypatch.setattr(Maker, "embed", None)
+    assert index().gone == 34
+    assert len(open_table(url)) == 2

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import os
 import shutil
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
-from cse.cli import main
 from cse.errors import CseError
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.search import hybrid, index
@@ -20,24 +16,18 @@ from cse.search import table as module
 from cse.search.table import open_table, refuse_foreign
 from cse.search.words import Words
 from cse.storage import Folder
-from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.data.tasks.files import write_beir
 from tests.deploy.bundles import write_bundle
+from tests.parts import refusal
 from tests.rows import write_lines, write_objects
 from tests.search.corpora import is_approximate, read_vectors, sentences
 
 QUERIES = ["the cat sat", "dog", "a mat"]
 ROWS = [
-    {
-        "id": f"k{n}",
-        "text": text,
-        "year": 2000 + n,
-        "queue": ["billing", "cards"][n % 2],
-        "paid": n % 3 == 0,
-        "more": 1.5,
-    }
+    {"id": f"k{n}", "text": text, "year": 2000 + n, "queue": ["billing", "cards"][n % 2], "Was paid": n % 3 == 0}
     for n, text in enumerate(["the cat", "dog", "a mat the cat sat on", "of", *sentences(40, seed=4)])
 ]
-KEPT = [part for name in ("year", "queue", "paid", "more") for part in ("--keep-column", name)]
+KEPT = [part for name in ("year", "queue", "Was paid") for part in ("--keep-column", name)]
 
 
 @pytest.fixture(scope="module")
@@ -47,13 +37,11 @@ def bundle(tmp_path_factory):
 
 
 @pytest.fixture
-def make(cse, bundle, tmp_path, monkeypatch):  # noqa: F811
+def make(index, bundle, tmp_path):
     """`cse index` of rows with ids; returns the folder."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
 
     def run(rows, name, *options, model=bundle):
-        corpus = write_objects(tmp_path / f"{name}.jsonl", rows)
-        done = cse("index", corpus, "--out", tmp_path / name, "--model", model, "--device", "cpu", *options)
+        done = index(write_objects(tmp_path / f"{name}.jsonl", rows), tmp_path / name, model, *options)
         assert done.code == 0, done.err
         return tmp_path / name
 
@@ -71,7 +59,7 @@ def table(make, tmp_path, bundle):
     return shutil.copytree(made, folder)
 
 
-def answers(cse, folder, *options, queries=QUERIES):  # noqa: F811
+def answers(cse, folder, *options, queries=QUERIES):
     done = cse("search", folder, *queries, "--json", "--device", "cpu", *options)
     assert done.code == 0, done.err
     return [json.loads(line) for line in done.out.splitlines()]
@@ -82,11 +70,8 @@ def cosines(folder, bundle, queries=QUERIES):
     return OnnxEncoder(bundle, provider="cpu").encode(queries, normalize=True) @ read_vectors(folder)[1].T
 
 
-# ---- what is found ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
+def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     assert is_approximate(folder) == (kind == "approximate")
     expected = cosines(folder, bundle)
@@ -101,14 +86,7 @@ def test_vectors_find_what_numpy_finds(cse, make, bundle, kind):  # noqa: F811
             assert hit["text"] == ROWS[int(hit["id"][1:]) % len(ROWS)]["text"]
 
 
-def test_of_equal_cosines_the_earlier_row_comes_first(cse, table, bundle):  # noqa: F811
-    (answer,) = answers(cse, table, "--mode", "vectors", "-k", 44, queries=["the cat"])
-    found = [(-round(hit["cosine"], 5), int(hit["id"][1:])) for hit in answer["hits"]]
-    assert found == sorted(found)
-    assert len({cosine for cosine, _ in found}) < 44, "some are equal"
-
-
-def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):  # noqa: F811
+def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):
     model = shutil.copytree(bundle, tmp_path / "model")
     folder = make(ROWS, "words", model=model)
     shutil.rmtree(model)
@@ -120,7 +98,7 @@ def test_words_rank_by_bm25_and_need_no_model(cse, make, bundle, tmp_path):  # n
         assert hit["cosine"] is None
 
 
-@pytest.mark.parametrize("query", ["the cat sat on a mat", "dog mat", '"mat" AND (sat', "the"])
+@pytest.mark.parametrize("query", ["the cat sat on a mat", '"mat" AND (sat', "the"])
 def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query):
     for place in (module, hybrid):
         monkeypatch.setattr(place, "DEPTH", 12)
@@ -139,113 +117,58 @@ def test_a_hybrid_search_ranks_as_measures_do(table, bundle, monkeypatch, query)
 
 
 @pytest.mark.parametrize("kind", ["exact", "approximate"])
-def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):  # noqa: F811
+def test_more_results_begin_with_the_same(make, cse, bundle, monkeypatch, kind):
     monkeypatch.setattr(module, "DEPTH", 20)
     folder = make([{**row, "id": f"k{n}"} for n, row in enumerate(ROWS * 8)], "table", "--kind", kind)
     table = open_table(str(folder))
     vector = OnnxEncoder(bundle, provider="cpu").encode(["dog mat"], normalize=True)
     for mode in module.MODES:
-        found = {k: [hit.id for hit in table.search(["dog mat"], vector, k, mode)[0]] for k in (3, 20, 21, 77, 10**20)}
-        assert len(found[77]) == 77
-        assert len(set(found[10**20])) == len(found[10**20]) > 100
+        found = {k: table.search(["dog mat"], vector, k, mode)[0] for k in (3, 20, 21, 77, 10**20)}
+        every = found[10**20]
+        assert len(found[77]) == 77 and len({hit.id for hit in every}) == len(every) > 100
         for few in found.values():
-            assert few == found[10**20][: len(few)]
-        (hits,) = table.search(["dog mat"], vector, 352, mode)
-        assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True), mode
-        if mode == "words":
-            first = [(-hit.score, int(hit.id[1:])) for hit in hits[:20]]
+            assert [hit.id for hit in few] == [hit.id for hit in every[: len(few)]]
+        assert [hit.score for hit in every] == sorted((hit.score for hit in every), reverse=True), mode
+        if mode == "words" or (mode, kind) == ("vectors", "exact"):
+            first = [(-round(hit.score, 5), int(hit.id[1:])) for hit in every[:20]]
             assert first == sorted(first), "of equal rows the earlier"
 
 
-def test_what_is_printed_says_how_well_a_row_fits(cse, table):  # noqa: F811
-    (hit,) = answers(cse, table, "-k", 1, queries=["cat"])[0]["hits"]
-    line = cse("search", table, "cat", "-k", 1, "--device", "cpu").out
-    both = f"vectors  {hit['cosine']:.2f}  words {hit['bm25']:5.2f}"
-    assert line == f"   1  {hit['score']:7.4f}  {both}  {hit['id']}  {hit['text']}\n"
-    assert "  words     -  " in cse("search", table, "!!!", "-k", 1, "--device", "cpu").out
-
-
-def test_a_terminal_that_lacks_characters(make, monkeypatch):
-    folder = make([{"id": "zh", "text": "\u652f\u6301 caf\u00e9"}], "zh")
-    command = ["cse", "search", str(folder), "\u652f\u6301", "--mode", "words"]
-    for more, wanted in (([], "zh  ?? caf\u00e9"), (["--json"], '"text": "\\u652f\\u6301 caf\\u00e9"')):
-        printed = io.BytesIO()
-        monkeypatch.setattr(sys, "argv", [*command, *more])
-        monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(printed, "latin-1"))
-        with pytest.raises(SystemExit) as left:
-            main()
-        sys.stdout.flush()
-        assert (left.value.code, wanted in printed.getvalue().decode("latin-1")) == (0, True)
-    plain = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONIOENCODING": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", "from cse.cli import main; main()", *command[1:]], env=plain, capture_output=True
-    )
-    assert (done.returncode, "zh  \u652f\u6301 caf\u00e9" in done.stdout.decode()) == (0, True), done.stderr
-
-
-# ---- filters ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("mode", ["hybrid", "vectors", "words"])
-@pytest.mark.parametrize(
-    ("condition", "holds"),
-    [
+def test_a_filter_leaves_rows_that_meet_it(cse, table, mode):
+    every, rows = answers(cse, table, "--mode", mode, "-k", 44), {row["id"]: row for row in ROWS}
+    for condition, holds in (
         ("year >= 2010 AND queue = 'cards'", lambda row: row["year"] >= 2010 and row["queue"] == "cards"),
-        ("paid AND queue != ');('", lambda row: row["paid"]),
-        ("id IN ('k0', 'k1', 'k2') OR more < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
-    ],
-)
-def test_a_filter_leaves_rows_that_meet_it(cse, table, mode, condition, holds):  # noqa: F811
-    every = answers(cse, table, "--mode", mode, "-k", 44)
-    left = answers(cse, table, "--mode", mode, "-k", 44, "--where", condition)
+        ("`Was paid` AND queue != ');('", lambda row: row["Was paid"]),
+        ("id IN ('k0', 'k1', 'k2') OR year < 1", lambda row: row["id"] in ("k0", "k1", "k2")),
+    ):
+        left = answers(cse, table, "--mode", mode, "-k", 44, "--where", condition)
+        for before, after in zip(every, left, strict=True):
+            wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
+            assert {hit["id"] for hit in after["hits"]} == wanted
+            assert 0 < len(wanted) < len(before["hits"])
+            for hit in after["hits"]:
+                assert {"id": hit["id"], "text": hit["text"], **hit["columns"]} == rows[hit["id"]]
     none = cse("search", table, "dog", "--mode", mode, "--where", "year < 0", "--device", "cpu")
     assert (none.code, none.out, none.err) == (0, "", "dog: nothing found\n")
-    rows = {row["id"]: row for row in ROWS}
-    for before, after in zip(every, left, strict=True):
-        wanted = {hit["id"] for hit in before["hits"] if holds(rows[hit["id"]])}
-        assert {hit["id"] for hit in after["hits"]} == wanted
-        assert 0 < len(wanted) < len(before["hits"])
-        for hit in after["hits"]:
-            assert {"id": hit["id"], "text": hit["text"], **hit["columns"]} == rows[hit["id"]]
 
 
-def test_names_with_capitals_and_those_of_scores(cse, make):  # noqa: F811
-    rows = [{"id": f"k{n}", "text": "dog", "Queue Name": "AB"[n % 2], "score": n} for n in range(6)]
-    folder = make(rows, "table", "--keep-column", "Queue Name", "--keep-column", "score")
-    (answer,) = answers(cse, folder, "--where", "`Queue Name` = 'A' AND score > 0", queries=["dog"])
-    assert sorted((hit["id"], hit["columns"]["score"]) for hit in answer["hits"]) == [("k2", 2), ("k4", 4)]
-    assert [hit["cosine"] for hit in answer["hits"]] == pytest.approx([1, 1], abs=1e-5)
-
-
-def test_filters_that_are_none(cse, table):  # noqa: F811
+def test_filters_that_are_none(cse, table):
     search = ("search", table, "dog", "--where")
-    columns = "the columns are id, passage, text, year, queue, paid, more"
     for mode in ("hybrid", "vectors", "words"):
         line = cse(*search, "yaer > 2000", "--mode", mode).refused()
-        assert line == f"--where: no column 'yaer'; did you mean 'year'?; {columns}"
-    for part in ("year >", " ", "year > 1; DROP", "year > 1 garbage", "paid)", "paid) OR (paid"):
+        assert line.startswith(
+            "--where: no column 'yaer'; did you mean 'year'?; the columns are id, passage, text, year"
+        )
+    for part in ("year >", " ", "year > 1; DROP", "year > 1 garbage", "year)", "year) OR (year"):
         line = cse(*search, part).refused()
         assert line == f'--where: {part!r} is not a condition in SQL, such as "id = 7"'
     for part in ("year + 1", "year = 'x'", "foo(year)", "year LIKE 3"):
         line = cse(*search, part).refused()
-        assert line.startswith(f"--where: {part!r} is not a condition: ")
-        assert ".rs:" not in line
+        assert line.startswith(f"--where: {part!r} is not a condition: ") and ".rs:" not in line
 
 
-# ---- what changes and what is damaged ---------------------------------------------------------------------------
-
-
-def test_a_search_under_way_sees_the_index_as_it_was(make, bundle):
-    folder = make(ROWS, "table")
-    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
-    there = open_table(str(folder))
-    before = {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
-    make([*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}], "table")
-    assert {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
-    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
-
-
-def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):  # noqa: F811
+def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):
     before = answers(cse, table)
     news = [*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}]
 
@@ -273,7 +196,6 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
     ("which", "damage"),
     [
         ("_versions/*.manifest", lambda content: content[: len(content) // 2]),
-        ("_versions/*.manifest", lambda content: b""),
         ("data/*", lambda content: bytes(byte ^ (n % 9 == 0) for n, byte in enumerate(content))),
         ("_indices/*/part_0_invert.lance", lambda content: content[:-1] + b"x"),
         ("manifest.json", lambda content: b"[1]"),
@@ -281,33 +203,26 @@ def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, 
         ("data/*", None),
     ],
 )
-def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage):  # noqa: F811
-    folder = table
-    before = answers(cse, folder)
-    assert "files of the index are as they were written\n" in cse("index", "--out", folder, "--verify").err
-    file = sorted(folder.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
+def test_a_damaged_index_is_found_and_made_again(cse, bundle, table, which, damage, monkeypatch):
+    before = answers(cse, table)
+    assert "files of the index are as they were written\n" in cse("index", "--out", table, "--verify").err
+    file = sorted(table.glob(f"index.lance/{which}"))[0]  # names of manifests fall: the newest
     if damage is None:
         file.unlink()
     else:
         file.write_bytes(damage(file.read_bytes()))
-    run = ("index", folder.with_suffix(".jsonl"), "--out", folder, "--model", bundle, *KEPT)
-    write_objects(folder.with_suffix(".jsonl"), ROWS)
-    for command in (("search", folder, "dog"), ("index", "--out", folder, "--verify"), run):
+    run = ("index", write_objects(table.with_suffix(".jsonl"), ROWS), "--out", table, "--model", bundle, *KEPT)
+    for command in (("search", table, "dog"), ("index", "--out", table, "--verify"), run):
         assert "--again" in cse(*command).refused(), command
     assert cse(*run, "--again", "--device", "cpu").code == 0
-    assert answers(cse, folder) == before
-    assert cse("index", "--out", folder, "--verify").code == 0
-
-
-def test_what_is_too_large_to_check_at_opening_is_checked_on_demand(cse, table, monkeypatch):  # noqa: F811
-    folder = table
-    monkeypatch.setattr(module, "_AT_OPENING", 0)
-    (file,) = folder.glob("index.lance/data/*")
+    assert answers(cse, table) == before
+    monkeypatch.setattr(module, "_AT_OPENING", 0)  # as if it were too large to check at opening
+    (file,) = table.glob("index.lance/data/*")
     content = bytearray(file.read_bytes())
     content[64] ^= 1
     file.write_bytes(content)
-    assert cse("search", folder, "dog").code == 0
-    assert "not as it was written; run" in cse("index", "--out", folder, "--verify").refused()
+    assert cse("search", table, "dog").code == 0
+    assert "not as it was written; run" in cse("index", "--out", table, "--verify").refused()
 
 
 def test_a_table_of_another_program_is_neither_written_over_nor_deleted(make, tmp_path):
@@ -322,54 +237,38 @@ def test_a_table_of_another_program_is_neither_written_over_nor_deleted(make, tm
     assert there.to_arrow().to_pylist() == [{"thesis": "my own"}]
 
 
-def test_an_index_removed_during_a_search(table):
-    there = open_table(str(table))
-    shutil.rmtree(table / "index.lance")
-    with pytest.raises(CseError, match=r"the index was removed during the search; build it again \(cse index\)$"):
-        there.search(["dog"], None, 3, "words")
-
-
-# ---- what is refused ----------------------------------------------------------------------------------------------
-
-
-def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path):  # noqa: F811
-    for query in ("", "  \n"):
-        assert cse("search", table, "dog", query).refused() == "search: query 2 is empty; write at least a word"
+def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkeypatch):
+    corpus, empty = write_lines(tmp_path / "empty/notes.md", ["mine"]), tmp_path / "empty"
+    index = ("index", corpus, "--model", bundle, "--out")
+    for words, said in (
+        (("search", table, "dog", " \n"), "search: query 2 is empty; write at least a word"),
+        (("search", empty, "dog"), f"{empty}: no index here; make one with `cse index TEXTS --out {empty}`"),
+        (("search", f"{table}s", "dog"), "no index here; did you mean"),
+        ((*index, "memory://no"), "memory://no: an index lies on a disk or in a bucket (s3://, gs://, az://)"),
+    ):
+        assert said in cse(*words).refused()
     for given in ((), ("dog", "--task", "x")):
         assert "give queries, or --task and none" in cse("search", table, *given).err
-    corpus = write_lines(tmp_path / "empty/notes.md", ["mine"])
-    line = f"{tmp_path}/empty: no index here; make one with `cse index TEXTS --out {tmp_path}/empty`"
-    assert cse("search", tmp_path / "empty", "dog").refused() == line
-    assert "no index here; did you mean" in cse("search", f"{table}s", "dog").refused()
-    line = cse("index", corpus, "--out", "memory://no-index", "--model", bundle).refused()
-    assert line == "memory://no-index: an index lies on a disk or in a bucket (s3://, gs://, az://)"
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "lancedb", None)
+        for command in ((*index, table.with_name("x")), ("search", table, "dog")):
+            assert cse(*command).refused() == "the index needs LanceDB: pip install 'cse[search]'"
+    there = open_table(str(table))
+    shutil.rmtree(table / "index.lance")
+    said = refusal(there.search, ["dog"], None, 3, "words")
+    assert said.endswith("the index was removed during the search; build it again (cse index)")
 
 
-def test_without_lancedb_the_line_says_what_to_install(cse, bundle, table, monkeypatch):  # noqa: F811
-    write_objects(table.with_suffix(".jsonl"), ROWS)
-    monkeypatch.setitem(sys.modules, "lancedb", None)
-    for command in (
-        ("index", table.with_suffix(".jsonl"), "--out", table.with_name("x"), "--model", bundle),
-        ("search", table, "dog"),
-    ):
-        assert cse(*command).refused() == "the index needs LanceDB: pip install 'cse[search]'"
-
-
-# ---- judged queries -----------------------------------------------------------------------------------------------
-
-
-def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):  # noqa: F811
+def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_path):
     documents = [{"_id": row["id"], "id": row["id"], "title": "", "text": row["text"] or "dog mat"} for row in ROWS]
-    write_objects(tmp_path / "task/corpus.jsonl", documents)
-    write_objects(tmp_path / "task/queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
+    queries = [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)]
     judged = {("q0", "k2"): 2, ("q0", "k9"): 1, ("q1", "k1"): 1, ("q2", "k30"): 1, ("q2", "k3"): 0}
-    lines = ["query-id\tcorpus-id\tscore", *(f"{q}\t{d}\t{grade}" for (q, d), grade in judged.items())]
-    (tmp_path / "task/qrels").mkdir()
-    (tmp_path / "task/qrels/test.tsv").write_text("\n".join(lines))
+    task = write_beir(
+        tmp_path / "task", corpus=documents, queries=queries, test=[(*one, g) for one, g in judged.items()]
+    )
     folder = tmp_path / "search"
-    assert cse("index", tmp_path / "task", "--out", folder, "--model", bundle, "--device", "cpu").code == 0
-    done = cse("search", folder, "--task", tmp_path / "task", "--json", "--device", "cpu")
-    scores = json.loads(done.out)
+    assert cse("index", task, "--out", folder, "--model", bundle, "--device", "cpu").code == 0
+    scores = json.loads(cse("search", folder, "--task", task, "--json", "--device", "cpu").out)
     assert list(scores) == ["hybrid", "vectors", "words"]
     for mode, values in scores.items():
         gains = []
@@ -379,8 +278,7 @@ def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_pat
             ideal = sum(g / np.log2(n + 2) for n, g in enumerate(sorted(grades.values(), reverse=True)))
             gains.append(gain / ideal)
         assert values["nDCG@10"] == pytest.approx(100 * np.mean(gains)), mode
-    header, *rows = cse("search", folder, "--task", tmp_path / "task", "--device", "cpu").out.splitlines()
+    header, *rows = cse("search", folder, "--task", task, "--device", "cpu").out.splitlines()
     assert header.split() == ["nDCG@10", "MRR@10", "recall@10", "recall@100"]
     assert rows[0].split()[:2] == ["hybrid", f"{scores['hybrid']['nDCG@10']:.2f}"]
-    other = make(documents[:9], "few")
-    assert "9 documents, not the 44 of" in cse("search", other, "--task", tmp_path / "task").refused()
+    assert "9 documents, not the 44 of" in cse("search", make(documents[:9], "few"), "--task", task).refused()

@@ -37,16 +37,6 @@ def test_params_file_has_what_dvc_asks_it_for():
             value = value[name]
 
 
-def test_default_params_explain_every_key_on_two_screens():
-    lines = params_text().splitlines()
-    assert len(lines) <= 120
-    assert all(len(line) <= 120 for line in lines)
-    entries = [number for number, line in enumerate(lines) if re.match(r" *[a-z0-9_]+:", line)]
-    assert len(entries) > len(COMMON)  # the groups too
-    for number in entries:
-        assert "  # " in lines[number] or lines[number - 1].strip().startswith("#"), lines[number]
-
-
 @pytest.mark.parametrize(
     "value",
     [
@@ -59,18 +49,6 @@ def test_values_survive_yaml(value):
     read = parse(f"key: {yaml_value(value)}")["key"]
     assert read == value
     assert type(read) is type(value)
-
-
-def test_names_of_python_in_the_pages_are_there():
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "deploy").glob("*.md")]
-    written = re.compile(r"`(cse\.[a-z_.]+\.(?!json`)[A-Za-z_]+)[`(]")
-    named = {name for page in pages for name in written.findall(page.read_text("utf-8"))}
-    assert len(named) > 3
-    for name in named:
-        module, _, attribute = name.rpartition(".")
-        source = ROOT / f"{module.replace('.', '/')}.py"
-        assert source.is_file(), name
-        assert re.search(rf"^(def|class) {attribute}\b", source.read_text("utf-8"), re.MULTILINE), name
 
 
 def test_rewriting_a_settings_file_keeps_its_values_and_adds_what_it_lacks(tmp_path):

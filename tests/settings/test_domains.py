@@ -8,12 +8,13 @@ import pytest
 from click.testing import CliRunner
 from ruamel.yaml import YAML
 
-from cse.errors import CseError, error_line
+from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import main as document
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import check_settings
 from cse.settings.presets import apply_preset
+from tests.parts import refusal
 
 FILLED = """\
 # mine
@@ -41,11 +42,8 @@ def tree_with(values: dict | None = None, **groups) -> Settings:
     return check_settings(groups | {"bank": {"domains": {"tickets": {"data": "rows", "set": values or {}}}}}, "here")
 
 
-def refusal(settings: Settings) -> str:
-    with pytest.raises(CseError) as caught:
-        settings_of_domain(settings, "tickets")
-    assert "\n" not in str(caught.value)
-    return str(caught.value)
+def refused(settings: Settings) -> str:
+    return refusal(settings_of_domain, settings, "tickets")
 
 
 def test_own_values_lie_over_the_shared_ones(folder):
@@ -67,8 +65,8 @@ def test_an_own_view_makes_another_loss_possible(folder):
     )
     whole = load_settings(any_view=True)
     assert settings_of_domain(whole, "a1").data.view == "labelled"
-    with pytest.raises(CseError, match=r"bank\.domains\.a2\.set: objective\.nli_softmax\.weight: needs"):
-        settings_of_domain(whole, "a2")
+    told = refusal(settings_of_domain, whole, "a2")
+    assert told.startswith("bank.domains.a2.set: objective.nli_softmax.weight: needs")
 
 
 @pytest.mark.parametrize("there", [(), ("dev",), ("evaluation", "cxc")])
@@ -84,47 +82,32 @@ def test_parts_of_the_folder_replace_shared_ones_where_they_exist(folder, there)
 
 
 def test_unknown_names_and_folders(folder):
-    with pytest.raises(CseError, match=r"bank\.domains: no domain 'ticket'; did you mean 'tickets'\?"):
-        settings_of_domain(tree_with(), "ticket")
-    with pytest.raises(CseError, match=r"bank\.domains: no domain 'x'; add it"):
-        settings_of_domain(Settings(), "x")
+    assert "no domain 'ticket'; did you mean 'tickets'?" in refusal(settings_of_domain, tree_with(), "ticket")
     (folder / "rows/train").rmdir()
     (folder / "rows").rmdir()
-    assert refusal(tree_with()) == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
-    (folder / "rows").write_text("a file")
-    assert "rows is no folder" in refusal(tree_with())
+    assert refused(tree_with()) == "bank.domains.tickets.data: rows is no folder; give one with a folder `train` in it"
 
 
-@pytest.mark.parametrize("name", ["a", "Ab", "-ab", "ab-", "a_b", "a.b", "1ab", "a b", "ab\n", "auto", "a" * 65, "ä1"])
+@pytest.mark.parametrize("name", ["a", "Ab", "-ab", "ab-", "a.b", "1ab", "ab\n", "auto", "a" * 65])
 def test_bad_names(name):
-    with pytest.raises(CseError) as caught:
+    with pytest.raises(CseError, match=": use 2 to 64 lower-case letters"):
         check_settings({"bank": {"domains": {name: {"data": "rows"}}}}, "here")
-    assert error_line(caught.value).startswith(f"here: bank.domains.{name.strip()}"[:80])
-    assert ": use 2 to 64 lower-case letters" in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "key",
-    ["backbone.name", "export.tolerance", "evaluation.measures", "bank.domains", "template.text", "post.kind", "train"],
-)
-def test_what_the_bank_shares_is_not_a_domains_to_set(key):
-    with pytest.raises(CseError, match=rf"here: bank\.domains\.tickets\.set\.{key}: a domain sets keys of data, "):
-        tree_with({key: "x"})
 
 
 @pytest.mark.parametrize(
     ("domain", "expected"),
     [
         ({}, "here: bank.domains.tickets.data: field required"),
-        ({"data": " "}, "here: bank.domains.tickets.data: is blank; give a value"),
         ({"data": "rows", "sett": {}}, "here: bank.domains.tickets.sett: unknown key"),
         ("rows", "here: bank.domains.tickets: input should be a valid dictionary"),
+        *(
+            ({"data": "rows", "set": {key: "x"}}, f"here: bank.domains.tickets.set.{key}: a domain sets keys of data, ")
+            for key in ("backbone.name", "export.tolerance", "bank.at_once", "template.text", "post.kind", "train")
+        ),
     ],
 )
 def test_an_entry_that_is_wrong_names_its_key(domain, expected):
-    with pytest.raises(CseError) as caught:
-        check_settings({"bank": {"domains": {"tickets": domain}}}, "here")
-    assert str(caught.value).startswith(expected)
+    assert refusal(check_settings, {"bank": {"domains": {"tickets": domain}}}, "here").startswith(expected)
 
 
 @pytest.mark.parametrize(
@@ -136,37 +119,26 @@ def test_an_entry_that_is_wrong_names_its_key(domain, expected):
         ({"pooler.kind": "mask"}, {"template": {"text": "{sentence} is {mask} ."}}, "template.text: a template"),
         ({}, {"post": {"kind": "flow"}}, "post.kind: flow"),
         ({"pooler.kind": "mean_top2"}, {}, "pooler.kind: mean_top2; use cls, mean, last"),
-        (
-            {"pooler.mlp": "always", "pooler.projector": "mlm_transform"},
-            {},
-            "pooler.projector: mlm_transform; use tanh",
-        ),
+        ({"pooler.mlp": "always", "pooler.projector": "mlm_transform"}, {}, "pooler.projector: mlm_transform; use "),
     ],
 )
 def test_what_a_bank_cannot_hold_is_refused_before_training(folder, values, groups, reason):
-    own = {"pooler.kind": "mean"} | values
-    template = groups.get("template")
-    shared = groups | ({"pooler": {"kind": "mask"}} if template else {})
-    assert refusal(tree_with(own, **shared)).startswith(f"bank.domains.tickets: a bank cannot hold {reason}")
+    shared = groups | ({"pooler": {"kind": "mask"}} if "template" in groups else {})
+    assert refused(tree_with({"pooler.kind": "mean"} | values, **shared)).startswith(
+        f"bank.domains.tickets: a bank cannot hold {reason}"
+    )
 
 
-@pytest.mark.parametrize("projector", ["batch_norm", "mlm_transform"])
-def test_a_projector_of_the_loss_alone_may_be_any(folder, projector):
-    settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": projector}), "tickets")
+def test_a_projector_of_the_loss_alone_may_be_any(folder):
+    settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": "batch_norm"}), "tickets")
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
+def test_a_value_that_cannot_work_names_the_domain(folder):
+    for values, expected in (
         ({"data.view": "pairs"}, "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
-        ({"prompt.length": 0}, "prompt.length: a prompt needs at least 1 vector"),
         ({"train.epoch": 3}, "train.epoch: unknown key; did you mean 'train.epochs'?"),
-        ({"train.epochs": "two"}, "train.epochs: input should be a valid integer, found 'two'"),
-        ({"train.epochs.more": 1}, "train.epochs.more: 'epochs' is a value, not a group"),
-    ],
-)
-def test_a_value_that_cannot_work_names_the_domain(folder, values, expected):
-    assert refusal(tree_with(values)).startswith(f"bank.domains.tickets.set: {expected}")
+    ):
+        assert refused(tree_with(values)).startswith(f"bank.domains.tickets.set: {expected}")
 
 
 def domains_of(path: Path) -> dict:
@@ -189,9 +161,6 @@ def test_rewriting_the_file_keeps_the_domains(filled):
         kept = domains_of(filled)
         assert kept == before | {"plain": {"data": "data/raw/plain", "set": {}}}
         assert list(kept) == list(before)
-        lines = filled.read_text(encoding="utf-8").splitlines()
-        assert lines[-4].startswith("  domains:  # "), "a domain per line"
-        assert lines[-3].startswith("    tickets: {data: data/raw/tickets, set: {data.view: pairs, ")
 
 
 def test_a_preset_keeps_the_domains(filled):

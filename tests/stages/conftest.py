@@ -68,8 +68,7 @@ def run(data, tmp_path) -> Callable[..., dict]:
     """Train on a view into a folder of the test's own, and return the metrics; one scratch for all of a test."""
 
     def call(settings: Settings, name: str = "run", view: str = "sentences") -> dict:
-        shared = {kind: tmp_path / kind for kind in ("corrupted", "scratch")}
-        train_in(tmp_path / name, settings, data[view], **shared)
+        train_in(tmp_path / name, settings, data[view], scratch=tmp_path / "scratch")
         return json.loads((tmp_path / name / "train.json").read_text(encoding="utf-8"))
 
     return call
@@ -80,20 +79,7 @@ def opened(data, tmp_path) -> Callable[..., Training]:
     """Open a training on a view: all that is done before a step."""
 
     def call(settings: Settings, view: str = "sentences") -> Training:
-        folders = Folders(data[view], tmp_path / "mined", tmp_path / "corrupted")
+        folders = Folders(data[view], tmp_path / "mined")
         return open_training(settings, folders, scratch=tmp_path / "scratch")
 
     return call
-
-
-REPLACED = {"objective.replaced_tokens.weight": 0.5, "objective.replaced_tokens.corruption": "prepared"}
-
-
-@pytest.fixture
-def prepared_corruption(models) -> dict:
-    """Changes that train with replaced tokens prepared by the tiny generator."""
-    folder = str(models["generator"])
-    return REPLACED | {
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": folder,
-    }

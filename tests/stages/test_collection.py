@@ -11,12 +11,12 @@ import torch
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.errors import CseError
 from cse.losses.collection import Targets
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.training.collection import collection_from, teach
 from cse.training.fit_post import fit_query_map, put_behind
-from tests.rows import write_objects, write_table
+from tests.parts import refusal
+from tests.rows import write_lines, write_objects, write_table
 from tests.stages.training import train_in
 from tests.tiny import WORDS
 
@@ -127,16 +127,14 @@ def test_behind_a_bare_backbone(prepared, tmp_path, models):
 
 
 def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models):
-    encoder = SentenceEncoder.load(str(models["bert"]))
-    with pytest.raises(CseError, match=r"objective\.collection: trains queries alone; set prompt\.side: query"):
-        collection_from(encoder, [PreparedData(data["sentences"])])
+    encoder, sentences = SentenceEncoder.load(str(models["bert"])), [PreparedData(data["sentences"])]
+    said = refusal(collection_from, encoder, sentences)
+    assert "objective.collection: trains queries alone; set prompt.side: query" in said
     sided = SentenceEncoder(encoder.backbone, side="query")
-    with pytest.raises(CseError, match=r"contains sentences, but queries are trained on pairs"):
-        collection_from(sided, [PreparedData(data["sentences"])])
-    (tmp_path / "one.txt").write_text("A cat sleeps. A dog runs.\n", encoding="utf-8")
-    prepared({"data.train_path": str(tmp_path / "one.txt")})
-    with pytest.raises(CseError, match="one document is no collection; prepare two or more"):
-        collection_from(sided, [PreparedData(tmp_path / "prepared")])
+    assert "contains sentences, but queries are trained on pairs" in refusal(collection_from, sided, sentences)
+    prepared({"data.train_path": str(write_lines(tmp_path / "one.txt", ["A cat sleeps. A dog runs."]))})
+    said = refusal(collection_from, sided, [PreparedData(tmp_path / "prepared")])
+    assert "one document is no collection; prepare two or more" in said
 
 
 def test_a_map_recovers_a_rotation(monkeypatch):

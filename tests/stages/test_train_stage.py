@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import gc
-import json
 import re
 import shutil
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -25,7 +22,6 @@ from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
 from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.stages.corrupt import corrupt_stage
 from tests.cli.workspace import contents
 from tests.parts import refusal, sentence_encoder
 from tests.stages.training import train_in
@@ -39,58 +35,32 @@ def table(path):
     return list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
 
 
-def leftovers(tmp_path):
-    return [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
-
-
-# ---- what decides between checkpoints -----------------------------------------------------------------------------
-
-
-def test_scoring_shows_its_progress_on_a_terminal_alone(opened, settings, monkeypatch, capsys):
-    training = opened(settings())
-    training.score(training.dev)
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    training.score(training.dev)
-    assert "encode: 100%" in capsys.readouterr().err
-
-
 # ---- what is published --------------------------------------------------------------------------------------------
 
 
 def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tmp_path, capsys):
     facts = run(settings())
-    assert facts["steps"] == 16
-    assert facts["best_step"] in (0, 5, 10, 15, 16)
-    assert facts["dev_spearman"] >= facts["start_dev_spearman"]
     first = ["dev_spearman", "start_dev_spearman", "best_step", "steps", "parameters", "trained_on"]
     assert list(facts) == first, "the score first, and little more"
+    assert (facts["steps"], facts["trained_on"]) == (16, "sentences.csv, 60 sentences")
+    assert facts["dev_spearman"] >= facts["start_dev_spearman"]
     scores = table(tmp_path / "run/plots/dev.csv")
     assert [row["step"] for row in scores] == ["0", "5", "10", "15", "16"]
     assert float(scores[0]["spearman"]) == facts["start_dev_spearman"]
     assert {"step", "loss", "nt_xent"} <= set(table(tmp_path / "run/plots/train.csv")[0])
-    assert SentenceEncoder.load(tmp_path / "run/checkpoint").encode(SENTENCES).shape == (3, 32)
-    kept = json.loads((tmp_path / "run/checkpoint/checkpoint.json").read_text(encoding="utf-8"))["facts"]
+    kept = read_config(tmp_path / "run/checkpoint")["facts"]
     rows = {"source": "sentences.csv", "view": "sentences", "rows": 60, "dropped": 0, "evaluation_overlap": 0}
     assert kept["data"] == rows | {"content": sha256(data["sentences"] / TRAIN_FILE)[:16]}
-    weights = kept["parameters"]
-    assert facts["parameters"] == {"trained": weights["trained"]}
-    assert weights["trained"] == weights["prompts"] == 4 * 2 * 3 * 32
-    assert facts["trained_on"] == "sentences.csv, 60 sentences"
+    assert facts["parameters"] == {"trained": kept["parameters"]["trained"]} == {"trained": 4 * 2 * 3 * 32}
     assert kept["settings"]["train"]["seed"] == settings().train.seed
-    assert not list((tmp_path / "scratch/resume").iterdir())
-    assert not list((tmp_path / "scratch/locks").iterdir())
-    assert not leftovers(tmp_path)
-    said = capsys.readouterr()
-    assert "trained 16 steps, dev Spearman" in said.out
-    share = 100 * 768 / weights["backbone"]
-    assert f": training 768 weights ({share:.2f} % of the backbone's {weights['backbone']:,}), pooler cls" in said.err
+    assert kept["environment"].items() >= {"torch": torch.__version__, "device": "cpu"}.items()
+    assert not [*(tmp_path / "scratch/resume").iterdir(), *(tmp_path / "scratch/locks").iterdir()]
+    assert not [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
+    assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_generator_multiplies_as_training_does_and_the_checkpoint_says_how(
-    run, settings, models, tmp_path, monkeypatch, precision, dtype
-):
+def test_the_generator_multiplies_as_training_does(run, settings, models, tmp_path, monkeypatch, precision, dtype):
     made = []
 
     def keep(*args, **options):
@@ -103,13 +73,9 @@ def test_the_generator_multiplies_as_training_does_and_the_checkpoint_says_how(
         "objective.replaced_tokens.generator": "folder",
         "objective.replaced_tokens.generator_folder": str(models["generator"]),
     }
-    metrics = run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
+    run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
     assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
-    facts = read_config(tmp_path / "run/checkpoint")["facts"]
-    assert facts["precision"] == precision
-    assert facts["environment"].items() >= {"torch": torch.__version__, "device": "cpu"}.items()
-    assert {"transformers", "processor", "system"} <= set(facts["environment"])
-    assert {"precision", "environment"}.isdisjoint(metrics), "metrics are compared side by side"
+    assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == precision
 
 
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):
@@ -118,13 +84,11 @@ def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, da
     assert facts["parameters"]["trained"] == 0
     assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == "fp32", "nothing was rounded"
     loaded = SentenceEncoder.load(tmp_path / "run/checkpoint")
-    assert loaded.pooler == "mean_first_last"
     bare = sentence_encoder(SentenceEncoder.load(models["bert"]).backbone, pooler="mean_first_last")
     assert np.array_equal(loaded.encode(SENTENCES), bare.encode(SENTENCES))
     dev = open_dev(PreparedData(data["sentences"]))
     assert facts["dev_spearman"] == pytest.approx(score_dev(bare, dev).value, abs=1e-4)
     for name in ("train", "dev"):
-        assert table(tmp_path / f"run/plots/{name}.csv") == []
         assert (tmp_path / f"run/plots/{name}.csv").read_text(encoding="utf-8").startswith("step,")
 
 
@@ -143,7 +107,6 @@ def test_the_same_settings_give_the_same_bytes(run, settings, tmp_path):
         run(settings(changes), name)
     one, two = (contents(tmp_path / name / "checkpoint") for name in ("one", "two"))
     assert one == two
-    assert list(load_file(tmp_path / "one/checkpoint/weights.safetensors")) == ["prompt.table"]
 
 
 # ---- which weights are kept ---------------------------------------------------------------------------------------
@@ -204,8 +167,7 @@ def test_a_second_training_at_once_is_refused_before_it_starts(settings, data, t
     assert re.search(r"out: another training is writing here; wait until it finishes, or give another", refusals[0])
     assert re.search(r"resume/\w+: a training with the same settings and data is running", refusals[1])
     stage_in(other, data, tmp_path, "out")  # the lock went with the first
-    steps = [row["step"] for row in table(tmp_path / "out.plots/train.csv")]
-    assert steps == ["5", "8"]
+    assert len(table(tmp_path / "out.plots/train.csv")) == 2
 
 
 LESS = r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once; set it to 8 or less .*batch_size$"
@@ -220,84 +182,13 @@ LESS = r"^train.mini_batch_size: out of memory \(cpu\) with 16 sentences at once
         (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), "^mat1 and mat2 shapes cannot be multiplied$"),
     ],
 )
-def test_out_of_memory_is_one_line_that_names_what_to_lower_and_no_other_error_is(
-    run, settings, monkeypatch, error, said
-):
+def test_out_of_memory_alone_is_one_line_that_names_what_to_lower(run, settings, monkeypatch, error, said):
     def full(*_, **__):
         raise error
 
     monkeypatch.setattr("cse.training.batch.Batcher.encode", full)
     with pytest.raises(CseError if said == LESS else RuntimeError, match=said):
         run(settings())
-
-
-# ---- corruption prepared before training --------------------------------------------------------------------------
-
-
-def test_nothing_to_corrupt_is_a_folder_that_says_so(settings, data, tmp_path, capsys):
-    for changes in ({}, {"objective.replaced_tokens.weight": 0.1}):
-        corrupt_stage(settings(changes), prepared=data["sentences"], corrupted=tmp_path / "out")
-        assert sorted(contents(tmp_path / "out")) == ["manifest.json"]
-        assert json.loads((tmp_path / "out/manifest.json").read_text())["corruption"] == "none"
-        assert "nothing to corrupt (" in capsys.readouterr().out
-
-
-def test_the_same_seed_corrupts_to_the_same_bytes(settings, data, prepared_corruption, tmp_path):
-    for name, seed in (("one", 1), ("two", 1), ("other", 2)):
-        changed = settings(prepared_corruption | {"train.seed": seed})
-        corrupt_stage(changed, prepared=data["triplets"], corrupted=tmp_path / name)
-    one, two, other = (contents(tmp_path / name) for name in ("one", "two", "other"))
-    arrays = {f"epoch-{epoch}-view-{view}.npy" for epoch in range(2) for view in range(3)}
-    assert set(one) == arrays | {"manifest.json"}
-    assert one == two
-    assert all(one[name] != other[name] for name in arrays)
-    facts = json.loads(one["manifest.json"])
-    assert (facts["corruption"], facts["rows"], facts["epochs"]) == ("prepared", 24, 2)
-    assert facts["generator"] == prepared_corruption["objective.replaced_tokens.generator_folder"]
-    assert np.load(tmp_path / "one/epoch-0-view-0.npy").dtype == np.int32
-
-
-@pytest.mark.slow
-def test_prepared_corruption_trains_to_the_same_bytes_without_a_generator_in_memory(
-    run, settings, data, prepared_corruption, tmp_path, monkeypatch
-):
-    corrupt_stage(settings(prepared_corruption), prepared=data["sentences"], corrupted=tmp_path / "corrupted")
-    alive = []
-
-    def count(*_, **__):
-        gc.collect()
-        alive.append(sum(type(thing) is MaskedLmGenerator for thing in gc.get_objects()))
-        return DevScore(len(alive))  # the last weights are the best
-
-    monkeypatch.setattr("cse.training.ready.score_dev", count)
-    for corruption, generators in (("prepared", 0), ("on_the_fly", 1)):
-        alive.clear()
-        run(settings(prepared_corruption | {"objective.replaced_tokens.corruption": corruption}), corruption)
-        assert alive == [generators] * 5
-    made, live = (contents(tmp_path / name / "checkpoint") for name in ("prepared", "on_the_fly"))
-    assert made["weights.safetensors"] == live["weights.safetensors"]
-    plain = run(settings(), "plain")
-    assert contents(tmp_path / "plain/checkpoint")["weights.safetensors"] != made["weights.safetensors"]
-    assert "generator" not in plain
-
-
-def test_rows_that_were_not_corrupted_or_for_other_settings_are_refused(
-    run, settings, data, prepared_corruption, tmp_path
-):
-    where = {"prepared": data["sentences"], "corrupted": tmp_path / "corrupted"}
-    refused(run, settings(prepared_corruption), "manifest.json: missing or cut off; run `cse prepare`")
-    corrupt_stage(settings(), **where)
-    refused(run, settings(prepared_corruption), "corrupted: contains no corrupted rows; run `cse prepare`")
-    corrupt_stage(settings(prepared_corruption), **where)
-    for key, value, message in (
-        ("objective.replaced_tokens.mask_share", 0.2, "was made with mask_share 0.3, but the settings say 0.2"),
-        ("train.seed", 7, "was made with seed 42, but the settings say 7"),
-        ("objective.replaced_tokens.generator", "unigram", "made with generator '.*', but the settings say 'unigram'"),
-        ("train.epochs", 3, "epoch-2-view-0.npy: missing or cut off"),
-        ("train.max_length", 5, "epoch-0-view-0.npy: was made for other rows"),
-    ):
-        changed = settings(prepared_corruption | {key: value})
-        refused(run, changed, rf"{message}; run `cse prepare` \(or `dvc repro`\) again")
 
 
 # ---- mistakes -----------------------------------------------------------------------------------------------------
@@ -319,42 +210,26 @@ def refused(run, settings, message, view="sentences"):
 TRIPLETS = {"data.view": "triplets", "backbone.texts": {"query": "the old ", "passage": "a red "}}
 ROLES = {"train.roles": ["query", "passage", "passage"]}
 LONG = {"template.text": "a b c d e f {sentence} h i j {mask}", "pooler.kind": "mask", "train.parameters": "full"}
+WORDS = {"backbone.name": "words", "prompt.kind": "none", "train.parameters": "full"}
+LABELS = {"data.view": "categories", "objective.label_proxies.weight": 1.0}
+QUERY = {"query": "the old ", "passage": "red " * 5}
 UNFIT = [
     ("labelled", {}, "contains labelled, but objective.nt_xent needs unlabelled rows: set its weight to 0"),
-    (
-        "sentences",
-        {"data.view": "categories", "objective.label_proxies.weight": 1.0},
-        r"contains sentences, but objective\.label_proxies needs labelled texts",
-    ),
-    (
-        "sentences",
-        LONG | {"prompt.kind": "none"},
-        r"^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room",
-    ),
-    (
-        "sentences",
-        {"post.kind": "whitening", "post.dimension": 33},
-        r"^post.dimension: 33 is not between 1 and 32, the encoder's width",
-    ),
-    (
-        "sentences",
-        {"backbone.name": "words", "prompt.kind": "none", "train.parameters": "full"},
-        r"^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none",
-    ),
+    ("sentences", LABELS, "contains sentences, but objective.label_proxies needs labelled texts"),
+    ("sentences", LONG | {"prompt.kind": "none"},
+     "^template.text: .* has 12 tokens, so the 12 of train.max_length leave no room"),
+    ("sentences", {"post.kind": "whitening", "post.dimension": 33},
+     "^post.dimension: 33 is not between 1 and 32, the encoder's width"),
+    ("sentences", WORDS,
+     "^train.parameters: .*glove.txt holds word vectors, which cannot be trained; set it to none"),
     ("triplets", TRIPLETS | {"train.roles": ["query", "passage"]}, "train.roles: 2 roles for 3 columns of text"),
     ("triplets", TRIPLETS | {"train.roles": ["query", "pasage", "passage"]}, "'pasage' is not known; one of query, p"),
     ("triplets", TRIPLETS | {"backbone.texts": {"query": "red " * 600}}, "leaves no room for the sentence"),
-    (
-        "triplets",
-        TRIPLETS | ROLES | {"backbone.texts": {"query": "the old ", "passage": "red " * 5}},
-        r"train\.max_length: the task text 'red .* takes 7 of its 12 tokens, .* raise it to 14 or shorten",
-    ),
-    (
-        "sentences",
-        {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [32]},
-        "32 is not below the 32 dim",
-    ),
-]
+    ("triplets", TRIPLETS | ROLES | {"backbone.texts": QUERY},
+     "train.max_length: the task text 'red .* takes 7 of its 12 tokens, .* raise it to 14 or shorten"),
+    ("sentences", {"objective.matryoshka.weight": 1.0, "objective.matryoshka.widths": [32]},
+     "32 is not below the 32 dim"),
+]  # fmt: skip
 if not torch.cuda.is_available():
     UNFIT.append(("sentences", {"train.device": "cuda"}, r"^device: cuda was requested, but torch sees no GPU"))
 
@@ -404,7 +279,7 @@ def test_a_sentence_has_half_of_the_tokens_beside_its_task_text(opened, settings
 
 
 @pytest.mark.parametrize("post", ["none", "whitening"])
-def test_the_reported_dev_score_is_read_as_the_gate_reads_it(run, opened, settings, tmp_path, post, capsys):
+def test_the_reported_dev_score_is_read_as_the_gate_reads_it(run, opened, settings, tmp_path, post):
     """Of the training's own reading, here by roles, it has a score too."""
     changes = TRIPLETS | ROLES | {"post.kind": post}
     before = opened(settings(changes), "triplets")
@@ -417,7 +292,6 @@ def test_the_reported_dev_score_is_read_as_the_gate_reads_it(run, opened, settin
     trained.post = None
     assert facts["selection_spearman"] == pytest.approx(score_dev(trained, read_in_roles).value, abs=1e-3)
     assert abs(facts["selection_spearman"] - facts["dev_spearman"]) > 1
-    assert f", encoded as in training {facts['selection_spearman']:.2f}" in capsys.readouterr().out
     if post == "none":
         assert facts["start_dev_spearman"] == pytest.approx(score_dev(before.encoder, dev).value, abs=1e-3)
     else:

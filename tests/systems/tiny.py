@@ -12,7 +12,6 @@ from cse.data.tasks.kinds import ScoredPairs
 from cse.data.tasks.store import write_tasks
 from cse.settings.load import check_settings, set_key
 from cse.settings.presets import load_preset, preset_names
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.train import launched
 from cse.training.ready import Training
 from cse.training.state import RunState
@@ -138,7 +137,6 @@ def family_of(name: str) -> str:
 
 def run_training(settings, data: dict[str, Path], out: Path, launch=launched) -> Path:
     prepared = data[settings.data.view]
-    corrupt_stage(settings, prepared=prepared, corrupted=out / "corrupted")
     train_in(out, settings, prepared, launch=launch)
     return prepared
 

@@ -63,14 +63,7 @@ def swap_some(rows, device, epoch):
 
 
 def make_system(name: str, folder: Path, *, dropout: float, rows: int = 40):
-    """Return encoder in training mode, losses and tokenised rows of a system, the same each time.
-
-    Args:
-        name: one of ``SYSTEMS``.
-        folder: a tiny BERT with its MLM head.
-        dropout: of prompt and backbone.
-        rows: training rows.
-    """
+    """Return encoder in training mode, losses and tokenised rows of one of ``SYSTEMS``, the same each time."""
     backbone = backbone_of(folder)
     for module in backbone.model.modules():
         if hasattr(module, "p"):
@@ -165,14 +158,7 @@ def take_step(
 ) -> dict:
     """Return terms, gradients, what is remembered, and slice shapes of one step, with dropout off.
 
-    Args:
-        name: as in ``make_system``.
-        folder: likewise.
-        rows: row numbers of the batch.
-        cut: how to cut the batch.
-        group: workers that share the batch.
-        device: where the step runs.
-        precision: ``fp64``, ``fp32`` or ``bf16`` (matrix products alone).
+    In ``fp64``, ``fp32`` or ``bf16`` (matrix products alone).
     """
     encoder, losses, table = make_system(name, folder, dropout=0.0)
     to_float, keep = torch.Tensor.float, nullcontext()

@@ -1,5 +1,7 @@
 """Augmentations change what they say and nothing else."""
 
+from __future__ import annotations
+
 from collections import Counter
 
 import numpy as np
@@ -9,6 +11,9 @@ from scipy.stats import chisquare
 
 from cse.settings.train import AugmentSettings
 from cse.training.augment import alteration, cut_features, mask_span, repeat_words
+from cse.training.batch import tokenise
+from tests.parts import Cut, new_plan, new_template, replan, sentence_encoder
+from tests.training.helpers import embed_rows, make_rows
 
 SPECIAL = np.array([1, 2])
 
@@ -55,39 +60,6 @@ def test_a_span_of_five_characters_becomes_the_mask():
     assert mask_span("cat", characters=5, mask_token="[MASK]", rng=rng) == "cat"
 
 
-def test_special_tokens_are_shuffled_too_where_that_is_asked_for():
-    """As ConSERT's released code: every real token, padding stays."""
-    torch.manual_seed(1)
-    mask_BL = torch.tensor([[1] * 6 + [0] * 2, [1] * 3 + [0] * 5])
-    plain_BL = torch.arange(8).expand(2, -1)
-    released = alteration(AugmentSettings(shuffle_tokens="released"), torch.zeros(2))
-    firsts = [set(), set()]
-    for _ in range(400):
-        found_BL = released.positions(plain_BL, mask_BL)
-        for row, length in enumerate((6, 3)):
-            assert sorted(found_BL[row, :length].tolist()) == list(range(length))
-            assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
-            firsts[row].add((int(found_BL[row, 0]), int(found_BL[row, length - 1])))
-    assert len(firsts[0]) == 6 * 5 and len(firsts[1]) == 3 * 2, "every pair of places for first and last"
-
-
-def test_shuffled_positions_keep_first_last_and_padding_and_every_second_copy():
-    torch.manual_seed(0)
-    mask_BL = torch.tensor([[1] * 8, [1] * 5 + [0] * 3, [1, 1] + [0] * 6, [1] * 8])
-    positions_BL = torch.arange(8).expand(4, -1) + 4
-    paper = alteration(AugmentSettings(shuffle_tokens="paper"), torch.tensor([0, 0, 0, 1]))
-    seen = set()
-    for _ in range(50):
-        shuffled = paper.positions(positions_BL, mask_BL)
-        assert torch.equal(shuffled.sort(dim=1).values, positions_BL)
-        assert torch.equal(shuffled[3], positions_BL[3])
-        for row, length in enumerate((8, 5, 2)):
-            assert shuffled[row, 0] == 4
-            assert torch.equal(shuffled[row, length - 1 :], positions_BL[row, length - 1 :])
-        seen.add(tuple(shuffled[1].tolist()))
-    assert len(seen) == 6, "three inner tokens have six orders"
-
-
 def test_cut_features_are_the_same_at_all_tokens_of_a_row():
     torch.manual_seed(0)
     embedded = torch.randn(4, 5, 20, dtype=torch.float64, requires_grad=True)
@@ -99,3 +71,76 @@ def test_cut_features_are_the_same_at_all_tokens_of_a_row():
     assert torch.equal(cut[~zero], embedded[~zero]), "no rescaling"
     cut.sum().backward()
     assert torch.equal(embedded.grad, (~zero).double())
+
+
+@pytest.mark.parametrize(("how", "orders"), [("paper", (6, 1)), ("released", (120, 2))])
+def test_positions_are_shuffled_but_padding_and_every_second_copy(how, orders):
+    """First and last token too as ConSERT's released code does."""
+    torch.manual_seed(1)
+    lengths = (5, 2, 8)
+    mask_BL = torch.tensor([[1] * length + [0] * (8 - length) for length in lengths])
+    plain_BL = torch.arange(8).expand(3, -1) + 4
+    altered = alteration(AugmentSettings(shuffle_tokens=how), torch.tensor([0, 0, 1]))
+    seen = [set(), set()]
+    for _ in range(1200):
+        found_BL = altered.positions(plain_BL, mask_BL)
+        assert torch.equal(found_BL.sort(dim=1).values, plain_BL)
+        assert torch.equal(found_BL[2], plain_BL[2])
+        for row, length in enumerate(lengths[:2]):
+            assert torch.equal(found_BL[row, length:], plain_BL[row, length:])
+            seen[row].add(tuple(found_BL[row].tolist()))
+    assert tuple(map(len, seen)) == orders, "every order of the tokens that move"
+
+
+ROWS = np.arange(12)
+PLAN = new_plan(learning_rate=0.1, batch_size=12, cut=Cut(3, None))
+
+
+def rows_of(batch, view):
+    """Token ids of a view's rows, in the order of the batch, without padding."""
+    found = {}
+    for piece in batch.slices:
+        for place, number, ids, mask in zip(piece.places, piece.rows.views, piece.ids_BL, piece.mask_BL, strict=True):
+            if number == view:
+                found[int(place)] = ids[mask == 1].tolist()
+    return [found[place] for place in sorted(found)]
+
+
+def test_rows_that_repetition_made_longer_have_their_noise_too(bert):
+    """A template's noise is looked up by the length of the sentence, which may exceed all those of the table."""
+    template = new_template("{sentence} {mask}", bert)
+    encoder = sentence_encoder(bert, pooler="mask", templates=[template], denoise="always")
+    tokenizers = [encoder.tokenizer_of_view(0, training=True)]
+    table = tokenise(make_rows(40), "sentences", tokenizers, max_length=24, pad_id=bert.pad_id)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, replan(PLAN, augment=AugmentSettings(repeat_words=0.99)))
+    before = max(int(column.lengths[ROWS].max()) for column in table.columns)
+    assert batch.longest - len(encoder.templates[0].ids) > before
+    assert batch.projected_XD.isfinite().all()
+
+
+FIRST, SECOND = "the cat {sentence} reads {mask} slowly", "a {sentence} not {mask} on the old sofa"
+
+
+@pytest.mark.parametrize("denoise", ["none", "train_only"])
+def test_each_copy_has_its_own_template(backbone, denoise):
+    """Two templates of different length and tail in one batch give what an encoder of each template gives alone."""
+    templates = [new_template(text, backbone) for text in (FIRST, SECOND)]
+    alone = [sentence_encoder(backbone, pooler="mask", templates=[one], denoise=denoise) for one in templates]
+    encoder = sentence_encoder(backbone, pooler="mask", templates=templates, denoise=denoise)
+    data = make_rows(30)
+
+    def table_of(model, count):
+        tokenizers = [model.tokenizer_of_view(view, training=True) for view in range(count)]
+        return tokenise(data, "sentences", tokenizers, max_length=24, pad_id=backbone.pad_id)
+
+    table = table_of(encoder, 2)
+    with torch.no_grad():
+        batch = embed_rows(encoder, table, ROWS, PLAN)
+        expected = [embed_rows(model, table_of(model, 1), ROWS, PLAN).views[0] for model in alone]
+    for view, (template, other) in enumerate(zip(templates, expected, strict=True)):
+        for row, found in zip(data["sent0"].to_pylist(), rows_of(batch, view), strict=False):
+            words = template.text.format(sentence=row, mask=backbone.tokenizer.id_to_token(*template.mask))
+            assert found == backbone.tokenizer.encode(words).ids
+        torch.testing.assert_close(batch.views[view], other, atol=1e-5, rtol=1e-5)
+    assert (batch.views[0] - batch.views[1]).abs().max() > 0.1

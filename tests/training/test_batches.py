@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from cse.training.batch import shared_table
 from cse.training.batches import NO_KEY, Batches, Mixture, RowOrder, distinct_batches, row_keys
+from tests.training.helpers import make_table
 
 
 def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[int]]:
@@ -20,33 +24,6 @@ def batches_of(rows: pa.Table, *, batch_size: int, epoch: int = 0) -> list[list[
 def pairs(first: list[str], second: list[str], group: list[str] | None = None) -> pa.Table:
     columns = {"sent0": first, "sent1": second}
     return pa.table(columns if group is None else columns | {"group": group})
-
-
-def test_many_labels_fill_the_batches_evenly():
-    groups = [str(i % 10) for i in range(43)]
-    texts = [str(i) for i in range(43)]
-    found = batches_of(pairs(texts, [f"{i}+" for i in range(43)], groups), batch_size=8)
-    assert sorted(map(len, found)) == [7, 7, 7, 7, 7, 8]  # ceil(43 / 8) = 6, though a label has 5 rows
-    other = batches_of(pairs(texts, [f"{i}+" for i in range(43)], groups), batch_size=8, epoch=1)
-    assert sorted(map(sorted, found)) != sorted(map(sorted, other)), "each epoch mixes anew"
-
-
-def test_a_text_keeps_rows_apart_in_any_view():
-    """Rows 0 and 1 share an anchor, 2's positive is 0's anchor, 3 repeats its own text and meets anyone."""
-    rows = pairs(["cat", "cat", "dog", "owl"], ["kitten", "tomcat", "cat", "owl"])
-    keys = row_keys(rows)
-    assert (keys[3] == NO_KEY).all()
-    assert keys[0, 0] == keys[1, 0] == keys[2, 1] != NO_KEY
-    found = batches_of(rows, batch_size=4)
-    assert sorted(map(len, found)) == [1, 1, 2]
-    assert all(len(set(batch) & {0, 1, 2}) == 1 for batch in found)
-
-
-def test_a_text_of_one_group_is_kept_apart_by_the_group_alone():
-    keys = row_keys(pairs(["a", "b", "a", "x"], ["b", "a", "x", "y"], ["one", "one", "one", "two"]))
-    one, x = keys[0, 0], keys[3, 1]
-    assert keys.tolist() == [[one, -1, -1], [one, -1, -1], [one, -1, x], [-1, x, -1]]
-    assert sorted((one, x)) == [0, 1]
 
 
 @pytest.mark.parametrize(("rows", "batch_size", "kinds"), [(101, 8, (3,)), (250, 16, (40, 30)), (97, 2, (9, 9, 9))])
@@ -63,9 +40,6 @@ def test_no_two_rows_of_a_batch_share_a_key(rows, batch_size, kinds):
         assert least <= len(found) <= (least if len(kinds) == 1 else 1.5 * least)
 
 
-# ---- several sources: proportions, and passes that go on over epochs ------------------------------------------------
-
-
 # epochs of 7 batches of the main source (27 rows), 4 of the second (7 * 0.5, rounded) and 14 of the third
 THREE = [RowOrder(27), RowOrder(10, weight=0.5), RowOrder(5, weight=2.0)]
 
@@ -75,31 +49,24 @@ def steps_of(mixture: Mixture) -> list[tuple[int, int, list[int]]]:
 
 
 def test_an_epoch_is_a_pass_over_the_main_source_and_its_share_of_the_others():
-    found = steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3))
-    assert len(found) == 2 * (7 + 4 + 14)
-    for epoch in (found[:25], found[25:]):
-        assert Counter(table for table, _, _ in epoch) == {0: 7, 1: 4, 2: 14}
-        assert sorted(row for table, _, rows in epoch if table == 0 for row in rows) == list(range(27))
+    found, own = (
+        steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3)),
+        Batches(RowOrder(27), batch_size=4, epochs=2, seed=3),
+    )
     tables = [[table for table, _, _ in epoch] for epoch in (found[:25], found[25:])]
+    for epoch in tables:
+        assert Counter(epoch) == {0: 7, 1: 4, 2: 14}
+        assert epoch != sorted(epoch)
     assert tables[0] != tables[1]
-    assert all(part != sorted(part) for part in tables)
-
-
-def test_the_main_source_keeps_its_own_order_beside_others():
-    alone = Batches(RowOrder(27), batch_size=4, epochs=2, seed=3)
-    own = [
-        (passes, rows) for table, passes, rows in steps_of(Mixture(THREE, batch_size=4, epochs=2, seed=3)) if not table
-    ]
-    assert own == [(epoch, rows.tolist()) for epoch, rows in map(alone.at, range(14))]
-    single = Mixture([RowOrder(27)], batch_size=4, epochs=2, seed=3)
-    assert steps_of(single) == [(0, *one) for one in own]
+    wanted = [(epoch, rows.tolist()) for epoch, rows in map(own.at, range(14))]
+    assert [(passes, rows) for table, passes, rows in found if not table] == wanted, "its own order, as without others"
+    assert steps_of(Mixture([RowOrder(27)], batch_size=4, epochs=2, seed=3)) == [(0, *one) for one in wanted]
 
 
 def test_passes_over_another_source_go_on_from_epoch_to_epoch():
     """Ten rows make batches of 4, 4 and 2; four batches an epoch leave each pass somewhere else."""
     found = [one for one in steps_of(Mixture(THREE, batch_size=4, epochs=3, seed=3)) if one[0] == 1]
-    assert [passes for _, passes, _ in found] == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
-    assert [len(rows) for _, _, rows in found] == [4, 4, 2] * 4
+    assert [(passes, len(rows)) for _, passes, rows in found] == [(n // 3, (4, 4, 2)[n % 3]) for n in range(12)]
     whole = [[row for _, passes, rows in found if passes == number for row in rows] for number in range(4)]
     assert all(sorted(rows) == list(range(10)) for rows in whole)
     assert len({tuple(rows) for rows in whole}) == 4
@@ -114,3 +81,29 @@ def test_every_source_keeps_rows_of_one_text_apart():
     assert len(found) == 3 * 4, "two batches of the main source, times two"
     assert sorted(map(len, found)) == [1] * 4 + [2] * 8
     assert all(sum(row < 6 for row in rows) == 1 for rows in found)
+
+
+def test_a_text_keeps_rows_apart_in_any_view_and_a_group_those_of_its_own():
+    """Rows 0 and 1 share an anchor, 2's positive is 0's anchor, 3 repeats its own text and meets anyone."""
+    rows = pairs(["cat", "cat", "dog", "owl"], ["kitten", "tomcat", "cat", "owl"])
+    keys = row_keys(rows)
+    assert (keys[3] == NO_KEY).all()
+    assert keys[0, 0] == keys[1, 0] == keys[2, 1] != NO_KEY
+    found = batches_of(rows, batch_size=4)
+    assert sorted(map(len, found)) == [1, 1, 2]
+    assert all(len(set(batch) & {0, 1, 2}) == 1 for batch in found)
+    keys = row_keys(pairs(["a", "b", "a", "x"], ["b", "a", "x", "y"], ["one", "one", "one", "two"]))
+    one, x = keys[0, 0], keys[3, 1]
+    assert keys.tolist() == [[one, -1, -1], [one, -1, -1], [one, -1, x], [-1, x, -1]]
+    assert sorted((one, x)) == [0, 1]
+
+
+def test_a_shared_table_reads_like_one_of_ones_own(bert, tmp_path):
+    own = replace(make_table(bert), keys=np.arange(40)[:, None] % 7)
+    shared = shared_table(tmp_path / "table.pt", lambda: own)
+    assert str(tmp_path / "table.pt") in Path("/proc/self/maps").read_text(), "processes share the pages"
+    for table in (shared, shared_table(tmp_path / "table.pt", lambda: pytest.fail("made twice"))):
+        assert (table.pad_id, table.weight) == (own.pad_id, own.weight)
+        assert np.array_equal(table.keys, own.keys)
+        for found, column in zip(table.columns, own.columns, strict=True):
+            assert np.array_equal(found.ids, column.ids) and np.array_equal(found.starts, column.starts)

@@ -1,4 +1,4 @@
-"""What a teacher thinks of a collection, against loops by hand."""
+"""What a teacher thinks of a collection, and which texts are among each other's nearest, against loops by hand."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT
 from cse.runtime.kept_vectors import empty
 from cse.search.words import Words
+from cse.training import mining
 from cse.training.collection import QueryPairs, pairs_of, teach
+from cse.training.mining import mutual_neighbours
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
 QUERIES = ["cats", "bus", "rain on dogs", "nothing of it"]
 
 
-def unit(rows: int, seed: int) -> np.ndarray:
-    vectors = np.random.default_rng(seed).normal(size=(rows, 8)).astype(np.float32)
+def unit(rows: int, seed: int, width: int = 8) -> np.ndarray:
+    vectors = np.random.default_rng(seed).normal(size=(rows, width)).astype(np.float32)
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -31,15 +33,8 @@ def taught(stands_in=(True, True, False, False), candidates=3, words=0.5, most=9
         return pairs, teach(pairs, unit(4, 1), unit(5, 2), words)
 
 
-def shares(targets, row: int) -> np.ndarray:
-    found = np.zeros(len(DOCUMENTS))
-    np.add.at(found, targets.place[row], targets.share[row])
-    return found
-
-
 @pytest.mark.parametrize("blocks", [False, True])
-@pytest.mark.parametrize("words", [0.0, 0.5])
-@pytest.mark.parametrize("candidates", [1, 3, 200])
+@pytest.mark.parametrize(("words", "candidates"), [(0.0, 3), (0.5, 1), (0.5, 3), (0.5, 200)])
 def test_shares_are_a_softmax_of_standardised_scores_over_the_best(monkeypatch, words, candidates, blocks):
     if blocks:
         for module in ("cse.training.collection", "cse.search.words"):
@@ -55,17 +50,14 @@ def test_shares_are_a_softmax_of_standardised_scores_over_the_best(monkeypatch, 
         )
         allowed = [place for place in range(5) if place != own or not pairs.stands_in[row]]
         best = sorted(allowed, key=lambda place: -score[place])[: min(candidates, 4)]
-        expected = np.zeros(5)
+        expected, found = np.zeros(5), np.zeros(5)
         expected[best] = np.exp(score[best] / 0.5) / np.exp(score[best] / 0.5).sum()
         if not pairs.stands_in[row]:
             expected = 0.75 * expected + 0.25 * np.eye(5)[own]
-        assert shares(targets, row) == pytest.approx(expected, abs=1e-5)
-
-
-def test_more_documents_than_a_step_ranks_have_a_sample():
-    assert not len(taught(most=5)[1].sample) and not len(taught()[1].sample)
+        np.add.at(found, targets.place[row], targets.share[row])
+        assert found == pytest.approx(expected, abs=1e-5)
     sample = taught(most=4)[1].sample
-    assert len(set(sample.tolist())) == 2 and set(sample.tolist()) <= set(range(5))
+    assert not len(targets.sample) and len(set(sample.tolist())) == 2, "more documents than a step ranks"
 
 
 def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
@@ -88,15 +80,7 @@ def test_memory_holds_a_block_of_a_large_collection(monkeypatch):
     assert len(targets.sample) == 1000
 
 
-def test_all_documents_are_the_collection_where_rows_have_some():
-    rows = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
-    pairs = pairs_of([(rows, True)], ["w", "y", "z", "x"])
-    assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
-    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
-        pairs_of([(rows, True)], ["y", "z"])
-
-
-def test_sources_share_one_collection():
+def test_sources_share_one_collection_or_one_that_is_given():
     first = pa.table({"sent0": ["a", "b"], "sent1": ["x", "y"]})
     second = pa.table({"sent0": ["c", "a"], "sent1": ["z", "x"]})
     pairs = pairs_of([(first, True), (second, False)])
@@ -107,3 +91,31 @@ def test_sources_share_one_collection():
     assert pairs.times([0.2]).tolist() == [1, 1, 1, 1], "and each row once, at least"
     some = pairs.only(np.array([0, 3]))
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
+    pairs = pairs_of([(first, True)], ["w", "y", "z", "x"])
+    assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
+    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
+        pairs_of([(first, True)], ["y", "z"])
+
+
+def naive(vectors, nearest):
+    cosine = vectors @ vectors.T
+    of = [
+        sorted((j for j in range(len(vectors)) if j != i), key=lambda j: -cosine[i, j])[:nearest]
+        for i in range(len(vectors))
+    ]
+    return [[i, j] for i in range(len(vectors)) for j in range(i + 1, len(vectors)) if j in of[i] and i in of[j]]
+
+
+@pytest.mark.parametrize("cells", [1 << 24, 120], ids=["one block", "blocks"])
+@pytest.mark.parametrize("nearest", [1, 3, 36])
+def test_pairs_are_mutual_neighbours(monkeypatch, cells, nearest):
+    monkeypatch.setattr(mining, "CELLS", cells)
+    vectors = unit(37, 3, 5)
+    found = mutual_neighbours(vectors, nearest)
+    assert found.tolist() == naive(vectors, nearest)
+    assert len(found) > 5
+
+
+def test_more_neighbours_than_sentences_and_a_single_sentence():
+    assert mutual_neighbours(unit(3, 3, 5), 10).tolist() == [[0, 1], [0, 2], [1, 2]]
+    assert mutual_neighbours(unit(1, 3, 5), 10).shape == (0, 2)

@@ -130,7 +130,7 @@ def test_a_training_shared_equals_a_training_alone(alone, workers):
         assert all(torch.equal(kept[0][name], other[name]) for other in kept[1:] for name in other)
 
 
-def test_a_worker_alone_divides_by_its_own_tokens():
+def test_a_worker_alone_divides_by_its_own_tokens_and_by_none_of_nothing():
     total = torch.tensor(6.0)
     assert [ALONE.over_all(total, torch.tensor(count)).item() for count in (4.0, 1.0, 0.0)] == [1.5, 6.0, 6.0]
     assert ALONE.average({"loss": torch.tensor(2.5)}) == {"loss": 2.5}
@@ -148,11 +148,11 @@ group = Group.joined(torch.device("cpu"))
 own = torch.arange(2.0 + rank).reshape(-1, 1).requires_grad_(True)  # 2 rows here, 3 there
 joined = group.gather(own, [2, 3])
 ((rank + 1) * joined.square().sum()).backward()
-print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist()]))
 group.average_gradients({"idle": torch.nn.Parameter(torch.zeros(7))})  # where nothing has a gradient
 nothing = group.over_all(torch.tensor(0.0), torch.tensor(0.0)).item()
 means = group.average({"x": torch.tensor(float(rank)), "y": torch.tensor(3.0 * rank, dtype=torch.bfloat16)})
-print(json.dumps([*group.any(rank == 1), group.from_first(lambda: rank), nothing, means]))
+told = [*group.any(rank == 1), group.from_first(lambda: rank), nothing, means]
+print(json.dumps([joined.flatten().tolist(), own.grad.flatten().tolist(), told]))
 
 def fail():
     raise CseError("dev: its own words")
@@ -171,34 +171,19 @@ for wait in (lambda: group.any(False), lambda: group.average({"loss": own.sum()}
 """
 
 
-@pytest.fixture(scope="module")
-def talk(tmp_path_factory, forking_python):
-    """What two workers print, line by line."""
-    meeting = tmp_path_factory.mktemp("talk") / "meeting"
-    processes = [
-        subprocess.Popen(
-            [forking_python, "-c", TALK, str(rank), meeting],
-            stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
+def test_gather_carries_the_gradient_of_all_losses_and_an_error_ends_the_others_at_once(tmp_path, forking_python):
+    """Worker r's loss is (r + 1) * sum x^2, so each row's gradient is (1 + 2) * 2 x."""
+    command = [forking_python, "-c", TALK]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    processes = [subprocess.Popen([*command, str(rank), tmp_path / "meeting"], **options) for rank in range(2)]
     try:
-        said = [process.communicate(timeout=100)[0] for process in processes]
+        told = [process.communicate(timeout=100)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()
-    return [[json.loads(line) for line in lines.splitlines()] for lines in said]
-
-
-def test_gather_carries_the_gradient_of_all_losses(talk):
-    """Worker r's loss is (r + 1) * sum x^2, so each row's gradient is (1 + 2) * 2 x."""
-    assert talk[0][0] == [[0, 1, 0, 1, 2], [0, 6]]
-    assert talk[1][0] == [[0, 1, 0, 1, 2], [0, 6, 12]]
-    assert talk[0][1] == talk[1][1] == [True, 0, 0.0, {"x": 0.5, "y": 1.5}]
-
-
-def test_an_error_of_one_worker_ends_the_others_at_once(talk):
-    first, second = talk
-    assert first[2] == ["CseError", "dev: its own words"]
-    assert second[2:] == [["PeerLost", "the first worker failed: CseError: dev: its own words"]]
-    assert first[3:] == ["PeerLost"] * 3
+    first, second = ([json.loads(line) for line in lines.splitlines()] for lines in told)
+    same = [True, 0, 0.0, {"x": 0.5, "y": 1.5}]
+    assert first[:2] == [[[0, 1, 0, 1, 2], [0, 6], same], ["CseError", "dev: its own words"]]
+    lost = ["PeerLost", "the first worker failed: CseError: dev: its own words"]
+    assert second == [[[0, 1, 0, 1, 2], [0, 6, 12], same], lost]
+    assert first[2:] == ["PeerLost"] * 3

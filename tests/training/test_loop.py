@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from cse.errors import CseError, Interrupted
 from cse.evaluation.measures import NotFinite, UndefinedScore
-from cse.training.losses import Losses
+from cse.losses.energy_hinge import energy_hinge
+from cse.losses.nt_xent import nt_xent
+from cse.losses.shared import Batch, cosines
+from cse.settings.objective import ObjectiveSettings
+from cse.settings.train import TrainSettings
+from cse.training.batches import Batches, RowOrder
+from cse.training.losses import Losses, losses_from
 from cse.training.state import RunFolder
 from tests.parts import Cut, Plan, backbone_of, new_plan, new_prompt, replan, sentence_encoder, train
 from tests.training.helpers import (
@@ -19,6 +27,8 @@ from tests.training.helpers import (
     Stop,
     contrast,
     copies,
+    embed_rows,
+    losses_of,
     make_problem,
     make_table,
     momentum_queue,
@@ -30,8 +40,8 @@ PLAN = new_plan(learning_rate=0.05, batch_size=8, epochs=2, cut=Cut(3, None), ev
 MIXED = replan(PLAN, start_share=0.3)
 
 
-def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, **problem):
-    encoder, losses, table = make_problem(backbone, **problem)
+def run(backbone, folder: Path, plan: Plan = PLAN, dev=None, problem=None):
+    encoder, losses, table = problem or make_problem(backbone)
     recorder = Recorder()
     state = train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
     return encoder, state, recorder
@@ -79,74 +89,17 @@ def test_a_run_that_stopped_early_does_not_train_on_when_it_is_started_again(ber
     assert torch.equal(first.prompt.table, again.prompt.table)
 
 
-@pytest.mark.parametrize(("seconds", "saves"), [(0.0, 10), (3600.0, 1)])
-def test_states_are_saved_by_elapsed_time_and_at_the_end(bert, tmp_path, monkeypatch, seconds, saves):
-    steps = []
-    save = RunFolder.save
-
-    def noted(folder, state, **how):
-        steps.append(state.step)
-        save(folder, state, **how)
-
-    monkeypatch.setattr(RunFolder, "save", noted)
-    run(bert, tmp_path, replan(PLAN, save_seconds=seconds), dev=lambda: 1.0)
-    assert len(steps) == saves and steps[-1] == 10
-
-
-# ---- numbers that are none ----------------------------------------------------------------------------------------
-
-
-def test_a_start_that_is_no_number_is_not_the_learning_rates_fault(bert, tmp_path):
-    encoder, losses, table = make_problem(bert)
-    with torch.no_grad():
-        encoder.prompt.table.fill_(float("nan"))
-    with pytest.raises(CseError, match=r"^prompt: the embeddings are not finite before any update; take"):
-        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-
-
-@pytest.mark.parametrize(("temperature", "what"), [(1e-40, "loss is nan"), (1e-30, "gradient is inf")])
-def test_a_tiny_temperature_is_not_the_learning_rates_fault(bert, tmp_path, temperature, what):
-    encoder, _, table = make_problem(bert)
-    term = contrast(encoder)
-    term.settings = term.settings.model_copy(update={"temperature": temperature})  # below what settings allow
-    losses = Losses({"nt_xent": term})
-    with pytest.raises(CseError, match=rf"^objective\S*: the {what} at step 1, before any update.*temperature"):
-        train(encoder, losses, table, PLAN, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
-
-
-@pytest.mark.parametrize("error", [UndefinedScore("dev: all similarities are equal"), NotFinite("evaluation: nan")])
-def test_dev_pairs_that_training_has_spoilt_are_not_to_blame(bert, tmp_path, error):
-    scores = iter([40.0])
-
-    def dev() -> float:
-        score = next(scores, None)
-        if score is None:
-            raise error
-        return score
-
-    with pytest.raises(CseError, match=r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"):
-        run(bert, tmp_path, dev=dev)
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (UndefinedScore("dev: all gold scores are equal"), "^dev: all gold scores"),
-        (NotFinite("evaluation: nan"), "^prompt: the embeddings are not finite before any update"),
-    ],
-)
-def test_dev_pairs_that_cannot_be_scored_end_the_run_before_it_trains(bert, tmp_path, error, message):
-    def dev() -> float:
-        raise error
-
-    encoder, losses, table = make_problem(bert)
-    recorder = Recorder()
-    with pytest.raises(CseError, match=message):
-        train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
-    assert recorder.records == []
-
-
-# ---- kills --------------------------------------------------------------------------------------------------------
+def spoilt(name: str, backbone):
+    """An encoder, losses and table in which something is no number from the start."""
+    encoder, losses, table = make_problem(backbone)
+    if name == "start":
+        with torch.no_grad():
+            encoder.prompt.table.fill_(float("nan"))
+    else:  # a temperature below what settings allow
+        term = contrast(encoder)
+        term.settings = term.settings.model_copy(update={"temperature": float(name)})
+        losses = Losses({"nt_xent": term})
+    return encoder, losses, table
 
 
 STOPPED = {
@@ -190,9 +143,8 @@ def test_a_stopped_run_goes_on_to_the_same_weights(tiny_folders, tmp_path, name)
 
 @pytest.mark.parametrize("optimizer", ["adamw", "rmsprop"])
 def test_every_group_of_weights_follows_the_schedule_from_its_own_peak(bert, tmp_path, optimizer):
-    encoder, losses, table = make_composition(bert)
     plan = replan(PLAN, optimizer=optimizer, beta2=0.8, weight_decay=0.03)  # AdamW's own is 0.01
-    state = train(encoder, losses, table, plan, dev=None, folder=RunFolder(tmp_path), observer=Recorder())
+    _, state, _ = run(bert, tmp_path, plan, problem=make_composition(bert))
     first, second = state.optimizer["param_groups"]
     assert (first["peak"], second["peak"]) == (0.05, 1e-3)
     own = [name for name in state.weights if ".copy." not in name]
@@ -208,12 +160,10 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     scores, seen = iter([1.0, 9.0, 5.0, 4.0, 3.0]), []
 
     def dev() -> float:
-        weights = encoder.trainable() | losses.trainable()
-        seen.append({name: weight.detach().clone() for name, weight in weights.items()})
+        seen.append(copies(encoder.trainable() | losses.trainable()))
         return next(scores)
 
-    recorder = Recorder()
-    state = train(encoder, losses, table, PLAN, dev=dev, folder=RunFolder(tmp_path), observer=recorder)
+    _, state, recorder = run(bert, tmp_path, dev=dev, problem=(encoder, losses, table))
     assert [(step, best) for step, _, best in recorder.scores] == [
         (0, True), (3, True), (6, False), (9, False), (10, False),
     ]  # fmt: skip
@@ -227,24 +177,166 @@ def test_only_the_encoder_goes_back_to_its_best_weights(bert, tmp_path):
     assert set(state.weights) == set(seen[0])
 
 
-# ---- a share of the initial weights in what is scored and saved -----------------------------------------------------
-
-
 def test_the_initial_weights_have_their_share_in_what_is_scored_and_kept(bert, tmp_path):
-    start = copies(make_problem(bert)[0].trainable())
-    plain, _, _ = run(bert, tmp_path / "plain")
-    encoder, losses, table = make_problem(bert)
-    seen = []
+    (start,), seen = make_problem(bert)[0].trainable().values(), []
+    problem = make_problem(bert)
+    encoder, start = problem[0], start.detach().clone()
 
     def dev():
-        seen.append(copies(encoder.trainable()))
+        seen.append(encoder.prompt.table.detach().clone())
         return float(len(seen))
 
-    train(encoder, losses, table, MIXED, dev=dev, folder=RunFolder(tmp_path / "own"), observer=Recorder())
+    plain, _, _ = run(bert, tmp_path / "plain")
+    run(bert, tmp_path / "own", MIXED, dev=dev, problem=problem)
     without_dev, _, _ = run(bert, tmp_path / "blind", MIXED)
-    (name,) = start
-    expected = 0.3 * start[name] + 0.7 * copies(plain.trainable())[name]
-    torch.testing.assert_close(copies(encoder.trainable())[name], expected)
-    assert torch.equal(copies(encoder.trainable())[name], seen[-1][name])
-    assert torch.equal(seen[0][name], start[name])
-    assert torch.equal(copies(encoder.trainable())[name], copies(without_dev.trainable())[name])
+    torch.testing.assert_close(encoder.prompt.table, 0.3 * start + 0.7 * plain.prompt.table)
+    assert torch.equal(encoder.prompt.table, seen[-1]) and torch.equal(seen[0], start)
+    assert torch.equal(encoder.prompt.table, without_dev.prompt.table)
+
+
+SPOILT_BY_TRAINING = r"^train.learning_rate: at step 3 the embeddings .* lower it \(now 0.05\)"
+
+
+@pytest.mark.parametrize(
+    ("problem", "scores", "message"),
+    [
+        ("start", None, r"^prompt: the embeddings are not finite before any update; take"),
+        ("1e-40", None, r"^objective\S*: the loss is nan at step 1, before any update.*temperature"),
+        ("1e-30", None, r"^objective\S*: the gradient is inf at step 1, before any update.*temperature"),
+        (None, [40.0, UndefinedScore("dev: all similarities are equal")], SPOILT_BY_TRAINING),
+        (None, [40.0, NotFinite("evaluation: nan")], SPOILT_BY_TRAINING),
+        (None, [UndefinedScore("dev: all gold scores are equal")], "^dev: all gold scores"),
+        (None, [NotFinite("evaluation: nan")], "^prompt: the embeddings are not finite before any update"),
+    ],
+)
+def test_who_is_to_blame_for_what_is_no_number(bert, tmp_path, problem, scores, message):
+    left = list(scores or [])
+
+    def dev() -> float:
+        found = left.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    with pytest.raises(CseError, match=message):
+        run(bert, tmp_path, dev=dev if scores else None, problem=problem and spoilt(problem, bert))
+
+
+ROWS, STEPS = 21, 6
+STEP_PLAN = replan(PLAN, eval_every=4, warmup_share=0.5)
+
+
+class Spy(Losses):
+    """The usual loss, which notes what it is given; from some step on it is no number."""
+
+    def __init__(self, encoder, broken_from: int = 1000) -> None:
+        super().__init__(losses_of(encoder).terms)
+        self.batches: list[Batch] = []
+        self.bf16: set[bool] = set()
+        self.broken_from = broken_from
+
+    def forward(self, batch):
+        self.batches.append(batch)
+        self.bf16.add(torch.is_autocast_enabled("cpu"))
+        terms = super().forward(batch)
+        return terms | {"loss": terms["loss"] * float("nan")} if batch.step >= self.broken_from else terms
+
+
+def spied(backbone, folder, plan=STEP_PLAN, dev=None, recorder=None, broken_from=1000):
+    encoder, _, table = make_problem(backbone, rows=ROWS)
+    losses, recorder = Spy(encoder, broken_from), recorder or Recorder()
+    train(encoder, losses, table, plan, dev=dev, folder=RunFolder(folder), observer=recorder)
+    return losses, recorder, table
+
+
+@pytest.mark.parametrize("bf16", [False, True])
+def test_every_step_gets_its_rows_its_number_and_its_precision(bert, tmp_path, bf16):
+    losses, _, _ = spied(bert, tmp_path, replan(STEP_PLAN, bf16=bf16))
+    assert [(batch.step, batch.epoch) for batch in losses.batches] == [(0, 0), (1, 0), (2, 0), (3, 1), (4, 1), (5, 1)]
+    for batch in losses.batches:
+        expected = Batches(RowOrder(ROWS), batch_size=8, epochs=2, seed=5).at(batch.step)[1]
+        assert np.array_equal(batch.rows, expected)
+        assert len(batch.slices) == 3
+    assert losses.bf16 == {bf16}
+
+
+@pytest.mark.parametrize(("most", "steps"), [(4, 4), (9, STEPS)])
+def test_the_most_steps_end_a_run_and_its_schedule(bert, tmp_path, most, steps):
+    plan = replan(STEP_PLAN, max_steps=most, warmup_share=0.0, eval_every=10)
+    losses, recorder, _ = spied(bert, tmp_path, plan, dev=lambda: 1.0)
+    assert [batch.step for batch in losses.batches] == list(range(steps))
+    last = recorder.records[-1]
+    assert (last.step, last.steps) == (steps, steps)
+    assert last.learning_rate == pytest.approx(plan.train.learning_rate / steps)
+
+
+def test_records_tell_learning_rate_and_speed(bert, tmp_path):
+    losses, recorder, table = spied(bert, tmp_path, dev=lambda: 7.0)
+    assert [(record.step, record.steps, record.dev_score) for record in recorder.records] == [(5, 6, 7.0), (6, 6, 7.0)]
+    assert [record.learning_rate for record in recorder.records] == [
+        0.05 * STEP_PLAN.factor(step, STEPS) for step in (4, 5)
+    ]
+    bests = [best for _, _, best in recorder.scores]
+    assert bests == [True] + [False] * (len(bests) - 1), "a draw is no gain"
+    # the first record is of the step behind the evaluation of step 4: what an evaluation takes is no training
+    for record, batch in zip(recorder.records, losses.batches[4:], strict=True):
+        tokens = sum(int(column.lengths[batch.rows].sum()) for column in table.columns)
+        speed = record.tokens_per_second / record.sentences_per_second
+        assert speed == pytest.approx(tokens / (3 * len(batch.rows)), rel=1e-9)
+    assert recorder.records[0].terms.keys() == {"nt_xent", "energy_hinge", "loss"}
+
+
+def test_a_loss_that_is_no_number_is_never_scored(bert, tmp_path):
+    """The fourth step ends in an evaluation before the next record: its loss is looked at first."""
+    recorder = Recorder()
+    with pytest.raises(CseError, match=r"^train\.learning_rate: the loss is nan at step 4; lower it \(now 0\.05\)"):
+        spied(bert, tmp_path, dev=lambda: 1.0, recorder=recorder, broken_from=3)
+    assert [step for step, _, _ in recorder.scores if step >= 4] == []
+    assert recorder.closed == 1
+
+
+PAIRS = {"energy_hinge": 0.0, "nt_xent": 0.5}
+
+
+def losses_over(encoder, own=({}, PAIRS), **terms):
+    """NT-Xent and the hinge with the default weights, 1 and 10, unless given."""
+    objective = ObjectiveSettings(**terms).over(own[1:])
+    return losses_from(objective, encoder, TrainSettings(), None, own=own)
+
+
+def gradient_of(encoder, loss):
+    encoder.zero_grad()
+    loss.backward()
+    return encoder.prompt.table.grad.clone()
+
+
+def test_each_batch_has_the_gradient_of_its_sources_loss(bert):
+    encoder, _, triplets = make_problem(bert, dropout=0.0)
+    pairs = make_table(bert, 30, "pairs")
+    losses = losses_over(encoder)
+    for table, source, rows in ((triplets, 0, [3, 17, 0, 9, 31]), (pairs, 1, [5, 2, 8])):
+        batch = replace(embed_rows(encoder, table, rows, PLAN), source=source)
+        found = losses(batch)
+        mixed = gradient_of(encoder, found["loss"])
+        anchor, positive, *rest = embed_rows(encoder, table, rows, PLAN).views
+        near = cosines(anchor, positive)
+        if source == 0:
+            (negative,) = rest
+            expected = nt_xent(near, cosines(anchor, negative), temperature=0.05)
+            expected = expected + 10 * energy_hinge(anchor, positive, negative, margin=0.2)
+        else:
+            assert rest == []
+            expected = 0.5 * nt_xent(near, None, temperature=0.05)
+        assert list(found) == (["nt_xent", "energy_hinge", "loss"] if source == 0 else ["nt_xent", "loss"])
+        torch.testing.assert_close(mixed, gradient_of(encoder, expected), rtol=1e-5, atol=1e-7)
+        assert mixed.abs().max() > 1e-4
+
+
+def test_a_queue_takes_in_the_batches_of_its_own_sources(bert):
+    encoder, _, table = make_problem(bert, dropout=0.0)
+    off = {"nt_xent": 0.0}
+    losses = losses_over(encoder, [{}, off], nt_xent={"queue": 20})
+    queue = losses.terms["nt_xent"].queue
+    for source, filled in ((0, 3), (1, 3), (0, 6)):
+        losses.after_update(replace(embed_rows(encoder, table, [5, 2, 8], PLAN), source=source))
+        assert int(queue.filled) == filled

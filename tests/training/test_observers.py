@@ -1,86 +1,49 @@
-"""What a run writes down, and what it shows: the start has a row of its own, once, however often the run is started."""
+"""What a run writes down, and what workers tell observers of the command: once, however often a run is started."""
 
 from __future__ import annotations
 
 import csv
-import io
+import errno
 import signal
-import time
 
 import pytest
 
 from cse.errors import CseError, Interrupted
-from cse.training.observers import CsvLog, MlflowRun, ProgressBar, StepRecord
+from cse.losses.group import PeerLost
+from cse.storage import filesystem
+from cse.training import workers as module
+from cse.training.observers import CsvLog, MlflowRun, StepRecord
+from cse.training.workers import GROUP, LOST, Relay, followed, in_line, remove_run, told
+from tests.training.helpers import Recorder
 
 
-def steps(folder):
-    with (folder / "dev.csv").open(encoding="utf-8", newline="") as stream:
-        return [int(row["step"]) for row in csv.DictReader(stream)]
-
-
-def test_a_run_that_was_killed_before_it_saved_anything_logs_its_start_once(tmp_path):
-    for _ in range(2):
+def test_a_run_that_is_started_again_logs_its_start_once_and_drops_what_is_made_again(tmp_path):
+    for done, scored, kept in ((0, (0, 5), [0, 5]), (0, (0, 3, 6, 9), [0, 3, 6, 9]), (7, (), [0, 3, 6])):
         log = CsvLog(tmp_path)
-        log.start(0, 10)
-        log.evaluated(0, 40.0, True)
-        log.evaluated(5, 41.0, True)
-    assert steps(tmp_path) == [0, 5]
-
-
-def test_a_run_that_goes_on_keeps_its_start_and_drops_what_is_made_again(tmp_path):
-    log = CsvLog(tmp_path)
-    log.start(0, 10)
-    for step in (0, 3, 6, 9):
-        log.evaluated(step, 40.0 + step, True)
-    CsvLog(tmp_path).start(7, 10)
-    assert steps(tmp_path) == [0, 3, 6]
-
-
-def test_the_time_that_the_start_takes_to_score_is_no_time_of_a_step(monkeypatch):
-    now = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    stream = io.StringIO()
-    bar = ProgressBar(stream)
-    bar.start(0, 30)
-    now[0] += 600  # a large backbone on a few cores
-    bar.evaluated(0, 40.0, True)
-    now[0] += 50
-    bar.step(StepRecord(5, 30, {"loss": 1.0}, 1e-2, 100.0, 900.0, 40.0))
-    assert stream.getvalue().splitlines()[-1].endswith("| 4:10 left"), "25 steps of 10 seconds"
-
-
-# ---- MLflow: one run however often it is killed ---------------------------------------------------------------------
+        log.start(done, 10)
+        for step in scored:
+            log.evaluated(step, 40.0 + step, True)
+        with (tmp_path / "dev.csv").open(encoding="utf-8", newline="") as stream:
+            assert [int(row["step"]) for row in csv.DictReader(stream)] == kept
 
 
 SETTINGS = {"prompt": {"length": 12, "dropout": None}, "train": {"learning_rate": 0.01}}
-
-
-@pytest.fixture(scope="module")
-def mlflow():
-    return pytest.importorskip("mlflow")
-
-
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    return f"sqlite:///{tmp_path_factory.mktemp('mlflow')}/runs.db"
-
-
-@pytest.fixture
-def client(mlflow, store, monkeypatch, request):
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", request.node.name)
-    return mlflow.MlflowClient(store)
 
 
 def record(step):
     return StepRecord(step, 10, {"nt_xent": 2.0 / step, "loss": 3.0 / step}, 0.01, 100.0, 900.0, None)
 
 
-def runs(client, name):
-    return client.search_runs([client.get_experiment_by_name(name).experiment_id])
+def test_a_killed_training_goes_on_in_its_run_of_mlflow(tmp_path, monkeypatch):
+    store = f"sqlite:///{tmp_path}/runs.db"
+    client = pytest.importorskip("mlflow").MlflowClient(store)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "mine")
 
+    def only_run():
+        (found,) = client.search_runs([client.get_experiment_by_name("mine").experiment_id])
+        return found
 
-def test_a_killed_training_goes_on_in_its_run(client, tmp_path, request):
     first = MlflowRun(tmp_path, SETTINGS)
     first.start(0, 10)
     first.evaluated(0, 80.0, True)
@@ -90,22 +53,89 @@ def test_a_killed_training_goes_on_in_its_run(client, tmp_path, request):
             raise Interrupted(signal.SIGTERM, "after step 5 of 10")
         finally:
             first.close()
-    assert [run.info.status for run in runs(client, request.node.name)] == ["KILLED"]
+    assert only_run().info.status == "KILLED"
     second = MlflowRun(tmp_path, SETTINGS)
     second.start(5, 10)
     second.step(record(10))
     second.evaluated(10, 79.5, False)
     second.close()
-    (kept,) = runs(client, request.node.name)
+    kept = only_run()
     assert kept.info.status == "FINISHED"
     assert kept.data.params == {"prompt.length": "12", "prompt.dropout": "None", "train.learning_rate": "0.01"}
     losses = client.get_metric_history(kept.info.run_id, "loss/loss")
     assert [(metric.step, metric.value) for metric in losses] == [(5, 0.6), (10, 0.3)]
     assert (kept.data.metrics["dev/spearman"], kept.data.metrics["dev/best"]) == (79.5, 80.0)
-
-
-def test_a_server_that_is_away_at_the_start_is_one_line(mlflow, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
     with pytest.raises(CseError, match=r"^CSE_OBSERVERS: mlflow: .*check MLFLOW_TRACKING_URI$"):
-        MlflowRun(tmp_path, SETTINGS).start(0, 10)
+        MlflowRun(tmp_path / "away", SETTINGS).start(0, 10)
+
+
+def test_each_attempt_has_observers_of_its_own_and_they_are_closed(capsys, monkeypatch):
+    relay, made = Relay(), []
+
+    def observers():
+        made.append(Recorder())
+        return made[-1]
+
+    with pytest.raises(CseError), followed(relay.take, relay.fail, observers, lambda: "waits"):
+        for event in ((GROUP, "two"), ("start", 0, 9), ("evaluated", 0, 1.5, True), ("evaluated", 3, 2.5, True)):
+            assert relay.tell(*event) is None
+        for event in ((LOST, "lost"), (GROUP, "one"), ("start", 3, 9), ("evaluated", 6, 3.5, True)):
+            relay.tell(*event)
+        raise CseError("a worker failed")
+    assert [([step for step, *_ in one.scores], one.closed) for one in made] == [([0, 3], 1), ([6], 1)]
+    assert capsys.readouterr().err.splitlines() == ["two", "lost", "one"]
+    monkeypatch.setattr(module, "WAIT_SECONDS", 0.0)
+    for events, said in (((), "waits\n"), (((GROUP, "two"),), "two\n")):
+        relay = Relay()
+        with followed(relay.take, relay.fail, Recorder, lambda: "waits"):
+            for event in events:
+                relay.tell(*event)
+        assert capsys.readouterr().err == said
+
+
+def test_workers_stop_when_the_command_cannot_note_what_they_tell():
+    class Full(Recorder):
+        def evaluated(self, step, score, best):
+            raise OSError(28, "No space left on device", "dev.csv")
+
+    relay = Relay()
+    with followed(relay.take, relay.fail, Full, lambda: "waits"):
+        relay.tell("start", 0, 9)
+        relay.tell("evaluated", 0, 1.5, True)
+    failure = relay.tell("evaluated", 3, 2.5, True)
+    assert failure is not None and "dev.csv" in failure.words and "\n" not in failure.words
+
+
+def test_a_bucket_that_keeps_the_run_ends_no_training(tmp_path, capsys):
+    url = f"memory://{tmp_path.name}/run"
+    store, path = filesystem(url)
+    store.pipe_file(f"{path}/state.pt", b"state")
+    remove_run(store, path, url)
+    assert not store.exists(path) and capsys.readouterr().err == ""
+    remove_run(store, path, url)  # gone: the file system raises
+    assert capsys.readouterr().err.startswith(f"left behind, delete it yourself: {url}: File")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (CseError("train.learning_rate: the loss is nan"), "train.learning_rate: the loss is nan"),
+        (OSError(errno.ENOSPC, "No space left on device", "state.pt"), "no space left while writing state.pt"),
+        (KeyError("a bug"), "worker 1 failed: KeyError: 'a bug' (trace in "),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_first_error_that_is_no_lost_peer_is_told_and_raised(tmp_path, error, words):
+    relay = Relay()
+    with pytest.raises(PeerLost), told(relay.fail, rank=0):
+        raise PeerLost("Connection closed by peer")
+    assert relay.failed() is None
+    with pytest.raises(type(error)), told(relay.fail, rank=1):
+        raise error
+    with pytest.raises(CseError), told(relay.fail, rank=0):
+        raise CseError("later")
+    assert in_line(relay.failed(), tmp_path).startswith(words)
+    traces = [path.read_text(encoding="utf-8") for path in tmp_path.iterdir()]
+    assert [type(error).__name__ in trace for trace in traces] == ([True] if type(error) is KeyError else [])

@@ -11,10 +11,14 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
+from cse.losses.group import ALONE
 from cse.settings.train import TrainSettings
 from cse.training.batch import cheapest_cuts, slices_of
-from tests.parts import Cut
+from cse.training.capture import why_not
+from tests.parts import Cut, backbone_of, new_plan
+from tests.training.helpers import copies
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
@@ -40,9 +44,6 @@ def test_slices_are_not_part_of_the_objective(folders, name, family):
 def test_a_saved_state_holds_only_what_does_not_follow_from_the_data(folders, name, kept):
     _, losses, _ = make_system(name, folders["bert"], dropout=0.0)
     assert bool(losses.memory()) is kept
-
-
-# ---- slices that cost least: padded tokens plus a fixed cost per slice ----------------------------------------------
 
 
 LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])
@@ -73,3 +74,63 @@ def test_no_other_way_to_cut_costs_less(cost):
 )
 def test_number_of_slices(cut, sentences, workers, slices):
     assert slices_of(TrainSettings(**cut._asdict()), sentences, workers) == slices
+
+
+def states(backbone, *, bf16):
+    torch.manual_seed(1)
+    embedded, mask = torch.randn(3, 5, backbone.hidden_size), torch.ones(3, 5, dtype=torch.int64)
+    mask[1, 3:] = 0
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+        return backbone.run(embedded, backbone.positions(mask, 0), mask, None)
+
+
+def test_weights_are_rounded_once_and_stay_in_float32(folder):
+    backbone = backbone_of(folder).requires_grad_(False)
+    before = copies(backbone.state_dict())
+    rounded, again = (states(backbone, bf16=True) for _ in range(2))
+    assert all(torch.equal(one, other) for one, other in zip(rounded, again, strict=True))
+    assert {state.dtype for state in rounded} == {torch.bfloat16}
+    for one, other in zip(states(backbone, bf16=False), rounded, strict=True):
+        assert 0 < (one - other).abs().max() < 0.05 * one.abs().max()
+    after = backbone.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(weight, after[name]) for name, weight in before.items())
+    assert {weight.dtype for weight in backbone.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_step_in_bf16_is_near_one_in_float32(folder, name):
+    exact, rounded = (take_step(name, folder, ROWS, Cut(2, None), precision=way) for way in ("fp32", "bf16"))
+    for term, value in exact["terms"].items():
+        assert rounded["terms"][term] == pytest.approx(value, rel=0.03, abs=0.01), term
+    both = [torch.cat([gradient.flatten() for gradient in way["gradients"].values()]) for way in (exact, rounded)]
+    assert torch.cosine_similarity(*both, dim=0) > 0.95
+
+
+GPU = torch.device("cuda")
+CAPTURED = {"promcse", "hinge"}
+
+
+def why(encoder, losses, device=GPU, **changes) -> str:
+    plan = new_plan(**changes)
+    return why_not(encoder, losses, plan.train, plan.augment, device, ALONE)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_systems_that_are_captured(folder, name):
+    encoder, losses, _ = make_system(name, folder, dropout=0.1)
+    reason = why(encoder, losses)
+    assert (reason == "") == (name in CAPTURED), reason
+
+
+@pytest.mark.parametrize(
+    ("changes", "device", "reason"),
+    [
+        ({}, "cpu", "train.device"),
+        ({"cut": Cut(None, 4)}, "cuda", "train.mini_batch_size"),
+        ({"optimizer": "rmsprop"}, "cuda", "train.optimizer"),
+    ],
+)
+def test_the_reason_is_a_setting(folder, changes, device, reason):
+    encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
+    assert why(encoder, losses, torch.device(device), **changes) == reason

@@ -63,9 +63,6 @@ def fit(encoder, losses, table, folder, **changes):
     )
 
 
-# ---- numpy reference ----------------------------------------------------------------------------------------------
-
-
 def prefix_of(encoder):
     return reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), LAYERS, WIDTH)
 
@@ -77,9 +74,6 @@ def batch_norm_projector(x, weights):
     w = {name: value.detach().double().numpy() for name, value in weights.items()}
     wide = norm(x @ w["wide.weight"].T) * w["wide_norm.weight"] + w["wide_norm.bias"]
     return norm(np.maximum(wide, 0) @ w["narrow.weight"].T)
-
-
-# ---- replaced-token detection (D2CSE, DiffCSE) --------------------------------------------------------------------
 
 
 def swap_none(rows, device, epoch):
@@ -201,9 +195,6 @@ def test_both_passes_share_a_draw_of_prompt_dropout(bert):
     torch.testing.assert_close(term(batch), -torch.cat(logits).log_softmax(-1)[:, 0].mean(), rtol=1e-6, atol=0)
 
 
-# ---- masked language modelling ------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def with_head(folders, family):
     return backbone_of(folders[family])
@@ -251,9 +242,6 @@ def test_a_copy_of_the_head_is_trained(with_head, tmp_path):
     assert all(torch.equal(before[name], weight) for name, weight in with_head.state_dict().items())
     moved = {name for name, weight in term.head.state_dict().items() if not torch.equal(head[name], weight)}
     assert moved == {"dense.weight", "dense.bias", "norm.weight", "norm.bias", "bias", "decoder"}
-
-
-# ---- Contrastive Tension ------------------------------------------------------------------------------------------
 
 
 def one_view(backbone, rows=40):
@@ -327,9 +315,6 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     assert divergence > 1e-3
 
 
-# ---- SG-OPT -------------------------------------------------------------------------------------------------------
-
-
 def test_self_guided_equals_numpy(backbone):
     encoder = make_encoder(backbone, prompt=False, trained="full").eval()
     term = self_guided_term(encoder, 0.0)
@@ -383,9 +368,6 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     assert pull() == pytest.approx(100 * squares, rel=1e-4)
 
 
-# ---- momentum queue (ESimCSE) -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
     trained = "prompts" if frozen else "full"
@@ -434,9 +416,6 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
         found.append(queue.negatives())
     torch.testing.assert_close(*found, atol=1e-4, rtol=1e-4)
     assert found[0].mean(dim=0).abs().max() < 1e-5, "not normalised over the anchors"
-
-
-# ---- terms with a read-out of their own ---------------------------------------------------------------------------
 
 
 def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):

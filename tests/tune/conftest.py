@@ -26,9 +26,7 @@ def rows(folder):
 def make_job(folder, rows):
     def make(*, evaluations=None, ranges=(), **values):
         settings = load_settings(folder / "params.yaml", {"train.eval_every": 4, **values})
-        job = Job(
-            settings=settings, folder=folder / "sweep", corrupted=rows.corrupted, evaluations=evaluations, ranges=ranges
-        )
+        job = Job(settings=settings, folder=folder / "sweep", evaluations=evaluations, ranges=ranges)
         share_data(rows, job.data, mined=False)
         return job
 

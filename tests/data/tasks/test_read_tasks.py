@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 from collections import Counter
 from dataclasses import replace
 
@@ -14,10 +13,7 @@ from cse.data.documents import read_documents
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import write_beir as write_again
 from cse.data.tasks.kinds import (
-    BinaryPairs,
-    LabelledTexts,
     Triplets,
-    all_texts,
     content_of,
     describe,
     held_out_texts,
@@ -26,8 +22,8 @@ from cse.data.tasks.kinds import (
 )
 from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
-from cse.errors import CseError
 from tests.data.tasks.files import TREC, write_beir, write_labelled
+from tests.parts import refusal
 from tests.rows import write_lines, write_objects
 
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
@@ -36,15 +32,10 @@ PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x
 # ---- what is recognised -------------------------------------------------------------------------------------------
 
 
-def test_pairs_with_a_label_in_any_usual_spelling(tmp_path):
+def test_kinds_by_their_columns(tmp_path):
     task = read_task(write_lines(tmp_path / "quora.csv", PAIRS))
-    assert isinstance(task, BinaryPairs)
     assert (task.name, task.label.tolist()) == ("quora", [True, False, True, False])
-    assert (task.sentence1[1], task.sentence2[1]) == ("a cat", "a dog")
     assert describe(task) == "binary pairs: 4 pairs, 2 of them mean the same"
-
-
-def test_triplets_and_scored_pairs_by_their_columns(tmp_path):
     lines = ["anchor,positive,negative,source", "a,b,c,web", "d,e,f,web"]
     task = read_task(write_lines(tmp_path / "mine/triplets.csv", lines).parent)
     assert task == Triplets("mine", ["a", "d"], ["b", "e"], ["c", "f"]), "a folder with one file bears its own name"
@@ -151,8 +142,7 @@ def test_queries_of_other_splits_are_left_out_and_counted(tmp_path):
     (folder / "qrels/test.tsv").rename(folder / "qrels/dev.tsv")
     assert read_task(folder).judged_in == "qrels/dev.tsv"
     (folder / "qrels/dev.tsv").rename(folder / "qrels/a.tsv")
-    with pytest.raises(CseError, match=r"qrels: several files \(a.tsv, train.tsv\); name one test.tsv"):
-        read_task(folder)
+    assert "qrels: several files (a.tsv, train.tsv); name one test.tsv" in refusal(read_task, folder)
 
 
 def test_one_file_of_labelled_texts_is_split_by_label_and_always_alike(tmp_path):
@@ -173,10 +163,8 @@ def test_a_folder_of_several_tasks(tmp_path):
     assert [(task.name, kind_of(task)) for task in read_tasks(tmp_path)] == [
         ("bank", "labelled texts"), ("birds", "retrieval"), ("quora", "binary pairs"),
     ]  # fmt: skip
-    assert [task.name for task in read_tasks(tmp_path / "birds")] == ["birds"]
     write_lines(tmp_path / "bank.csv", PAIRS)
-    with pytest.raises(CseError, match=r"tasks: two are called bank; rename a file or folder"):
-        read_tasks(tmp_path)
+    assert "tasks: two are called bank; rename a file or folder" in refusal(read_tasks, tmp_path)
     (tmp_path / "empty").mkdir()
     assert read_tasks(tmp_path / "empty") == []
 
@@ -187,10 +175,9 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
         write_lines(tmp_path / f"own/{name}.csv", lines)
     for path in (tmp_path / "own", tmp_path / "own/test.csv"):
         task = read_task(path, Reading(labelled=("utterance", "scenario")))
-        assert isinstance(task, LabelledTexts)
         assert (set(task.test_label), "a" in [*task.reference, *task.test]) == ({"x", "y"}, True)
-    with pytest.raises(CseError, match=r"no column 'txt' \(data.columns\)"):
-        read_task(tmp_path / "own", Reading(labelled=("txt", "scenario")))
+    said = refusal(read_task, tmp_path / "own", Reading(labelled=("txt", "scenario")))
+    assert "no column 'txt' (data.columns)" in said
 
 
 # ---- what is refused ----------------------------------------------------------------------------------------------
@@ -202,7 +189,6 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
         ({"test": [("q1", "d9", 1), ("q2", "d1", 1)]},
          "test.tsv: 1 of 2 queries with a relevant document (1 of 2 judgements are of ids that are not there)"),
         ({"test": [("q1", "d1", 1)]}, "test.tsv: 1 of 2 queries with a relevant document; a task needs at least 2"),
-        ({"test": [("q1", "d1", 1), ("q2", "d1", 0)]}, "test.tsv: 1 of 2 queries with a relevant document"),
         ({"test": [("q1", "d1", 1), ("q1", "d1", 2)]}, "test.tsv:3: score 2, but 1 in line 2; keep one of them"),
         ({"test": [("q1", "d1", "high")]}, "test.tsv:2: score 'high' is not a whole number; correct it"),
         ({"test": [("q1", 0, 0, "d1", 1)]}, "test.tsv:2: 5 fields; give query-id, corpus-id, score, tabs between"),
@@ -214,28 +200,19 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
     ],
 )  # fmt: skip
 def test_a_broken_collection_is_refused_in_one_line(tmp_path, changes, said):
-    with pytest.raises(CseError, match=re.escape(said)) as error:
-        read_task(write_beir(tmp_path / "birds", **changes))
-    assert "\n" not in str(error.value)
+    assert said in refusal(read_task, write_beir(tmp_path / "birds", **changes))
 
 
 def test_a_layout_that_is_not_whole(tmp_path):
     folder = write_beir(tmp_path / "birds")
     (folder / "queries.jsonl").unlink()
-    with pytest.raises(CseError, match=r"birds: has corpus.jsonl but no queries.jsonl; a retrieval task needs"):
-        read_task(folder)
+    assert "birds: has corpus.jsonl but no queries.jsonl; a retrieval task needs" in refusal(read_task, folder)
     folder = write_labelled(tmp_path / "bank")
     write_lines(folder / "dev.csv", ["text,category"])
-    with pytest.raises(CseError, match=r"bank/dev.csv: beside train.\* and test.\* of labelled texts; move it"):
-        read_task(folder)
+    assert "bank/dev.csv: beside train.* and test.* of labelled texts; move it" in refusal(read_task, folder)
     folder = write_labelled(tmp_path / "other", test=[("a", "card"), ("b", "loan")])
-    with pytest.raises(CseError, match=r"test.csv:3: label 'loan' has no reference row in train.csv; add some there"):
-        read_task(folder)
-    write_labelled(folder, header="text,topic")
-    with pytest.raises(CseError, match=r"train.csv: labelled texts need the columns text, category; the columns are"):
-        read_task(folder)
-    with pytest.raises(CseError, match=r"ban: no such file or folder; did you mean 'bank'"):
-        read_task(tmp_path / "ban")
+    assert "test.csv:3: label 'loan' has no reference row in train.csv; add some there" in refusal(read_task, folder)
+    assert "ban: no such file or folder; did you mean 'bank'" in refusal(read_task, tmp_path / "ban")
 
 
 # ---- what becomes of it -------------------------------------------------------------------------------------------
@@ -247,8 +224,6 @@ def test_documents_and_reference_rows_are_not_held_out(tmp_path):
     assert list(held_out_texts(bank)) == ["card lost", "rate today", "rate of exchange"]
     triplets = Triplets("t", ["a"], ["b"], ["c"])
     assert list(held_out_texts(triplets)) == ["a", "b", "c"]
-    assert len(list(all_texts(birds))) == 5
-    assert len(list(all_texts(bank))) == 7
     assert put_before(triplets, "q: ", "p: ") == Triplets("t", ["q: a"], ["p: b"], ["p: c"])
     assert put_before(bank, "q: ", "p: ") is bank
 
@@ -277,23 +252,13 @@ def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
 # ---- scored pairs ---------------------------------------------------------------------------------------------------
 
 
-def write(path, text):
-    path.write_text(text, encoding="utf-8")
-    return path
-
-
 def test_numbers_in_any_plain_form(tmp_path):
     forms = ["3", "3.", ".5", "+1.5", " 2 ", "1e0", "2.5E-1"]
-    lines = "".join(f"a{n},b,{form}\n" for n, form in enumerate(forms))
-    path = write(tmp_path / "a.csv", f"sentence1,sentence2,score\n{lines}")
+    lines = [f"a{n},b,{form}" for n, form in enumerate(forms)]
+    path = write_lines(tmp_path / "a.csv", ["sentence1,sentence2,score", *lines])
     assert read_scored(path).score.tolist() == [3, 3, 0.5, 1.5, 2, 1, 0.25]
 
 
-def test_a_score_that_is_repeated(tmp_path):
-    path = write(tmp_path / "b.csv", "sentence1,sentence2,score\na,b,1\na,b,1\n")
-    assert read_scored(path).score.tolist() == [1.0, 1.0]
-
-
 def test_score_range_is_the_users(tmp_path):
-    path = write(tmp_path / "a.csv", "sentence1,sentence2,score\na,b,-1\n")
-    assert read_scored(path, Reading(score_range=(-1.0, 1.0))).score.tolist() == [-1.0]
+    path = write_lines(tmp_path / "a.csv", ["sentence1,sentence2,score", "a,b,-1", "a,b,-1"])
+    assert read_scored(path, Reading(score_range=(-1.0, 1.0))).score.tolist() == [-1.0, -1.0]

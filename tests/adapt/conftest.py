@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from tests.cli.conftest import cse  # noqa: F401 - a fixture
+from tests.cli.workspace import write_params
+
+WORDS = ["the", "cat", "sat", "on", "a", "mat", "dog", "bird", "red", "small", "old", "house", "rain", "sleeps"]
+
+
+@pytest.fixture
+def place(tiny_folders, tmp_path, monkeypatch) -> Path:
+    """A working folder with settings."""
+    monkeypatch.chdir(tmp_path)
+    write_params(tmp_path / "params.yaml", tiny_folders["bert"])
+    return tmp_path
+
+
+@pytest.fixture
+def labelled(place) -> Path:
+    """A working folder with settings and seventy labelled texts."""
+    random = Random(0)
+    texts = [(n, f"{WORDS[n]} {WORDS[n + 3]} {' '.join(random.sample(WORDS, 4))}") for n in range(5) for _ in range(14)]
+    with (place / "labels.csv").open("w", newline="", encoding="utf-8") as stream:
+        csv.writer(stream).writerows([("text", "category"), *((text, f"label {n}") for n, text in texts)])
+    return place
