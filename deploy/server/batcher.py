@@ -39,7 +39,6 @@ class Batcher:
     """A queue of rows and the threads (lanes) that run batches of them.
 
     Args:
-        encoder: runs the batches.
         lanes: batches that run at once; on a CPU, each uses one core unless it is alone.
         batch_tokens: maximum tokens of a batch, padding included; a row beyond it runs alone.
         padding: tokens of padding that are worth one batch less.
@@ -49,7 +48,6 @@ class Batcher:
 
     def __init__(
         self,
-        encoder: OnnxEncoder,
         *,
         lanes: int,
         batch_tokens: int,
@@ -59,7 +57,7 @@ class Batcher:
         patience: float,
         ran: Callable[[BatchFacts], object] = lambda _: None,
     ) -> None:
-        self._encoder, self._batch_tokens, self._batch_rows, self._ran = encoder, batch_tokens, batch_rows, ran
+        self._batch_tokens, self._batch_rows, self._ran = batch_tokens, batch_rows, ran
         self._padding, self._capacity, self._patience = padding, capacity, patience
         self._changed = threading.Condition()
         self._rows: list[QueuedText] = []  # a heap by tags; rows of cancelled requests stay until their turn
@@ -93,7 +91,13 @@ class Batcher:
         return self._others.free(self._limit()) < 1
 
     def submit(
-        self, tokens: Tokens, domains: Sequence[Domain] = (), client: str | None = None, *, taken: bool = False
+        self,
+        encoder: OnnxEncoder,
+        tokens: Tokens,
+        domains: Sequence[Domain] = (),
+        client: str | None = None,
+        *,
+        taken: bool = False,
     ) -> Work:
         """Queue the rows of a request; ``Work.done`` is set when all are answered. Called from an event loop.
 
@@ -108,9 +112,9 @@ class Batcher:
         loop = asyncio.get_running_loop()
         lengths = tokens.lengths
         count, total = len(lengths), int(lengths.sum())
-        vectors = np.empty((count, self._encoder.dimension), np.float32)
+        vectors = np.empty((count, encoder.dimension), np.float32)
         small = count == 1 or total <= self._capacity * _FEW
-        work = Work(tokens, domains, client, small, loop, loop.create_future(), vectors, count, total, count)
+        work = Work(encoder, tokens, domains, client, small, loop, loop.create_future(), vectors, count, total, count)
         if not count:
             work.done.set_result(None)
             return work
@@ -260,7 +264,7 @@ class Batcher:
     def _answer(self, batch: list[QueuedText], one_core: bool) -> None:
         rows = [row.work.tokens.row(row.place) for row in batch]
         domains = [row.work.domains[row.place] for row in batch] if batch[0].work.domains else []
-        vectors = self._encoder.embed_rows(rows, domains, one_core=one_core)
+        vectors = batch[0].work.encoder.embed_rows(rows, domains, one_core=one_core)
         finite: list[bool] = np.isfinite(vectors).all(axis=1).tolist()  # type: ignore[assignment]
         finished: dict[asyncio.AbstractEventLoop, list[Work]] = {}
         with self._changed:
@@ -277,10 +281,11 @@ class Batcher:
         call(work.loop, refuse, work, error)
 
 
-def _kind(row: QueuedText) -> int:
-    """Return what the rows of a batch have in common: prompts and updates of about a size.
+def _kind(row: QueuedText) -> tuple[OnnxEncoder, int]:
+    """Return what the rows of a batch have in common: a model, and prompts and updates of about a size.
 
     A batch's are filled up to the largest; below a megabyte that costs little.
     """
-    size = row.work.domains[row.place].bytes_filled if row.work.domains else 0
-    return (size >> 20).bit_length()
+    work = row.work
+    size = work.domains[row.place].bytes_filled if work.domains else 0
+    return work.encoder, (size >> 20).bit_length()

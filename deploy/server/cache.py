@@ -11,13 +11,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.domain import Domain
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 
 _OVERHEAD = 400  # bytes of a vector's key and places, beside its numbers
 
 
 class Cache:
-    """Vectors by what they are made of: tokens and domain. The longest unused give way.
+    """Vectors by what they are made of: tokens, domain and the model's files. The longest unused give way.
 
     For the event loop's thread alone.
 
@@ -30,12 +31,15 @@ class Cache:
         self._kept: OrderedDict[bytes, NDArray[np.float32]] = OrderedDict()
         self._makers: WeakKeyDictionary[Domain, bytes] = WeakKeyDictionary()
 
-    def keys(self, tokens: Tokens, domains: Sequence[Domain]) -> list[bytes]:
+    def keys(self, encoder: OnnxEncoder, tokens: Tokens, domains: Sequence[Domain]) -> list[bytes]:
         """Return the key of each text; none if nothing is kept."""
         if not self._most:
             return []
         rows = enumerate(domains)
-        return [blake2b(tokens.row(row).tobytes(), digest_size=16, key=self._maker(one)).digest() for row, one in rows]
+        return [
+            blake2b(tokens.row(row).tobytes(), digest_size=16, key=self._maker(encoder, one)).digest()
+            for row, one in rows
+        ]
 
     def find(self, keys: Sequence[bytes]) -> dict[int, NDArray[np.float32]]:
         """Return the vectors that are known, by the places of their keys."""
@@ -53,7 +57,8 @@ class Cache:
             _, old = self._kept.popitem(last=False)
             self._bytes -= old.nbytes + _OVERHEAD
 
-    def _maker(self, domain: Domain) -> bytes:
+    def _maker(self, encoder: OnnxEncoder, domain: Domain) -> bytes:
         if domain not in self._makers:
-            self._makers[domain] = blake2b(domain.identity().encode(), digest_size=32).digest()
+            made_of = f"{sorted(encoder.manifest.files.items())} {domain.identity()}"
+            self._makers[domain] = blake2b(made_of.encode(), digest_size=32).digest()
         return self._makers[domain]

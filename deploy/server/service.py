@@ -110,7 +110,6 @@ class Service:
         tokens, rows, padding = _GPU if on_gpu else _CPU
         self.batch_tokens = options.batch_tokens or tokens
         self._batcher = Batcher(
-            encoder,
             lanes=1 if on_gpu else encoder.threads,
             batch_tokens=self.batch_tokens,
             batch_rows=rows,
@@ -272,13 +271,13 @@ class Service:
     ) -> Ran:
         """Return the vectors of texts: those that are known, and the others from the queue."""
         encoder, cache = target.served.encoder, self._cache
-        keys = cache.keys(tokens, domains)
+        keys = cache.keys(encoder, tokens, domains)
         known = cache.find(keys)
         rows = [row for row in range(len(domains)) if row not in known]
         if known:
             self.metrics.cached.labels(target.id).inc(len(known))
             tokens, domains = Tokens.of([tokens.row(row) for row in rows]), [domains[row] for row in rows]
-        work = self._batcher.submit(tokens, domains, client, taken=taken)
+        work = self._batcher.submit(encoder, tokens, domains, client, taken=taken)
         await self._done(work)
         bad = np.flatnonzero(~np.isfinite(work.vectors).all(axis=1))
         if len(bad):

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cse.runtime.domain import Domain
+from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.runtime.tokens import Tokens
 
 _SHARE = 8  # a request of many texts weighs as much as this many of one
@@ -34,6 +35,7 @@ class Work:
     """The rows of one request.
 
     Attributes:
+        encoder: the model that answers; requests in progress keep theirs when another one takes over.
         domains: domain of each text.
         client: whose share of the queue it takes; None: of nobody.
         vectors: answers (n, d), not scaled to unit length.
@@ -43,6 +45,7 @@ class Work:
         started: time when the first row was taken.
     """
 
+    encoder: OnnxEncoder
     tokens: Tokens
     domains: Sequence[Domain]
     client: str | None

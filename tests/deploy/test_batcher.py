@@ -76,9 +76,9 @@ def of_lengths(*lengths):
 def make():
     made = []
 
-    def new(encoder, **options):
+    def new(**options):
         usual = {"lanes": 1, "batch_tokens": 64, "batch_rows": 64, "padding": 1000, "capacity": 10_000, "patience": 1e9}
-        made.append(Batcher(encoder, **usual | options))
+        made.append(Batcher(**usual | options))
         return made[-1]
 
     yield new
@@ -95,20 +95,18 @@ def stepping(make):  # torn down first, or the lanes would not end
 
 async def blocked(batcher, encoder):
     """Keep the only lane busy, so that what follows waits."""
-    work = batcher.submit(tokens([1]))
+    work = batcher.submit(encoder, tokens([1]))
     await asyncio.to_thread(encoder.at_gate.acquire)
     return work
 
 
-def batches_of(make, *lengths, domains=None, **options):
+def batches_of(batcher, encoder, *lengths, domains=None):
     """Texts of these lengths wait, a request each: those that run together, by length."""
-    encoder = Slow()
-    batcher = make(encoder, **options)
 
     async def main():
         works = [await blocked(batcher, encoder)]
         for length, domain in zip(lengths, domains or [None] * len(lengths), strict=True):
-            works.append(batcher.submit(of_lengths(length), [domain] if domain else ()))
+            works.append(batcher.submit(encoder, of_lengths(length), [domain] if domain else ()))
         encoder.gate.set()
         await asyncio.gather(*(work.done for work in works))
 
@@ -118,12 +116,10 @@ def batches_of(make, *lengths, domains=None, **options):
 
 @in_a_loop
 async def test_each_request_gets_its_own_vectors_in_order(make):
-    encoder = Slow()
-    batcher = make(encoder, lanes=2)
-    random = np.random.default_rng(1)
+    batcher, encoder, random = make(lanes=2), Slow(), np.random.default_rng(1)
     encoder.gate.set()
     given = [of_lengths(*random.integers(1, 30, size)) for size in (1, 7, 2, 40, 1, 0)]
-    works = [batcher.submit(one) for one in given]
+    works = [batcher.submit(encoder, one) for one in given]
     await asyncio.gather(*(work.done for work in works))
     for one, work in zip(given, works, strict=True):
         lengths = one.lengths.tolist()
@@ -135,11 +131,11 @@ async def test_each_request_gets_its_own_vectors_in_order(make):
 
 def test_a_batch_holds_the_oldest_row_and_those_of_about_its_length_up_to_the_budget(make):
     """A row beyond the budget runs alone; so do rows that would be padded much."""
-    first, *others = batches_of(make, 10, 50, 11, 9, 52, 12, 8, 10, 500)
+    first, *others = batches_of(make(), Slow(), 10, 50, 11, 9, 52, 12, 8, 10, 500)
     assert first == [8, 9, 10, 10, 11], "five rows of at most 12 tokens fit in 64"
     assert sorted(others) == [[12], [50], [52], [500]]
-    found = batches_of(make, 10, 30, 12, 14, 33, 9, 60, batch_tokens=1000, padding=4)
-    assert found == [[9, 10, 12], [30, 33], [14], [60]]
+    batcher = make(batch_tokens=1000, padding=4)
+    assert batches_of(batcher, Slow(), 10, 30, 12, 14, 33, 9, 60) == [[9, 10, 12], [30, 33], [14], [60]]
 
 
 async def steps_to(work, encoder, most=3000):
@@ -154,17 +150,15 @@ async def steps_to(work, encoder, most=3000):
 @pytest.mark.parametrize(("bulks", "texts", "most"), [(1, 2048, 2), (8, 400, 8)])
 @in_a_loop
 async def test_a_text_waits_about_one_batch_at_any_time_of_bulk_requests(make, stepping, bulks, texts, most):
-    encoder = stepping
-    batcher = make(encoder, batch_tokens=64, padding=8, capacity=1e9)
-    random = np.random.default_rng(bulks)
+    batcher, encoder, random = make(batch_tokens=64, padding=8, capacity=1e9), stepping, np.random.default_rng(bulks)
     works = []
     for bulk in range(bulks):  # not at the same time
-        works.append(batcher.submit(of_lengths(*random.integers(3, 30, texts)), client=f"bulk {bulk}"))
+        works.append(batcher.submit(encoder, of_lengths(*random.integers(3, 30, texts)), client=f"bulk {bulk}"))
         await (encoder.step(5) if bulk else encoder.started())
     waited = []
     for _ in range(40):
         await encoder.step(int(random.integers(1, 20)))
-        single = batcher.submit(of_lengths(int(random.integers(3, 30))), client="single")
+        single = batcher.submit(encoder, of_lengths(int(random.integers(3, 30))), client="single")
         waited.append(await steps_to(single, encoder))
     assert all(work.waiting for work in works), "the bulks still wait"
     assert max(waited) <= most, "a batch was running, and one is its own"
@@ -174,15 +168,14 @@ async def test_a_text_waits_about_one_batch_at_any_time_of_bulk_requests(make, s
 
 @in_a_loop
 async def test_a_bulk_request_gets_the_share_of_several_clients(make, stepping):
-    encoder = stepping
-    batcher = make(encoder, batch_tokens=40)
-    bulk = batcher.submit(of_lengths(*[20] * 200), client="bulk")
+    batcher, encoder = make(batch_tokens=40), stepping
+    bulk = batcher.submit(encoder, of_lengths(*[20] * 200), client="bulk")
     await encoder.started()
     singles, answered = [], 0
     while bulk.waiting:  # 24 clients, each with its next text at once
         left = [work for work in singles if work.left]
         answered += len(singles) - len(left)
-        new = [batcher.submit(of_lengths(20), client=str(n)) for n in range(24 - len(left))]
+        new = [batcher.submit(encoder, of_lengths(20), client=str(n)) for n in range(24 - len(left))]
         singles = left + new
         await encoder.step()
         assert answered < 2500, "the bulk request starves"
@@ -194,7 +187,7 @@ async def test_a_bulk_request_gets_the_share_of_several_clients(make, stepping):
 
 def refused(batcher, encoder, lengths, client):
     try:
-        return batcher.submit(of_lengths(*lengths), client=client) and False
+        return batcher.submit(encoder, of_lengths(*lengths), client=client) and False
     except ServiceError as error:
         assert error.status_code == 429
         return True
@@ -203,8 +196,7 @@ def refused(batcher, encoder, lengths, client):
 @pytest.mark.parametrize("texts", [64, 2000])
 @in_a_loop
 async def test_clients_of_bulks_that_fill_the_queue_leave_room_for_another_ones_text(make, texts):
-    encoder = Slow()
-    batcher = make(encoder, capacity=10_000)
+    batcher, encoder = make(capacity=10_000), Slow()
     first = await blocked(batcher, encoder)
     # each asks for as much as it gets, the largest beyond the whole queue
     turned_away = [refused(batcher, encoder, [20] * texts, f"bulk {n % 8}") for n in range(160)]
@@ -217,15 +209,14 @@ async def test_clients_of_bulks_that_fill_the_queue_leave_room_for_another_ones_
 
 @in_a_loop
 async def test_a_client_gets_its_share_back(make):
-    encoder = Slow()
-    batcher = make(encoder, capacity=1000)
+    batcher, encoder = make(capacity=1000), Slow()
     first = await blocked(batcher, encoder)
-    taken = [batcher.submit(of_lengths(50, 50), client="one") for _ in range(5)]
+    taken = [batcher.submit(encoder, of_lengths(50, 50), client="one") for _ in range(5)]
     with pytest.raises(ServiceError, match="500 tokens wait, 500 of them yours"):
-        batcher.submit(of_lengths(50, 50), client="one")
-    other = batcher.submit(of_lengths(50, 50), client="other")
+        batcher.submit(encoder, of_lengths(50, 50), client="one")
+    other = batcher.submit(encoder, of_lengths(50, 50), client="other")
     batcher.cancel(taken.pop())
-    taken.append(batcher.submit(of_lengths(5, 5), client="one"))
+    taken.append(batcher.submit(encoder, of_lengths(5, 5), client="one"))
     encoder.gate.set()
     await asyncio.gather(first.done, other.done, *(work.done for work in taken))
     assert batcher.waiting == (0, 0) and not batcher._others.held, "no client is remembered"
@@ -234,8 +225,7 @@ async def test_a_client_gets_its_share_back(make):
 @in_a_loop
 async def test_a_client_whose_bulk_fills_the_queue_asks_for_single_texts_beside_it(make):
     """One key for ingestion and for queries is the usual case."""
-    encoder = Slow()
-    batcher = make(encoder, capacity=262_144, patience=60)
+    batcher, encoder = make(capacity=262_144, patience=60), Slow()
     first = await blocked(batcher, encoder)
     bulks = [refused(batcher, encoder, [20] * 2048, "mine") for _ in range(8)]
     assert bulks[0] is False and bulks[-1] is True
@@ -251,36 +241,46 @@ async def test_a_client_whose_bulk_fills_the_queue_asks_for_single_texts_beside_
 
 def test_a_heavy_domain_fills_up_no_rows_of_light_ones(make):
     light, heavy = SimpleNamespace(bytes_filled=300_000), SimpleNamespace(bytes_filled=2**30)
-    found = batches_of(make, 2, 3, 4, 5, domains=(light, heavy, light, heavy), batch_tokens=1000)
+    found = batches_of(make(batch_tokens=1000), Slow(), 2, 3, 4, 5, domains=(light, heavy, light, heavy))
     assert found == [[2, 4], [3, 5]]
 
 
 @in_a_loop
 async def test_a_full_queue_refuses_and_says_when_to_come_back(make):
-    encoder = Slow()
-    batcher = make(encoder, capacity=100)
-    works = [await blocked(batcher, encoder), batcher.submit(of_lengths(45, 45))]
+    batcher, encoder = make(capacity=100), Slow()
+    works = [await blocked(batcher, encoder), batcher.submit(encoder, of_lengths(45, 45))]
     with pytest.raises(ServiceError) as refused:
-        batcher.submit(of_lengths(6, 5))
+        batcher.submit(encoder, of_lengths(6, 5))
     assert refused.value.status_code == 429
     assert int(refused.value.headers["Retry-After"]) >= 1
-    works.append(batcher.submit(of_lengths(5, 5)))  # what fits is taken
-    works.append(batcher.submit(of_lengths(50, 50), taken=True))  # and so is what goes on
+    works.append(batcher.submit(encoder, of_lengths(5, 5)))  # what fits is taken
+    works.append(batcher.submit(encoder, of_lengths(50, 50), taken=True))  # and so is what goes on
     encoder.gate.set()
     await asyncio.gather(*(work.done for work in works))
-    work = batcher.submit(of_lengths(300))  # an empty queue takes any request
+    work = batcher.submit(encoder, of_lengths(300))  # an empty queue takes any request
     await work.done
 
 
 @in_a_loop
 async def test_a_row_that_fails_does_not_fail_its_neighbours(make):
-    encoder = Slow()
-    batcher = make(encoder)
+    batcher, encoder = make(), Slow()
     first = await blocked(batcher, encoder)
-    good, bad, other = (batcher.submit(tokens([start, 1, 1])) for start in (1, 666, 2))
+    good, bad, other = (batcher.submit(encoder, tokens([start, 1, 1])) for start in (1, 666, 2))
     encoder.gate.set()
     await asyncio.gather(first.done, good.done, other.done)
     with pytest.raises(RuntimeError, match="this row fails"):
         await bad.done
     np.testing.assert_array_equal(good.vectors, [[3, 3]])
     assert len(encoder.batches[1]) == 3, "they ran together at first"
+
+
+@in_a_loop
+async def test_two_models_never_share_a_batch(make):
+    batcher, old, new = make(), Slow(), Slow()
+    new.gate.set()
+    works = [await blocked(batcher, old)]
+    works += [batcher.submit(encoder, of_lengths(5)) for encoder in (old, new, old, new)]
+    old.gate.set()
+    await asyncio.gather(*(work.done for work in works))
+    assert [len(batch) for batch in old.batches] == [1, 2]
+    assert [len(batch) for batch in new.batches] == [2]

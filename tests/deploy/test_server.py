@@ -355,9 +355,9 @@ def test_a_client_is_its_key_or_else_its_address(small_bundle, tmp_path, monkeyp
     (tmp_path / "keys").write_text("".join(f"{digest(key)}\n" for key in ("one", "two")))
     body, seen, submit = {"model": "small", "input": "the cat"}, [], Batcher.submit
 
-    def noting(self, tokens, domains=(), client=None, **more):
+    def noting(self, encoder, tokens, domains=(), client=None, **more):
         seen.append(client)
-        return submit(self, tokens, domains, client, **more)
+        return submit(self, encoder, tokens, domains, client, **more)
 
     monkeypatch.setattr(Batcher, "submit", noting)
     for keys in (tmp_path / "keys", None):
