@@ -114,7 +114,7 @@ def evaluate(
     write_json, save = json_writer(json_path), _record_writer(out, named, device)
     results = evaluate_models(
         named, found.with_tasks(own), measures=measures, device=device, progress=progress,
-        details=out is not None, done=save,
+        done=save,
     )  # fmt: skip
     click.echo(format_suite(results, style, trained_on=rows_of(named)), nl=False)
     write_json({name: result.to_dict() for name, result in results.items()})

@@ -100,8 +100,7 @@ def _file(path: Path, place: int | str, encoding: str) -> Document:
     if read is None:
         kinds = ", ".join(sorted({*FORMATS, *FILES}))
         raise CseError(f"{path}: cannot read {ending(path) or 'suffixless'} files as documents; use one of {kinds}")
-    lines = (check_text(line, f"{path}:{number}") or "" for number, line in enumerate(text_lines(path, encoding), 1))
-    text = "\n".join(lines)
+    text = "\n".join(text_lines(path, encoding))
     with in_terms_of(f"{path}: "):
         title, sections = read(text)
     return Document(place, title, sections)

@@ -228,8 +228,7 @@ def open_table(path: Path, encoding: str | None = None) -> TableFile:
 def text_table(read: Callable[[], Iterator[str]], kind: Format, shown: str) -> TableFile | None:
     """Read a csv, tsv or jsonl table lazily; None if a csv or tsv table has no row.
 
-    Args:
-        read: yields the lines without their line ends; called again for each reading of the rows.
+    ``read`` yields the lines without their line ends; it is called again for each reading of the rows.
     """
     if kind == "jsonl":  # the first object may lack what others have
         known = islice(json_records(read(), shown), _SEEN)

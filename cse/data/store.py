@@ -1,4 +1,4 @@
-"""Prepared data on disk: plain Arrow streams, mapped into memory.
+"""Prepared data on disk: plain Arrow files, mapped into memory.
 
 The bytes depend only on the rows: there are no time stamps, fingerprints or paths, and batches have a fixed number of
 rows.
@@ -30,7 +30,6 @@ VIEW_COLUMNS = {
 STAND_INS = "stand_ins"  # what rows are made from: texts of documents in place of queries
 GROUP = "group"  # last column of rows that have one: the label or document that a row comes from
 BATCH_ROWS = 4096
-_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 
 
 def source_file(source: str) -> str:
@@ -95,7 +94,7 @@ def view_of(rows: pa.Table) -> str:
 def write_table(path: Path, schema: pa.Schema, rows: Iterable[tuple[Any, ...]]) -> int:
     """Write a stream of rows, in the column order of the schema, and return their number."""
     count, remaining = 0, iter(rows)
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, schema) as writer:
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
         while batch := list(islice(remaining, BATCH_ROWS)):
             columns = zip(zip(*batch, strict=True), schema, strict=True)
             writer.write_batch(
@@ -109,18 +108,11 @@ def map_table(path: Path) -> pa.Table:
     """Map a table into memory."""
     if not path.is_file():
         raise CseError(f"{path}: no such file; {AGAIN}")
-    with path.open("rb") as file:
-        tail = file.seek(0, 2) - len(_END_OF_STREAM)
-        file.seek(max(tail, 0))
-        whole = file.read() == _END_OF_STREAM
     try:
         with pa.memory_map(str(path)) as source:
-            table = pa.ipc.open_stream(source).read_all()
+            return pa.ipc.open_file(source).read_all()
     except (pa.ArrowInvalid, OSError):
-        whole = False
-    if not whole:
-        raise CseError(f"{path}: cut off or damaged; {AGAIN}")
-    return table
+        raise CseError(f"{path}: cut off or damaged; {AGAIN}") from None
 
 
 class PreparedData:

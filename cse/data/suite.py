@@ -282,11 +282,7 @@ def _check_count(path: Path, found: int, expected: int, what: str = "scored pair
 
 
 def read_transfer(folder: Path) -> tuple[list[TransferTask], list[str]]:
-    """Read the transfer tasks of a SentEval ``downstream`` folder.
-
-    Returns:
-        The complete tasks in the order of ``TRANSFER_TASKS``, and the absent ones, each with its missing file.
-    """
+    """Return the transfer tasks of a SentEval folder, and those that are absent, each with its missing file."""
     root, tasks, missing = senteval_root(folder) or folder, [], []
     for name in TRANSFER_TASKS:
         layout = _TRANSFER[name]

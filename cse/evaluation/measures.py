@@ -33,11 +33,7 @@ class TextEncoder(Protocol):
 
 
 class Vectors:
-    """Embeddings by sentence: each distinct one is encoded once, however many tasks it occurs in.
-
-    Raises:
-        NotFinite: a sentence whose embedding is not finite.
-    """
+    """Embeddings by sentence: each distinct one is encoded once, however many tasks it occurs in."""
 
     def __init__(
         self,
@@ -190,11 +186,7 @@ def pair_cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def spearman(x: np.ndarray, y: np.ndarray, task: str = "scores") -> float:
-    """Spearman's rank correlation of cosines ``(n,)`` with gold scores; tied values share the mean of their ranks.
-
-    Raises:
-        UndefinedScore: fewer than two pairs, or all values of one side equal.
-    """
+    """Spearman's rank correlation of cosines ``(n,)`` with gold scores; tied values share the mean of their ranks."""
     if len(x) < 2:
         raise UndefinedScore(f"{task}: a rank correlation needs at least 2 pairs, found {len(x)}; add scored pairs")
     for values, name in ((x, "similarities"), (y, "gold scores")):

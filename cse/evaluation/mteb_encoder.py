@@ -25,7 +25,7 @@ except ImportError:
     raise CseError("MTEB: not installed; pip install 'cse[mteb]'") from None
 
 
-class MtebEncoder(AbsEncoder):  # type: ignore[misc]
+class MtebEncoder(AbsEncoder):
     """An encoder with the interface of ``mteb.EncoderProtocol``; texts are compared by cosine."""
 
     def __init__(self, encoder: TextEncoder, name: str, batch_size: int | None = None) -> None:
@@ -61,11 +61,7 @@ def find_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def run_tasks(model: MtebEncoder, tasks: Sequence[Any], *, progress: bool = False) -> dict[str, float]:
-    """Score a model; a task's data come from the hub or the local cache.
-
-    Returns:
-        The main score of each task, in its own unit (0 to 1 for most).
-    """
+    """Return the main score of each task, in its own unit; a task's data come from the hub or the local cache."""
     scores = {}
     for task in tasks:
         name = task.metadata.name

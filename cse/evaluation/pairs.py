@@ -21,11 +21,7 @@ class Threshold(NamedTuple):
 
 
 def average_precision(cosine: np.ndarray, label: np.ndarray) -> float:
-    """Return the average precision of pairs ranked by cosine, from 0 to 1; equal cosines share one threshold.
-
-    Args:
-        label: whether the two mean the same, bool ``(n,)``; at least one does.
-    """
+    """Return the average precision of pairs ranked by cosine, from 0 to 1; equal cosines share one threshold."""
     return float(average_precisions(cosine[None], label.astype(np.float64), np.ones((1, len(cosine)))).item())
 
 

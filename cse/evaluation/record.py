@@ -2,9 +2,8 @@
 
 ``record.json`` holds the name, the model, the scores with their settings, the environment, and hashes: of the items
 that were measured, of the model, of every other file (``cse.artifact``). Optional files:
-``pairs.csv`` (gold score and cosine of each pair of one task), ``density.csv`` (curves of the cosines),
-``retrieval.csv`` (each query with its nearest sentences), ``tasks.npz`` and ``sts.npz`` (what the scores of the user's
-own tasks and of STS are made of, see ``write_items``).
+``density.csv`` (curves of the cosines of one task's pairs), ``retrieval.csv`` (each query with its nearest sentences),
+``tasks.npz`` and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
 """
 
 from __future__ import annotations
@@ -25,8 +24,7 @@ from cse.evaluation.suite import SuiteResults
 from cse.files import read_csv, rounded, write_csv
 
 RECORD_FILE = Kind.RECORD.manifest
-PAIRS_FILE, DENSITY_FILE = "pairs.csv", "density.csv"
-RETRIEVAL_FILE = "retrieval.csv"
+DENSITY_FILE, RETRIEVAL_FILE = "density.csv", "retrieval.csv"
 ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
 FORMAT = 4
 _AGAIN = "evaluate the model again with --out"
@@ -41,6 +39,7 @@ class Record:
         scores: see ``SuiteResults.to_dict``.
         content: hash of the items of each task, see ``content_of_suite``.
         identity: of the checkpoint that was measured, see ``identity_of``; empty for other models.
+        drawn_task: whose cosines are drawn.
     """
 
     folder: Path
@@ -50,6 +49,7 @@ class Record:
     environment: dict[str, Any]
     content: dict[str, str]
     identity: str
+    drawn_task: str
 
     def table(self, file: str) -> list[dict[str, str]]:
         """Return the rows of a CSV file of the record; none if the file is missing."""
@@ -61,15 +61,8 @@ def write_record(
     identity: str = "",
 ) -> None:  # fmt: skip
     """Write a record to an existing, empty folder; round scores to four decimals."""
-    if results.details is not None:
-        details, task = results.details, results.details.task
-        pairs = zip(task.subset, task.score, details.cosine, strict=True)
-        write_csv(
-            folder / PAIRS_FILE,
-            ("task", "subset", "gold", "cosine"),
-            ((task.name, subset, f"{gold:g}", f"{cosine:.4f}") for subset, gold, cosine in pairs),
-        )
-        write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(details.densities))
+    if results.densities:
+        write_csv(folder / DENSITY_FILE, DENSITY_COLUMNS, density_rows(results.densities))
     if results.retrieval is not None:
         write_csv(
             folder / RETRIEVAL_FILE,
@@ -85,9 +78,7 @@ def write_record(
     if results.sts is not None:
         write_items(folder / STS_FILE, {name: score.items for name, score in results.sts.tasks.items()})
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
-    tree |= {"content": results.content, "identity": identity}
-    if results.details is not None:
-        tree["drawn_task"] = results.details.task.name
+    tree |= {"content": results.content, "identity": identity, "drawn_task": results.drawn_task}
     write_manifest(folder, Kind.RECORD, rounded(tree))
 
 
@@ -99,7 +90,7 @@ def read_record(folder: Path) -> Record:
         raise CseError(f"{folder}: no {RECORD_FILE} in it; create one with `cse evaluate MODEL --out FOLDER`") from None
     check_files(folder, tree["files"], RECORD_FILE, _AGAIN)
     known = ("name", "model", "scores", "environment", "content", "identity")
-    return Record(folder, **{name: tree[name] for name in known})
+    return Record(folder, **{name: tree[name] for name in known}, drawn_task=tree.get("drawn_task", ""))
 
 
 def trained_on(model: Mapping[str, Any]) -> str | None:
@@ -119,8 +110,12 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
 
 def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
     """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
-    items = {f"{name}/{measure}": each for name, measures in tasks.items() for measure, each in measures.items()}
-    np.savez_compressed(path, **{name: np.asarray(each, np.float64) for name, each in items.items()})
+    items: dict[str, Any] = {
+        f"{name}/{measure}": np.asarray(each, np.float64)
+        for name, measures in tasks.items()
+        for measure, each in measures.items()
+    }
+    np.savez_compressed(path, **items)
 
 
 def read_items(path: Path) -> dict[str, dict[str, np.ndarray]]:

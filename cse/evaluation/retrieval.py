@@ -103,11 +103,7 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
 def measure_search(
     table: SearchTable, encoder: OnnxEncoder, role: str | None, folder: str, modes: Sequence[Mode]
 ) -> dict[str, dict[str, float]]:
-    """Return ``FOUND`` times 100 for each way to search, from the first 100 documents of each query.
-
-    Args:
-        table: an index of the task's documents, with their ids.
-    """
+    """Return ``FOUND`` times 100 for each way to search, from the first 100 documents of each query."""
     task = read_beir(Path(folder), Path(folder).name)
     ids, _ = document_ids(Path(folder))
     place = {name: number for number, name in enumerate(ids)}

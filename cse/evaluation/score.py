@@ -86,10 +86,6 @@ def score_task(
 
     Args:
         measures: which measures of its kind to compute; None: all of ``MEASURES`` that are defined.
-
-    Raises:
-        NotFinite: a text whose embedding is not finite.
-        UndefinedScore: scored pairs whose cosines are all equal, or one of ``measures`` is not defined.
     """
     kind = kind_of(task)
     # parts of texts, which stand for documents in a proxy, are searched by vectors alone
@@ -121,12 +117,7 @@ def score_dev(
     *,
     progress: bool = False,
 ) -> DevScore:
-    """Score an encoder on a dev task, by its main measure or another: the score that selects checkpoints.
-
-    Raises:
-        NotFinite: a text whose embedding is not finite.
-        UndefinedScore: scored pairs whose gold scores or cosines are all equal, or fewer than two.
-    """
+    """Score an encoder on a dev task, by its main measure or another: the score that selects checkpoints."""
     name = dev_measure(task, measure, "train.dev_measure")
     plain = name.removesuffix(PROXY)
     found = score_task(encoder, task, batch_size=batch_size, progress=progress, measures=(plain,))

@@ -5,9 +5,9 @@ all pairs of different rows, vectors of unit length (Wang and Isola 2020), exact
 without saying so; the setting is part of the result. The default follows SimCSE's authors: positives with gold above 4,
 rows of all STS-B splits.
 
-Pictures show the cosines of one task's pairs, a kernel density of them per group of gold similarity (PromCSE figure 3,
-D2CSE figure 2b). The papers state neither the split nor the bounds of the groups. Here the range of gold scores is cut
-into five equal parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
+Pictures show a kernel density of the cosines of one task's pairs, per group of gold similarity (PromCSE figure 3, D2CSE
+figure 2b). The papers state neither the split nor the bounds of the groups. Here the range of gold scores is cut into
+five equal parts, ``[0, 1) [1, 2) [2, 3) [3, 4) [4, 5]`` for STS.
 """
 
 from __future__ import annotations
@@ -132,25 +132,6 @@ def density_rows(curves: Iterable[Density]) -> list[tuple[str | int, ...]]:
     ]
 
 
-@dataclass(frozen=True)
-class PairDetails:
-    """What pictures show of one task's pairs under an encoder.
-
-    Attributes:
-        cosine: of each pair, ``(n,)``.
-    """
-
-    task: ScoredPairs
-    cosine: np.ndarray
-    densities: list[Density]
-
-
-def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs:
-    """Return the task to show in figures: STS-B if present, otherwise the first."""
-    return next((task for task in tasks if task.name == DRAWN_TASK), tasks[0])
-
-
-def pair_details(vectors: Vectors, task: ScoredPairs) -> PairDetails:
-    """Return the details of one task's pairs for given embeddings."""
-    cosine = vectors.cosines(task.sentence1, task.sentence2)
-    return PairDetails(task, cosine, densities(cosine, task.score))
+def drawn_task(tasks: Sequence[ScoredPairs]) -> ScoredPairs | None:
+    """Return the task to show in figures: STS-B if present, otherwise the first, if there is one."""
+    return next((task for task in tasks if task.name == DRAWN_TASK), next(iter(tasks), None))

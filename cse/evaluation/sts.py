@@ -43,9 +43,6 @@ def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> Averaged:
 
     A task's values are ``all`` and, where every subset has a correlation, ``mean`` and ``wmean``; its fact
     ``undefined_subsets`` counts subsets without one, if any.
-
-    Raises:
-        UndefinedScore: a task whose gold scores or cosines are all equal, or with fewer than two pairs.
     """
     facts = {"pairs": sum(map(len, tasks)), "sentences": len(set(sentences_of(tasks)))}
     return Averaged({task.name: _score(vectors, task) for task in tasks}, SEVEN_TASKS, AGGREGATES, facts=facts)
@@ -89,11 +86,7 @@ class Bootstrap:
 
 
 def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap | None = None) -> Score:
-    """Return mean and population standard deviation over the repetitions, and the score of all pairs at once.
-
-    Raises:
-        UndefinedScore: gold scores or cosines that are all equal.
-    """
+    """Return mean and population standard deviation over the repetitions, and the score of all pairs at once."""
     how = how or Bootstrap()
     cosines = vectors.cosines(pairs.sentence1, pairs.sentence2)
     all_pairs = 100 * spearman(cosines, pairs.score, "CxC-STS")

@@ -25,7 +25,7 @@ from cse.evaluation.linear import FULL, Classifier
 from cse.evaluation.measures import Averaged, Score, TextEncoder, Vectors
 from cse.evaluation.retrieval import EXAMPLE, score_near_identical, score_retrieval
 from cse.evaluation.score import score_task
-from cse.evaluation.space import PairDetails, drawn_task, pair_details, score_space
+from cse.evaluation.space import Density, densities, drawn_task, score_space
 from cse.evaluation.sts import score_cxc, score_sts
 from cse.evaluation.transfer import score_transfer
 
@@ -55,7 +55,7 @@ class SuiteResults:
         near_identical: cosines of D2CSE's example by candidate; measured with retrieval.
         space: alignment and uniformity of all splits of STS-B.
         space_test: the same for STS-B test alone, as in D2CSE's table 5.
-        details: data for figures, if requested.
+        drawn_task, densities: of which pairs the cosines are drawn, and their curves; empty without scored pairs.
         pooling: the encoder's pooling, if known.
         missing: what could not be measured, and why.
         content: of what they and the similarity tasks were measured on, see ``content_of_suite``.
@@ -69,7 +69,8 @@ class SuiteResults:
     space: Score | None = None
     near_identical: dict[str, float] | None = None
     space_test: Score | None = None
-    details: PairDetails | None = None
+    drawn_task: str = ""
+    densities: list[Density] = field(default_factory=list)
     pooling: str | None = None
     missing: list[str] = field(default_factory=list)
     tasks: dict[str, Score] = field(default_factory=dict)
@@ -100,14 +101,12 @@ def evaluate_suite(
     classifier: Classifier = FULL,
     device: torch.device | None = None,
     measures: Collection[str] = MEASURES,
-    details: bool = False,
 ) -> SuiteResults:
     """Measure an encoder on the available data.
 
     Args:
         device: where classifiers are trained; None: the CPU.
         measures: which of ``MEASURES`` to compute; only their sentences are encoded.
-        details: whether to also compute the data for figures (about 10 s).
     """
     data = _only(data, measures)
     if not data.test and not data.own:
@@ -147,11 +146,12 @@ def evaluate_suite(
         scores["space"] = lambda: score_space(vectors, splits)
     if test is not None and "space" in measures:
         scores["space_test"] = lambda: score_space(vectors, [test])
-    pictured = data.sts or ([] if test is None else [test])
+    drawn = drawn_task(data.sts or ([] if test is None else [test]))
     return SuiteResults(
         **{name: score(name, compute) for name, compute in scores.items()},
         tasks={name: score for name, score in own.items() if score is not None},
-        details=pair_details(vectors, drawn_task(pictured)) if details and pictured else None,
+        drawn_task="" if drawn is None else drawn.name,
+        densities=[] if drawn is None else densities(vectors.cosines(drawn.sentence1, drawn.sentence2), drawn.score),
         pooling=getattr(encoder, "pooler", None),
         missing=missing,
         content=content_of_suite(data),

@@ -171,8 +171,7 @@ def _with_table(
 
 
 def _drawn_task(drawn: Iterable[tuple[System, Any]]) -> str:
-    pairs = [system.first.table("pairs.csv") for system, _ in drawn]
-    tasks = list(dict.fromkeys(rows[0]["task"] if rows else "the first task" for rows in pairs))
+    tasks = list(dict.fromkeys(system.first.drawn_task for system, _ in drawn))
     return f"Pairs of {', '.join(tasks)}" + (" test" if tasks == ["STS-B"] else "")
 
 

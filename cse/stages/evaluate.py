@@ -62,7 +62,6 @@ def evaluate_stage(
             measures=settings.evaluation.measures,
             device=settings.evaluation.device,
             progress=sys.stderr.isatty(),
-            details=True,
         )
         click.echo(format_suite(results, trained_on=rows_of(models)))
         short = shortfall({name: result.sts.figures for name, result in results.items() if result.sts is not None})
@@ -84,8 +83,7 @@ def evaluate_stage(
     for name, result in results.items():
         if result.sts is not None:
             scores += [(task, name, f"{value:.4f}") for task, value in result.sts.figures.items()]
-        if result.details is not None:
-            curves += [(name, *row) for row in density_rows(result.details.densities)]
+        curves += [(name, *row) for row in density_rows(result.densities)]
     for file, head, rows in (
         ("sts.csv", ("task", "model", "spearman"), scores),
         ("density.csv", ("model", *DENSITY_COLUMNS), curves),
@@ -191,7 +189,6 @@ def evaluate_models(
     measures: Collection[str],
     device: str,
     progress: bool,
-    details: bool = False,
     done: Callable[[str, SuiteResults], object] | None = None,
     kept: KeptVectors | None = None,
 ) -> dict[str, SuiteResults]:
@@ -217,7 +214,6 @@ def evaluate_models(
             progress=progress,
             device=chosen,
             measures=measures,
-            details=details,
         )
         if done is not None:
             done(name, results[name])

@@ -8,10 +8,9 @@ import numpy as np
 import pytest
 
 from cse.artifact import write_sealed
-from cse.data.tasks.kinds import Splits, sentences_of
-from cse.evaluation.measures import Vectors
+from cse.data.tasks.kinds import Splits
 from cse.evaluation.record import RECORD_FILE, read_record, write_record
-from cse.evaluation.space import drawn_task, pair_details
+from cse.evaluation.space import drawn_task
 from cse.evaluation.suite import SuiteData, evaluate_suite
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.parts import refusal
@@ -22,19 +21,16 @@ def task():
     return make_task("STS-B", {"captions": 30, "news": 30})
 
 
-def test_details_of_a_task(task):
+def test_the_drawn_task_is_stsb_where_it_is_there(task):
     own = make_task("own", {"one": 4})
-    assert drawn_task([own, task]) is task and drawn_task([own]) is own, "STS-B where it is there"
-    vectors = Vectors(FakeEncoder(), sentences_of([task]))
-    details = pair_details(vectors, task)
-    np.testing.assert_array_equal(details.cosine, vectors.cosines(task.sentence1, task.sentence2))
+    assert drawn_task([own, task]) is task and drawn_task([own]) is own and drawn_task([]) is None
 
 
 @pytest.fixture
 def written(task, tmp_path):
     task.score[:3] = 5
     data = SuiteData([task, Splits("STS-B", {"test": task})])
-    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"), details=True)
+    results = evaluate_suite(FakeEncoder(), data, measures=("sts", "retrieval"))
     (tmp_path / "record").mkdir()
     write_record(tmp_path / "record", "my model", results, model={"kind": "backbone"}, environment={"python": "3"})
     return tmp_path / "record", results
@@ -45,8 +41,10 @@ def test_a_record_comes_back(written):
     record = read_record(folder)
     assert (record.name, record.model, record.environment) == ("my model", {"kind": "backbone"}, {"python": "3"})
     assert record.scores["sts"]["STS-B"]["all"] == pytest.approx(results.sts.tasks["STS-B"].values["all"], abs=1e-4)
-    pairs = record.table("pairs.csv")
-    np.testing.assert_allclose([float(row["cosine"]) for row in pairs], results.details.cosine, atol=1e-4)
+    assert record.drawn_task == "STS-B"
+    curves = record.table("density.csv")
+    expected = [value for curve in results.densities for value in curve.density]
+    np.testing.assert_allclose([float(row["density"]) for row in curves], expected, atol=1e-4)
     ranks = {(row["query"], row["partner"]): int(row["rank"]) for row in record.table("retrieval.csv")}
     assert ranks == {(example.query, example.partner): example.rank for example in results.retrieval.examples}
 

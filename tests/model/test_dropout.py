@@ -35,6 +35,17 @@ def test_the_seed_fixes_the_mask_and_the_gradient_follows_it():
     assert torch.equal(values.grad, first.detach())
 
 
+def test_compiled_it_draws_the_same_masks():
+    def twice(values):
+        return dropout(values, 0.4) + 2 * dropout(values.T, 0.4).T
+
+    drawn = []
+    for draw in (twice, torch.compile(twice, backend="aot_eager")):
+        torch.manual_seed(3)
+        drawn.append(draw(torch.ones(3, 40)))
+    assert torch.equal(*drawn) and len(drawn[0].unique()) == 4
+
+
 def test_every_dropout_of_a_backbone_is_replaced(bert):
     kinds = [type(module) for module in bert.model.modules()]
     assert kinds.count(Dropout) == 1 + 3 * bert.layers

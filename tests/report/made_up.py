@@ -86,7 +86,7 @@ def make_record(
     measures: tuple[str, ...] = ("sts", "retrieval", "space"),
 ) -> Record:
     """Measure a made-up encoder and write its record into ``folder / name``."""
-    results = evaluate_suite(Words(seed), data or make_data(), measures=measures, details=True)
+    results = evaluate_suite(Words(seed), data or make_data(), measures=measures)
     (folder / name).mkdir(parents=True)
     write_record(folder / name, name, results, model=model, environment={"python": "3.11", "device": "cpu"})
     return read_record(folder / name)
