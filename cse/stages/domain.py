@@ -48,7 +48,7 @@ def domain_stage(
     folder, rows = own.folder, Folders.below(own.folder)
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
-    prepare_stage(settings, prepared=rows.prepared, metrics=folder / "prepare.json", progress=sys.stderr.isatty())
+    prepare_stage(settings, prepared=rows.prepared, progress=sys.stderr.isatty())
     mine_stage(settings, prepared=rows.prepared, mined=rows.mined)
     own.train(settings, rows, scratch=scratch, plots=own.plots / "train")
     evaluate_stage(
