@@ -7,9 +7,9 @@ from cse.settings import check_settings
 from cse.settings.load import set_key
 from cse.settings.presets import (
     HYPERPARAMETER,
+    coverage,
     load_preset,
     preset_names,
-    quoted_rows,
     records,
     rows,
     rows_of,
@@ -49,15 +49,6 @@ def test_figures_are_those_of_the_papers_and_each_stands_in_a_row():
     assert sha256(files("cse.settings").joinpath("published.csv").read_bytes()).hexdigest() == FIGURES
     assert sum(len(row.scores) for row in rows()) == len(records()) == 1007
     assert len(rows()) == 189
-
-
-def coverage():
-    """Each row with the presets that reproduce it, or the reason why none does."""
-    quoted, presets = quoted_rows(), {}
-    for name in preset_names():
-        for selector in load_preset(name).rows:
-            presets.setdefault(selector, []).append(name)
-    return [(row, presets.get(row.selector, []), quoted.get(row.selector, "")) for row in rows()]
 
 
 def test_every_row_of_the_papers_has_a_preset_or_a_reason():

@@ -34,6 +34,9 @@ def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
     assert settings.objective.energy_hinge.margin == 0.1
 
 
+NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
