@@ -37,9 +37,3 @@ def test_a_system_of_a_paper_never_trains_on_sample_text(cse, empty, monkeypatch
     said = cse("preset", "use", "promcse-eh-bert-base", "--keep-data").out.splitlines()
     assert said[-1].endswith("`dvc repro` trains it on the sample text")
     assert cse("prepare").code == 0
-
-
-def test_list_rows_accounts_for_every_row_of_the_papers(cse):
-    lines = cse("preset", "list", "--rows").out.splitlines()
-    assert sum(bool(re.match(r" {2}\S", line)) for line in lines) == len(rows())
-    assert "  unsupervised, Skip-thought, Skip-thought: quoted only: a recurrent network" in "\n".join(lines)
