@@ -16,7 +16,6 @@ from cse.settings import Settings
 from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
-from cse.stages.corrupt import corrupt_stage
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.mine import mine_stage
 from cse.stages.place import Place
@@ -49,9 +48,8 @@ def domain_stage(
     folder, rows = own.folder, Folders.below(own.folder)
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
-    prepare_stage(settings, prepared=rows.prepared, metrics=folder / "prepare.json", progress=sys.stderr.isatty())
+    prepare_stage(settings, prepared=rows.prepared, progress=sys.stderr.isatty())
     mine_stage(settings, prepared=rows.prepared, mined=rows.mined)
-    corrupt_stage(settings, prepared=rows.prepared, corrupted=rows.corrupted)
     own.train(settings, rows, scratch=scratch, plots=own.plots / "train")
     evaluate_stage(
         settings,
