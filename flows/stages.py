@@ -81,19 +81,17 @@ def outcome_in(line: str, stage: str) -> str | None:
 
 
 @task(task_run_name="{name}", **OPTIONS)
-def run_command(name: str, arguments: list[str], module: str = "cse.cli", place: Workspace | None = None) -> State[Any]:
-    """Run ``cse ARGUMENTS``, or another module, in the project's folder or a workspace; the state has its last line."""
-    log = get_run_logger()
-    last = ""
+def run_command(name: str, arguments: list[str]) -> State[Any]:
+    """Run ``cse ARGUMENTS`` in the project's folder; the state has its last line."""
+    log, last = get_run_logger(), ""
 
     def read(line: str) -> None:
         nonlocal last
         last = line
         log.info("%s", line)
 
-    folder, environment = (place.folder, place.environment) if place else (find_root(), None)
     try:
-        run_module(module, arguments, folder, read, environment)
+        run_module("cse.cli", arguments, find_root(), read)
     except CommandError as error:
         return failed(*explain(name, error.code, error.last_lines))
     return Completed(message=last)

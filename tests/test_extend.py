@@ -84,16 +84,6 @@ def test_the_page_has_the_sections_that_are_tested():
     assert len(BLOCKS) == len(list(blocks_of(PAGE)))
 
 
-@pytest.mark.parametrize("section", USE)
-def test_the_changes_of_the_example_fit_the_code(project, section):
-    patches = [block for block in sections()[section] if block.language == "diff"]
-    assert patches
-    for patch in patches:
-        fits = ["git", "apply", "--check", "-C1", "-"]
-        done = subprocess.run(fits, cwd=project, input=patch.text, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("section", USE)
 def test_the_example_works(project, forking_python, section):

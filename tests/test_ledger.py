@@ -45,15 +45,6 @@ def test_a_run_is_done_once(ledger, monkeypatch):
     assert json.loads((ledger.folder / "train prompts-42.json").read_text())["of"] == OF
 
 
-@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(), CseError("no dev pairs")])
-def test_a_run_that_is_stopped_or_that_nobody_says_failed_leaves_no_record(ledger, stop):
-    work = Work(stop, "done")
-    with pytest.raises(type(stop)):
-        ledger.run("one", work)
-    assert ledger.read("one") is None
-    assert ledger.run("one", work).result == "done"
-
-
 def test_a_failed_run_is_on_record_with_its_reason(ledger):
     work = Work(KeyError("no such\nrow"), "done")
     failed = ledger.run("one", work, of=OF, fails=lambda error: isinstance(error, KeyError))

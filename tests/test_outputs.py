@@ -165,7 +165,9 @@ def test_a_folder_of_other_things_and_outputs_of_another_kind_are_refused(tmp_pa
     assert "did not put there (tickets/bundle.json, tickets/first.txt)" in refusal(tmp_path / "models", Kind.BUNDLE)
 
 
-@pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1}'])
+@pytest.mark.parametrize(
+    "manifest", ["", "[]", "{}", '{"kind": "checkpoint"}', "[" * 100_000, '{"kind": 1, "files": 2}']
+)
 def test_a_manifest_that_is_none_makes_no_output(tmp_path, manifest):
     publish(tmp_path / "out")
     (tmp_path / "out" / MANIFEST).write_text(manifest, encoding="utf-8")

@@ -104,7 +104,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     data.view says what the source holds: sentences, pairs, triplets, labelled (NLI pairs), documents (tables or files;
     data.pairs says which rows come out) or categories (texts with any label). Reports what was dropped.
 
-    If the settings ask for it (group mine), also finds hard negatives or pairs with the bare backbone, and writes them
+    If the settings ask for it, also finds hard negatives or pairs with the bare backbone (group mine), and writes them
     next to the prepared data.
     """
     from cse.stages.prepare import prepare_stage

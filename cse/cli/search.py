@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from cse.choices import Provider
-from cse.cli.options import encoding_option
+from cse.cli.options import device_option, encoding_option
 from cse.errors import counted, escaped, one_line
 from cse.stages.common import BUNDLE
 
@@ -18,14 +17,6 @@ if TYPE_CHECKING:
     from cse.search.rows import Kind
     from cse.search.table import Hit, Mode, SearchTable
 
-_provider_option = click.option(
-    "--device",
-    "provider",
-    type=click.Choice(get_args(Provider)),
-    default="auto",
-    show_default=True,
-    help="Where it runs.",
-)
 _EXAMPLES = """\b
 Examples:
   cse index manual/ --out data/manual && cse search data/manual "how long does a transfer take"
@@ -59,7 +50,7 @@ Run it again, after a kill or when texts change: what the table has is not embed
     type=click.IntRange(min=1),
     help="Most rows per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
 )
-@_provider_option
+@device_option
 @click.option(
     "--kind",
     type=click.Choice(["auto", "exact", "approximate"]),
@@ -83,7 +74,7 @@ def index_command(
     changes: bool,
     workers: int,
     batch_size: int | None,
-    provider: str,
+    device: str,
     kind: Kind,
     again: bool,
     verify: bool,
@@ -107,7 +98,7 @@ def index_command(
     from cse.search.rows import Choices
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
-    choices = Choices(columns, role, workers, batch_size, provider, changes=changes, again=again, kind=kind)
+    choices = Choices(columns, role, workers, batch_size, device, changes=changes, again=again, kind=kind)
     done = index_corpus(texts, out, model or _default_model(), choices)
     if done.cut:
         were = "1 text was" if done.cut == 1 else f"{done.cut:,} texts were"
@@ -176,7 +167,7 @@ def _default_model() -> str:
 @click.option("--task", metavar="FOLDER", help="Measure with these queries and judgements (BEIR's layout) instead.")
 @click.option("--model", help="Bundle or BANK:NAME that made the vectors; default: its path then.")
 @click.option("--role", help="Role of the queries; default: query, with a query side or where rows have a role.")
-@_provider_option
+@device_option
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
 def search(
     table: str,
@@ -189,7 +180,7 @@ def search(
     task: str | None,
     model: str | None,
     role: str | None,
-    provider: str,
+    device: str,
     as_json: bool,
 ) -> None:
     """Print the documents of TABLE that answer each QUERY best, each by its best passage.
@@ -205,7 +196,7 @@ def search(
     there = open_table(table)
     encoder = None
     if mode != "words" or task is not None:
-        encoder = open_encoder(table, there.facts, model, provider)
+        encoder = open_encoder(table, there.facts, model, device)
         role = role or role_of_queries(there.facts, encoder)
         if changed := changed_queries(table, there.facts, encoder):
             click.echo(changed, err=True)

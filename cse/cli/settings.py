@@ -78,16 +78,20 @@ def preset() -> None:
     """List, show and use published systems."""
 
 
-@preset.command("list", epilog="\b\nExample:\n  cse preset list --system d2cse")
+@preset.command("list", epilog="\b\nExample:\n  cse preset list --system d2cse\n  cse preset list --rows")
 @click.option("--system", default="", metavar="TEXT", help="Only presets whose name contains TEXT.")
-def list_presets(system: str) -> None:
+@click.option("--rows", "by_row", is_flag=True, help="List every row of the three papers with its presets.")
+def list_presets(system: str, by_row: bool) -> None:
     """List presets: table and row of the paper, published average, description."""
     from cse.settings.presets import preset_names
 
     names = [name for name in preset_names() if system.lower() in name]
     if not names:
         raise CseError(f"--system: no preset has {system!r} in its name; see `cse preset list`")
-    _print_table(names)
+    if by_row:
+        _print_coverage(None if not system else set(names))
+    else:
+        _print_table(names)
 
 
 @preset.command(epilog="\b\nExample:\n  cse preset show promcse-eh-bert-base")
@@ -163,6 +167,23 @@ def _print_table(names: Sequence[str]) -> None:
     for mark, meaning in _NOTES.items():
         if mark in marks:
             click.echo(f"{mark} {meaning}")
+
+
+def _print_coverage(wanted: set[str] | None) -> None:
+    """Print the rows of the papers, table by table; only those of ``wanted`` presets, if given."""
+    from cse.settings.presets import coverage
+
+    table = ""
+    for row, presets, reason in coverage():
+        selector = row.selector
+        if wanted is not None and not wanted & set(presets):
+            continue
+        if table != (table := f"{selector.paper} table {selector.table}"):
+            click.echo(table)
+        who = ", ".join(presets) if presets else f"quoted only: {reason}"
+        click.echo(_wrap(f"  {selector.setting}, {selector.model}, {selector.backbone}: {who}", indent="      "))
+    if not table:
+        click.echo("no row of the three papers")
 
 
 def _label(score: PublishedScore) -> str:

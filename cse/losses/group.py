@@ -175,4 +175,6 @@ class GroupLayout:
 
     def join(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         """Gather all workers' rows in flattened-batch order; ``parts`` is one tensor per slice of this worker."""
-        return self.group.gather(torch.cat(list(parts)), self.counts)[self.order]
+        rows = torch.cat(list(parts)) if len(parts) > 1 else parts[0]
+        # the gradient of an index counts on repeated rows and sorts them on a GPU; index_select's adds at once
+        return self.group.gather(rows, self.counts).index_select(0, self.order)

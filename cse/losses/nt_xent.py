@@ -47,18 +47,14 @@ def nt_xent(
         first: row of the first anchor.
     """
     anchors, rows = positive_AB.shape
-    place_A = torch.arange(anchors, device=positive_AB.device)
-    logits = positive_AB / temperature
-    if negative_AB is not None:
-        negative_logits = negative_AB / temperature
-        if hard_negative_weight != 0.0:
-            weight = torch.zeros_like(negative_logits)
-            weight[place_A, place_A + first] = hard_negative_weight
-            negative_logits = negative_logits + weight
-        logits = torch.cat([logits, negative_logits], dim=1)
-    if queue_AQ is not None:
-        logits = torch.cat([logits, queue_AQ / temperature], dim=1)
-    return F.cross_entropy(logits, place_A + first) * (anchors / rows)
+    own_A = torch.arange(first, first + anchors, device=positive_AB.device)
+    blocks = [block for block in (positive_AB, negative_AB, queue_AQ) if block is not None]
+    logits_AN = (torch.cat(blocks, dim=1) if len(blocks) > 1 else positive_AB) / temperature
+    if negative_AB is not None and hard_negative_weight != 0.0:
+        weight_AN = torch.zeros_like(logits_AN)
+        weight_AN.diagonal(rows + first).fill_(hard_negative_weight)
+        logits_AN = logits_AN + weight_AN
+    return F.cross_entropy(logits_AN, own_A) * (anchors / rows)
 
 
 @in_float32

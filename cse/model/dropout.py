@@ -35,7 +35,8 @@ def _random_bits(shape: torch.Size) -> torch.Tensor:
     count = shape.numel()
     seed = torch.empty(2, dtype=torch.int64).random_().tolist()
     words = np.random.SFC64(seed).random_raw(-(-count // 4))
-    return torch.from_numpy(words.view(np.int16))[:count].view(shape)
+    # torch.compile would replay a view of the words that has another type (words.view, Tensor.view) with their type
+    return torch.from_numpy(np.frombuffer(words, np.int16))[:count].view(shape)
 
 
 class Dropout(nn.Module):

@@ -74,10 +74,7 @@ def prefix_attention(
     # rows, and it draws dropout masks slowly
     scores = (query_BHLK * scale) @ key_BHLK.transpose(-2, -1)
     if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            hidden = ~attention_mask
-            attention_mask = torch.zeros_like(hidden, dtype=scores.dtype).masked_fill_(hidden, float("-inf"))
-        scores += attention_mask
+        scores += as_numbers(attention_mask, scores.dtype) if attention_mask.dtype == torch.bool else attention_mask
     wide = torch.promote_types(scores.dtype, torch.float32)  # in bf16, the softmax takes four times as long
     share = scores.softmax(dim=-1, dtype=wide).to(value_BHLK.dtype)
     return (cheap_dropout(share, dropout) @ value_BHLK).transpose(1, 2), None
@@ -114,6 +111,11 @@ def visible_columns(
     # a padding token sees itself: a row of the softmax without any column would be NaN
     tokens_BLL = (seen_LL & tokens_BL[:, None, :]) | (back_LL == 0)
     return torch.cat([prompt_BP[:, None, :].expand(-1, length, -1), tokens_BLL], dim=2)[:, None]
+
+
+def as_numbers(visible: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Return what to add to the scores: 0 where a column is visible, else minus infinity."""
+    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, float("-inf"))
 
 
 def per_row(block: torch.Tensor, rows: int) -> torch.Tensor:

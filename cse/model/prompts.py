@@ -26,20 +26,22 @@ class PromptKind(NamedTuple):
     """How a kind of prompt stores its parameters and turns them into keys and values."""
 
     shape: Callable[[Backbone, int, bool], tuple[int, ...]]
-    blocks: Callable[[torch.Tensor, Backbone], Prefix]
+    blocks: Callable[[torch.Tensor, Backbone, torch.dtype], Prefix]  # in this type, if they are parts of the table
 
 
-def key_value_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
+def key_value_blocks(table: torch.Tensor, backbone: Backbone, dtype: torch.dtype) -> Prefix:
     """Cut a table ``(P, 2 * layers * H * K)`` into one ``(H, P, K)`` key and value per layer.
 
     Columns are ``(layer, key | value, H, K)``, the layout of the released PromCSE checkpoints. A table
     ``(P, 2 * H * K)`` holds one layer's columns, shared by all layers. ``H`` are the heads of keys and values.
     """
     cut = table.view(table.shape[0], -1, 2, backbone.heads, backbone.head_size).permute(1, 2, 3, 0, 4)
-    return [(key, value) for key, value in map(torch.unbind, cut.expand(backbone.layers, -1, -1, -1, -1).unbind())]
+    # of all layers at once, then keys apart from values: to cast and to stack gradients layer by layer takes launches
+    keys, values = cut.expand(backbone.layers, -1, -1, -1, -1).to(dtype).unbind(1)
+    return list(zip(keys.unbind(), values.unbind(), strict=True))
 
 
-def hidden_state_blocks(table: torch.Tensor, backbone: Backbone) -> Prefix:
+def hidden_state_blocks(table: torch.Tensor, backbone: Backbone, _: torch.dtype) -> Prefix:
     """Pass hidden states ``(layers, P, D)`` through each layer's own projections: ``Pk = p Wk + bk``, same for ``Pv``.
 
     A table ``(1, P, D)`` is shared: every layer projects the same hidden states.
@@ -117,14 +119,16 @@ class Prompt(nn.Module):
         Each is ``(H, P, K)`` and shared by all rows, or ``(rows, H, P, K)`` in training with dropout, so that two
         copies of a sentence see different prompts.
         """
-        blocks = self.blocks(backbone)
         if not self.training or self.dropout == 0.0:
-            return blocks
+            return self.blocks(backbone)
+        values = self.values()
+        blocks = DEEP_KINDS[self.kind].blocks(values, backbone, _rounding(values))
         return [(self._drop(key, rows), self._drop(value, rows)) for key, value in blocks]
 
     def blocks(self, backbone: Backbone) -> Prefix:
         """Return a deep prompt's ``(key, value)`` per layer, ``(H, P, K)`` each, without dropout."""
-        return DEEP_KINDS[self.kind].blocks(self.values(), backbone)
+        values = self.values()
+        return DEEP_KINDS[self.kind].blocks(values, backbone, values.dtype)
 
     def inputs(self, backbone: Backbone, rows: int) -> torch.Tensor:
         """Return the vectors of an ``input`` prompt as the first layer sees them, ``(rows, P, D)``.
@@ -135,9 +139,14 @@ class Prompt(nn.Module):
         return self._drop(vectors_PD, rows) if self.training else vectors_PD.unsqueeze(0).expand(rows, -1, -1)
 
     def _drop(self, block: torch.Tensor, rows: int) -> torch.Tensor:
-        if torch.is_autocast_enabled(block.device.type):  # before a copy is made for each row
-            block = block.to(torch.get_autocast_dtype(block.device.type))
+        block = block.to(_rounding(block))  # before a copy is made for each row
         return dropout(block.unsqueeze(0).expand(rows, *(-1,) * block.dim()), self.dropout)
+
+
+def _rounding(values: torch.Tensor) -> torch.dtype:
+    """Return the type in which products are made of the values."""
+    kind = values.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else values.dtype
 
 
 class Reparametrized(nn.Module):

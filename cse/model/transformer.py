@@ -19,6 +19,7 @@ from cse.model.passes import (
     LayerPrefix,
     Packed,
     Prefix,
+    as_numbers,
     has_kernel,
     kernel,
     visible_columns,
@@ -100,20 +101,17 @@ class Transformer(nn.Module):
         blocks, exact = self._layers(embedded_BLD.device)
         embedded_BLD = embedded_BLD.to(_type_of(blocks))
         if packed is not None:
-            embedded_BLD, positions_BL = packed.pack(embedded_BLD), packed.pack(positions_BL)
+            embedded_BLD = packed.pack(embedded_BLD)
+            positions_BL = packed.pack(positions_BL) if family.positions == "rotary" else positions_BL
         given = family.by_type(self.model, embedded_BLD, positions_BL)
         length = 0 if prefix is None else prefix[0][0].shape[-2]
-        visible = {
-            kind: packed
-            or visible_columns(
-                mask_BL,
-                length,
-                prompt_BP,
-                causal=family.is_causal(config),
-                reach=family.reach(config) if kind == SLIDING else None,
-            )
-            for kind in given
-        }
+        visible: dict[str, torch.Tensor | Packed] = {}
+        for kind in given:
+            reach = family.reach(config) if kind == SLIDING else None
+            seen = packed or visible_columns(mask_BL, length, prompt_BP, causal=family.is_causal(config), reach=reach)
+            # what attention step by step, as in training on a CPU, would make of it in each layer
+            in_steps = embedded_BLD.device.type == "cpu" and torch.is_grad_enabled() and not family.relative
+            visible[kind] = as_numbers(seen, embedded_BLD.dtype) if in_steps and seen is not packed else seen
         prefixes: list[LayerPrefix | None] = [None] * len(blocks) if prefix is None else [*prefix]
         states = [embedded_BLD]
         with exact:

@@ -211,6 +211,16 @@ def rows_of(preset: str) -> tuple[PaperRow, ...]:
     return tuple(_rows()[selector] for selector in load_preset(preset).rows)
 
 
+def coverage() -> list[tuple[PaperRow, tuple[str, ...], str]]:
+    """Return each row with the presets that reproduce it, or the reason why none does."""
+    quoted = quoted_rows()
+    presets: dict[RowSelector, list[str]] = {}
+    for name in preset_names():
+        for selector in load_preset(name).rows:
+            presets.setdefault(selector, []).append(name)
+    return [(row, tuple(presets.get(selector, ())), quoted.get(selector, "")) for selector, row in _rows().items()]
+
+
 def why_misprinted(row: PaperRow) -> str:
     """Return the known explanation of a misprinted average, or an empty string."""
     return _reasons("misprinted").get(row.selector, "")

@@ -8,6 +8,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import torch
@@ -58,11 +60,11 @@ class Losses(nn.Module):
 
     def forward(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Return each unweighted term by name and the weighted sum as ``loss``, all scalars."""
-        values, loss = {}, batch.projected_XD.new_zeros(())
+        values, parts = {}, []
         for name, term, weight in self._of(batch):
             values[name] = term.forward(batch)  # called as a module, it would lose its type
-            loss = loss + weight * term.decay(batch.step) * values[name]
-        return values | {"loss": loss}
+            parts.append(weight * term.decay(batch.step) * values[name])
+        return values | {"loss": reduce(add, parts)}
 
     def record(self, values: Mapping[str, float]) -> dict[str, float]:
         """Return the values of a batch's terms, with NaN for those that its source does without."""

@@ -11,7 +11,6 @@ import pytest
 from cse.adapt.documents import Judged
 from cse.adapt.ladder import DOCUMENTS, LABELS
 from cse.adapt.look import look
-from cse.adapt.models import Models
 from cse.adapt.run import did_worse
 from cse.data.documents import read_documents, whole_document
 from cse.data.store import PreparedData
@@ -58,9 +57,6 @@ def searched(place):
     return place
 
 
-# ---- the whole way -------------------------------------------------------------------------------------------------
-
-
 def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tiny_folders):
     command = ("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK)
     done = cse(*command)
@@ -89,23 +85,6 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tin
     bare_backbone.kept = KeptVectors(searched / "out/vectors")
     kept = bare_backbone.encode(rows["text"].to_pylist())
     assert np.array_equal(indexed, kept), "encoded once, to measure; another graph's differ in the last digits"
-
-
-@pytest.mark.parametrize("judged", [(), ("--dev-queries", "my-search", "--budget", "1s")])
-def test_documents_are_encoded_once(cse, searched, monkeypatch, judged):
-    rows: list[tuple[int, ...]] = []
-    embed = SentenceEncoder.embed
-
-    def counting(self, ids, mask, constants=None):
-        if self.post is None and self.prompt is None:  # the bare backbone, as such or as the side of documents
-            rows.extend(tuple(one[some > 0].tolist()) for one, some in zip(ids, mask, strict=True))
-        return embed(self, ids, mask, constants)
-
-    monkeypatch.setattr(SentenceEncoder, "embed", counting)
-    monkeypatch.setattr(Models, "export", lambda *_: None)  # its check encodes some of them again
-    done = cse("adapt", "my-search/corpus.jsonl", "--task", "my-search", "--out", "out", *QUICK, *judged)
-    assert done.code == 0 and "no index: " in done.out, done.err
-    assert len(rows) == len(set(rows)) > 3 * 24, "stand-ins, documents and queries: trained on, and measured twice"
 
 
 def test_without_judged_queries_nothing_is_claimed(cse, searched):
@@ -156,9 +135,6 @@ def test_a_search_without_a_gain_keeps_the_bare_backbone(gain, low, searched, fe
     assert did_worse(one, DOCUMENTS if searched else LABELS) is fell
 
 
-# ---- judged queries ------------------------------------------------------------------------------------------------
-
-
 def judged(place, **data) -> Judged:
     known = {"source": "files", "view": "documents", "train_path": "my-search/corpus.jsonl", "dev_path": "my-search"}
     return Judged(DataSettings(**(known | data)), place / "out")
@@ -205,26 +181,6 @@ def test_queries_of_other_documents_or_that_are_measured_are_refused(searched):
     assert not (searched / "out").exists()
 
 
-# ---- what is found -------------------------------------------------------------------------------------------------
-
-
 def test_judged_queries_choose_by_what_the_default_search_finds(searched):
     found = look([searched / "my-search/corpus.jsonl"], judged=searched / "my-search")
     assert found.settings["train.dev_measure"] == "nDCG@10 with words"
-
-
-@pytest.mark.parametrize(
-    ("count", "with_text", "stand_ins"), [(1400, 1, 5), (3000, 1, 2), (7000, 1, 1), (20, 1, 300), (3000, 2, 3)]
-)
-def test_as_many_stand_ins_as_make_some_thousand(tmp_path, count, with_text, stand_ins):
-    """A title alone, as each document but every ``with_text``-th has, is one stand-in."""
-    rows = [{"title": f"title {n}", "text": "" if n % with_text else f"Text {n}."} for n in range(count)]
-    found = look([write_objects(tmp_path / "corpus.jsonl", rows)])
-    assert (found.kind, found.settings["data.stand_ins"]) == (DOCUMENTS, stand_ins)
-
-
-def test_of_many_documents_a_sample_is_trained_on(tmp_path, monkeypatch):
-    corpus = write_objects(tmp_path / "corpus.jsonl", ({"title": f"Part {n}", "text": "A text."} for n in range(9)))
-    for most, found in ((9, None), (8, 8)):
-        monkeypatch.setattr("cse.adapt.look._MOST_ROWS", most)
-        assert look([corpus]).settings.get("data.max_rows") == found

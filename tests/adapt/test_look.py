@@ -7,7 +7,6 @@ import json
 import pytest
 
 from cse.adapt.look import Reading, base_settings, look, view_of_source
-from cse.errors import CseError
 from cse.settings import PARAMS_FILE, Settings
 from cse.settings.load import check_settings, set_key
 
@@ -85,13 +84,6 @@ def test_of_few_texts_of_a_label_or_in_all_their_probability_chooses(tmp_path, l
     assert ("objective.supervised_contrastive.weight" in found) is (labels < 32)
 
 
-def test_texts_with_two_labels_are_counted(tmp_path):
-    rows = "".join(f"text {number} of {label},{label}\n" for label in range(4) for number in range(5))
-    twice = "Text 1 of 0.,3\ntext 2 of 0,1\ntext 2 of 0,2\n"  # the same but for case and punctuation
-    found = look([], labels=write(tmp_path / "twice.csv", f"text,category\n{rows}{twice}"))
-    assert found.told.endswith("labelled texts: pairs within a label; texts with two labels or more: 2 of 20")
-
-
 def test_columns_of_any_name(tmp_path):
     text = "id;utterance;scenario;label\n1;a;x;1\n2;b;x;2\n3;c;y;3\n"
     write(tmp_path / "intents/train.csv", text)
@@ -117,16 +109,6 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     assert look([percent], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
     scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
-
-
-def test_the_language_of_documents_is_found(tmp_path):
-    german = "Die Karte ist auch nach zwei Wochen noch nicht angekommen. Was soll der Kunde jetzt tun, bitte? "
-    for name in ("a", "b"):
-        write(tmp_path / f"seiten/{name}.md", f"# Die Karte\n\n{german * 3}\n")
-        write(tmp_path / f"short/{name}.md", "# Nur kurz\n\nText.\n")
-    found = look([tmp_path / "seiten"])
-    assert (found.language, found.settings["data.language"]) == ("de", "de")
-    assert look([tmp_path / "short"]).language is None
 
 
 def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
@@ -192,18 +174,3 @@ def test_a_file_that_was_named_is_taken_but_for_its_data(place):
     assert (settings.prompt.length, settings.train.epochs, settings.train.dev_measure) == (40, 2, None)
     assert settings.data.task_path == Settings().data.task_path
     assert told.endswith(": data.task_path another/task, train.dev_measure MAP (-s sets a value)")
-
-
-def test_null_is_a_value_too(place):
-    PARAMS_FILE.write_text("backbone: {max_length: 40}\ntrain: {max_steps: 7, row_groups: null}\n")
-    settings, told = base_settings(PARAMS_FILE, {}, {"backbone.max_length": None, "train.max_steps": None})
-    assert (settings.backbone.max_length, settings.train.max_steps, told) == (None, None, None)
-
-
-def test_the_project_s_own_file_changes_nothing(tmp_path, monkeypatch):
-    settings, told = base_settings(PARAMS_FILE, {}, {})
-    assert (settings, told) == (Settings(), None)
-    monkeypatch.chdir(tmp_path)
-    assert base_settings(PARAMS_FILE, {}, {}) == (Settings(), None), "no file is needed"
-    with pytest.raises(CseError, match="no such file"):
-        base_settings(PARAMS_FILE, {}, {}, named=True)

@@ -14,6 +14,7 @@ FILES = {
     "lines.txt": f"{MANY}\n", "docs/a.md": "text", "page.md": "# A title\n\nIts text.\n", "empty/readme.md": "",
     "numbers.csv": "id,price\n1,2\n", "apart.csv": "sentence1,sentence2,label\na,b,0\n",
     "maybe.csv": "sentence1,sentence2,label\na,b,maybe\n",
+    "pairs.csv": "sent0,sent1\n" + "".join(f"question {n},answer {n}\n" for n in range(70)),
     "titles.jsonl": (json.dumps({"title": "a title", "text": ""}) + "\n") * 3,
     "documents.jsonl": "".join(json.dumps({"title": f"t {n}", "text": f"Text {n}."}) + "\n" for n in range(3)),
 }  # fmt: skip
@@ -26,6 +27,7 @@ FILES = {
         ("--labels labels.csv --task labels.csv", "--task and --labels: give one of them"),
         ("lines.txt -s train.parameters=none -s prompt.kind=none", "train.parameters: none leaves nothing to adapt"),
         ("lines.txt", "nothing to measure: name a task with --task, or prepare rows that can be held out"),
+        ("pairs.csv --budget 0.01s -s prompt.length=4 -s train.max_length=16", "--budget: one training and its"),
         ("numbers.csv", "the columns id, price are not known; rename them to one of: title,text;"),
         ("empty", "0 tables and 0 files of text; name one of them"),
         ("apart.csv", "no pair belongs together by its label (1 labelled_negative)"),

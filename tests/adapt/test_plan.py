@@ -9,7 +9,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from cse.adapt.clock import Length, Pace, TrainingPlan, Workload, make_plan
-from cse.adapt.ladder import FEW_ROWS, FULL, LABELS, PROMPTS, RUNGS, TEXT
+from cse.adapt.ladder import FEW_ROWS, FULL, LABELS, PROMPTS, TEXT
 from tests.parts import refusal
 
 # a training takes 100 s for each epoch, measuring a model 30 s
@@ -99,19 +99,3 @@ def test_epochs_that_no_step_is_left_for_are_not_planned():
 def test_a_plan_survives_its_record():
     plan = make_plan(BOTH, budget=700, spent=0)
     assert TypeAdapter(TrainingPlan).validate_python(json.loads(json.dumps(asdict(plan)))) == plan
-
-
-def test_what_the_budget_did_not_allow_is_noted():
-    def notes(left: float) -> str:
-        return " ".join(make_plan(WORK, budget=left, spent=0).notes)
-
-    assert "1 of 3 seeds" in notes(130) and "one learning rate" in notes(130)
-    assert "1 of 3 seeds" in notes(230) and "one learning rate" not in notes(230)
-    assert notes(10_000) == ""
-
-
-def test_the_rate_of_the_settings_is_tried_first():
-    assert RUNGS[PROMPTS].rates_for(TEXT, 0.05)[:2] == (0.05, 0.01)
-    assert RUNGS[PROMPTS].rates_for(LABELS, 0.3) == (0.3, 0.1, 0.2, 0.05)
-    assert RUNGS[FULL].rates_for(LABELS, 0.3) == (2e-4, 5e-4, 5e-5), "which is for prompts"
-    assert RUNGS[FULL].rates_for(FEW_ROWS, 0.3) == (5e-5, 1e-4)

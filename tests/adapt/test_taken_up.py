@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -39,29 +40,19 @@ def without_times(text: str) -> list[str]:
     return [re.sub(r", \d+ s\b", "", line) for line in text.splitlines()[-9:-1]]
 
 
-class Clock:
-    """Ten steps take as many seconds, and nothing else takes any, until the clock goes mad."""
-
-    def __init__(self) -> None:
-        self.now, self.pace = 0.0, 0.2
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch) -> Clock:
-    """A clock for the adaptation, which only training moves on; the bundle is a copy, to save time."""
-    clock, step = Clock(), CsvLog.step
+def clock(monkeypatch) -> SimpleNamespace:
+    """A clock that only training moves on: ten steps take 2 s. The bundle is a copy, to save time."""
+    clock, step = SimpleNamespace(now=0.0), CsvLog.step
 
     def stepped(self, record) -> None:
         step(self, record)
-        clock.now += clock.pace * 5  # a record comes every five steps
+        clock.now += 1  # a record comes every five steps
 
     monkeypatch.setattr(CsvLog, "step", stepped)
-    monkeypatch.setattr(ledger, "time", clock)
+    monkeypatch.setattr(ledger, "time", SimpleNamespace(monotonic=lambda: clock.now))
     monkeypatch.setattr(making, "export_stage", copy)
-    monkeypatch.setattr(making, "time_training", lambda *_: Pace(0, clock.pace, 0))
+    monkeypatch.setattr(making, "time_training", lambda *_: Pace(0, 0.2, 0))
     return clock
 
 
@@ -164,6 +155,11 @@ def test_what_makes_it_another_adaptation_is_said(tmp_path):
     opened(out, **backbone)
     with pytest.raises(CseError, match=r"out: train\.seed was 42 and is 7 now; name another folder with --out"):
         opened(out, **backbone, **{"train.seed": 7})
+    with (tmp_path / "text.txt").open("a") as stream:
+        stream.write("another line\n")
+    with pytest.raises(CseError, match=r"out: the text changed since; name another folder with --out, or set this "):
+        opened(out, **backbone)
+    (tmp_path / "text.txt").write_text("one line\n", encoding="utf-8")
     make_backbone_folder(tmp_path / "bert", "bert", seed=2)
     with pytest.raises(CseError, match=r"out: the backbone's files changed since; "):
         opened(out, **backbone)

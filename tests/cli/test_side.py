@@ -51,17 +51,9 @@ def test_as_the_pages_say(cse, project, empty_banks, tiny_folders):
             given = ("--role", role) if role else ()
             assert cse("encode", model, f"{name}.txt", *given, "--out", f"{name}.npy").code == 0
             np.testing.assert_allclose(np.load(f"{name}.npy"), expected(role), atol=1e-5)
-    for name in ("checkpoint", "bundle"):
-        done = cse("push", "me/legal", f"data/{name}", "--card", f"{name}.md")
-        assert done.code == 0, done.err
-        text = Path(f"{name}.md").read_text()
-        assert '"A dog runs."], role="query").shape)' in text
-        assert "Role `query` alone takes what was trained." in text
-        assert "compare with each other only" not in text
     done = cse("evaluate", "data/checkpoint", str(tiny_folders["bert"]))
     assert done.code == 0, done.err
     names = ["data/checkpoint", str(tiny_folders["bert"])]
     ours, theirs = ([line.split()[1:] for line in done.out.splitlines() if line.startswith(f"{n} ")] for n in names)
     assert ours == theirs, "STS asks for no role"
     assert [len(row) for row in ours] == [3]
-    assert "passage: ''" not in done.out

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.data.prepare import prepare
 from cse.data.store import REPORT_FILE, PreparedData
 from cse.data.suite import (
     NO_CAPTIONS,
@@ -24,8 +23,7 @@ from cse.data.suite import (
     read_transfer,
 )
 from cse.data.tasks.kinds import TRANSFER_TASKS, CaptionPairs, Labelled, Splits, TransferTask
-from cse.data.tasks.store import open_dev, write_tasks
-from cse.settings.data import DataSettings
+from cse.data.tasks.store import write_tasks
 from tests.evaluation.test_sts import make_task
 from tests.parts import refusal
 from tests.rows import write_lines
@@ -134,19 +132,6 @@ def test_a_partial_folder_gives_what_is_there_and_names_the_rest(folder):
     assert set(trec.train.label) == set(range(6))
 
 
-def test_pairs_and_given_splits(tmp_path):
-    head = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-    for file, count in (("train", 4076), ("test", 1725)):
-        lines = [f"{i % 2}\t1\t2\tfirst {i}\tsecond {i}" for i in range(count)]
-        write_lines(tmp_path / f"MRPC/msr_paraphrase_{file}.txt", [head, *lines])
-    for file, count in (("train", 67349), ("dev", 872), ("test", 1821)):
-        write_lines(tmp_path / f"SST/binary/sentiment-{file}", [f"words {i}\t{i % 2}" for i in range(count)])
-    sst, mrpc = read_transfer(tmp_path)[0]
-    assert [len(part) for part in sst.parts] == [67349, 872, 1821]
-    assert [len(part) for part in mrpc.parts] == [4076, 1725]
-    assert all(a.replace("first", "second") == b for a, b in zip(mrpc.train.texts, mrpc.train.second, strict=True))
-
-
 def test_a_file_that_is_not_as_published(folder):
     write_lines(folder / "TREC/TREC_10.label", ["what is this"] * 500)
     assert "TREC_10.label:1: expected CLASS:detail and a question" in refusal(read_transfer, folder)
@@ -209,18 +194,3 @@ def test_what_was_written_comes_back(tmp_path):
     write_tasks(tmp_path, test=suite.test, own=suite.own)
     (tmp_path / REPORT_FILE).write_text(json.dumps({"evaluation": {"missing": suite.missing}}), encoding="utf-8")
     assert same(open_suite(PreparedData(tmp_path)), suite)
-
-
-@pytest.mark.slow
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no evaluation data here")
-def test_real_data_are_the_same_through_prepare(tmp_path):
-    (tmp_path / "dev").mkdir()
-    (tmp_path / "rows.csv").write_text("sent0,sent1,hard_neg\na,b,c\n", encoding="utf-8")
-    settings = DataSettings(
-        source="files", train_path=str(tmp_path / "rows.csv"), dev_path=str(tmp_path / "dev"),
-        evaluation_path=str(SHARED / "senteval"), cxc_path=str(SHARED / "cxc"),
-    )  # fmt: skip
-    prepare(settings, tmp_path / "out")
-    data, suite = PreparedData(tmp_path / "out"), read_suite(SHARED / "senteval", SHARED / "cxc")
-    assert same(dataclasses.replace(open_suite(data), dev=open_dev(data)), suite)

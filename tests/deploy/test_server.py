@@ -238,23 +238,6 @@ def test_each_domain_is_a_model_whatever_runs_beside_it(bank_server, small_bank)
     assert nothing_has_centres.status_code == 404
 
 
-def test_auto_says_whose_prompts_it_chose(small_bank, tiny_folders, tmp_path):
-    bank = shutil.copytree(small_bank, tmp_path / "bank")
-    encoder, texts = OnnxEncoder(bank, provider="cpu"), ["the cat sits on the mat", "music near the river"]
-    for name, text in zip(("headed", "hidden"), texts, strict=True):
-        centre = encoder.encode([text], normalize=True, domain=encoder.bank.bare)
-        domain = make_domain(make_encoder(tiny_folders["bert"], name), name, centres=centre)
-        add_domain(bank, domain, replace=True)
-    routes = {"/v1/embeddings": "input", "/embed": "inputs"}
-    wanted = [("POST", route, {"model": "auto", name: texts}) for route, name in routes.items()]
-    answer, plain = asked(create_app(Options(model=str(bank))), *wanted)
-    assert [item["domain"] for item in answer.json()["data"]] == ["headed", "hidden"]
-    found = [item["embedding"] for item in answer.json()["data"]]
-    assert [list(map(len, rows)) for rows in (found, plain.json())] == [[5, 32], [5, 32]]
-    for row, text, name in zip(found, texts, ("headed", "hidden"), strict=True):
-        np.testing.assert_allclose(row, encoder.encode(text, domain=name), atol=1e-5)
-
-
 def test_a_folder_that_is_gone_is_503_and_a_bad_file_harms_itself_alone(small_bank, tmp_path):
     bank = shutil.copytree(small_bank, tmp_path / "bank")
     hidden = bank / "domains/hidden.safetensors"

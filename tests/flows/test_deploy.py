@@ -1,4 +1,4 @@
-"""What a deployment knows about its project, and what a worker does to its clone."""
+"""What a worker does to its fresh clone before the flow starts."""
 
 from __future__ import annotations
 
@@ -8,30 +8,6 @@ from flows.repository import git
 from flows.workspace import keep_remotes
 from tests.flows.repositories import commit, dvc, write
 from tests.parts import refusal
-
-
-@pytest.fixture
-def deploy(monkeypatch):
-    """The module as a worker loads it: without making work pools."""
-    monkeypatch.setenv("PREFECT__FLOW_RUN_ID", "a-run")
-    import flows.deploy
-
-    return flows.deploy
-
-
-def test_where_workers_get_the_project_from(deploy, repository, monkeypatch):
-    (repository / "data/deep").mkdir()
-    monkeypatch.chdir(repository / "data/deep")
-    folder = str(repository.resolve())
-    assert deploy.source() == {"folder": folder, "repository": f"file://{folder}", "branch": "main"}
-    git(repository, "remote", "add", "origin", "https://example.org/team/cse.git")
-    git(repository, "checkout", "--quiet", "--detach")
-    found = deploy.source()
-    assert found["repository"] == "https://example.org/team/cse.git"
-    assert found["branch"] is None, "the default branch"
-
-
-# ---- a worker's fresh clone, before the flow starts ------------------------------------------------------------------
 
 
 def remote_of(folder) -> str:

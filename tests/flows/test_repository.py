@@ -4,7 +4,7 @@ import pytest
 
 from cse.errors import CseError
 from cse.settings import load_settings
-from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order, uncommitted
+from flows.repository import check_no_conflict, find_root, git, paths_left_behind, stages_in_order
 from tests.flows.repositories import commit, write
 from tests.parts import refusal
 
@@ -40,13 +40,6 @@ def test_both_sides_of_a_merge(repository):
         check_no_conflict(repository)
     git(repository, "checkout", "--quiet", "--theirs", "dvc.lock")
     check_no_conflict(repository)
-
-
-def test_uncommitted_files(repository):
-    assert uncommitted(repository) == []
-    write(repository / "params.yaml", "train:\n  epochs: 2\n")
-    write(repository / "new.txt", "not tracked\n")
-    assert uncommitted(repository) == ["params.yaml"]
 
 
 def test_paths_that_a_copy_would_not_have(repository, tmp_path):

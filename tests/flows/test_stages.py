@@ -83,10 +83,3 @@ def test_another_dvc_in_the_way(repository):
     message, again = explain("first", caught.value.code, caught.value.last_lines)
     assert again
     assert f"(PID {holder.pid})" in message
-
-
-def test_full_disk():
-    lines = ["ERROR: unexpected error - [Errno 28] No space left on device: 'data/.tmp'"]
-    message, again = explain("export", 255, lines)
-    assert "no space left on the disk; free some" in message
-    assert not again

@@ -61,25 +61,14 @@ def test_each_stage_is_a_task_which_is_tried_again_or_ends_the_flow(finished_tin
 
 # Every Python process of the run writes down whom it calls.
 WATCH = """
-import os, socket
+import os, sys
 
-def watched(name):
-    inner = getattr(socket.socket, name)
-    def call(self, address):
+def called(event, given):
+    if event in ("socket.connect", "socket.getaddrinfo"):
         with open(os.environ["CALLS"], "a") as file:
-            file.write(f"{address}\\n")
-        return inner(self, address)
-    setattr(socket.socket, name, call)
+            file.write(f"{given[1:] if event == 'socket.connect' else given[:1]}\\n")
 
-watched("connect"), watched("connect_ex")
-inner = socket.getaddrinfo
-
-def getaddrinfo(host, *rest, **named):
-    with open(os.environ["CALLS"], "a") as file:
-        file.write(f"{(host,)}\\n")
-    return inner(host, *rest, **named)
-
-socket.getaddrinfo = getaddrinfo
+sys.addaudithook(called)
 """
 
 
@@ -144,3 +133,4 @@ def test_the_gate(finished_tiny_clone, tmp_path):
     refused = workspace.run("cse", "models", "promote", "v1.1.0", fails=True)
     assert "error: sentence-encoder@v1.1.0: not promoted to production; use `--force` to promote it anyway" in refused
     assert "is in production" in workspace.run("cse", "models", "promote", "v1.1.0", "--force")
+    assert "version: v1.1.0" in workspace.run("cse", "models", "show", "production")

@@ -11,7 +11,6 @@ import time
 import pytest
 
 from cse.errors import CseError
-from flows.processes import run_dvc
 from flows.repository import git, uncommitted
 from flows.workspace import in_place, keep_as_experiment, snapshot, throwaway_clone
 from tests.flows.repositories import commit, copy, dvc, keep_apart, write
@@ -50,16 +49,6 @@ def test_a_clone_has_what_is_not_committed_yet(finished):
     assert not place.folder.exists()
     assert git(finished, "status", "--short") == before
     assert git(finished, "stash", "list") == ""
-
-
-def test_a_clone_shares_cache_and_remote(finished):
-    lines = []
-    with throwaway_clone(finished, "a-run") as place:
-        assert (place.folder / "data/second.txt").read_text() == "text\n", "checked out from the shared cache"
-        run_dvc(["repro"], place.folder, lines.append)
-        assert sum("didn't change" in line for line in lines) == 2
-        dvc(place.folder, "push", "--quiet")
-    assert list((finished.parent / "remote").rglob("*/*")), "the same folder as the remote of the tree itself"
 
 
 @pytest.mark.parametrize("name", ["a/b", ".."])

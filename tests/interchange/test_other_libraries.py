@@ -196,13 +196,6 @@ def test_folders_that_do_more_are_refused(tiny_folders, tmp_path, modules, pooli
     assert said in refused(folder, tiny_folders["bert"], tmp_path)
 
 
-def test_a_folder_says_itself_how_it_pools(tiny_folders, tmp_path):
-    bert = tiny_folders["bert"]
-    assert f"{bert}: holds no modules.json" in refused(bert, bert, tmp_path)
-    folder = fine_tuned(bert, tmp_path / "tuned", "mean")
-    assert "says how it pools; leave it out" in refused(folder, bert, tmp_path, pooler="cls")
-
-
 EXPRESSED = [
     *("bert", "roberta", "xlm-roberta", "camembert", "electra", "electra, wide words"),
     *("llama", "mistral, no window", "qwen3"),

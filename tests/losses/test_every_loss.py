@@ -1,6 +1,6 @@
 """Every loss: its gradient is the numeric one, what it leaves out, and float32 or better, whatever autocast says.
 
-Values: ``test_nt_xent``, ``test_collection``, and ``tests/training/test_terms`` of those with passes or weights.
+Values: ``test_nt_xent``, and ``tests/training/test_terms`` of those with passes or weights.
 """
 
 from __future__ import annotations
@@ -45,10 +45,7 @@ def detection(normalize: str, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 # each takes two (8, 16) tensors of any precision
 LOSSES = {
     "nt_xent": lambda a, b: nt_xent(
-        cosines(a, b),
-        cosines(a, b.flip(0)),
-        temperature=0.05,
-        hard_negative_weight=0.7,
+        cosines(a, b), cosines(a, b.flip(0)), temperature=0.05, hard_negative_weight=0.7,
         queue_AQ=cosines(a, b[:3] - a[:3]),
     ),
     "energy_hinge": lambda a, b: energy_hinge(a, a + b, b, margin=1.0),
@@ -64,16 +61,12 @@ LOSSES = {
     "label_proxies": lambda a, b: label_proxies(a, b[:3], PARTLY, temperature=0.05),
     "supervised_contrastive": lambda a, b: supervised_contrastive(a + b, PARTLY, 0.05),
     "collection": lambda a, b: collection_cross_entropy(
-        a,
-        b,
-        torch.stack([LABELS, LABELS + 5], dim=1),
-        torch.tensor([0.3, 0.7]).expand(8, 2),
-        torch.where(LABELS > 0, 3 + LABELS, NO_DOCUMENT),
-        temperature=0.05,
+        a, b, torch.stack([LABELS, LABELS + 5], dim=1), torch.tensor([0.3, 0.7]).expand(8, 2),
+        torch.where(LABELS > 0, 3 + LABELS, NO_DOCUMENT), temperature=0.05,
     ),
     "similarity_divergence": lambda a, b: similarity_divergence(a, b, rows=4, temperature=0.05),
     "nt_xent_two_views": lambda a, b: nt_xent_two_views(a, b, temperature=0.05),
-}
+}  # fmt: skip
 NONE = torch.zeros_like(REAL)
 # of rows that have nothing to learn from: no other row, no label, no positive, no token
 NOTHING = {

@@ -90,14 +90,6 @@ def outcome():
     return get
 
 
-def text_of(value: Any) -> str:
-    return value if isinstance(value, str) and value != "text" else json.dumps(value)
-
-
-def changed(config: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
-    return {name: old for name, old in config.items() if name != key} | ({} if value is GONE else {key: value})
-
-
 @pytest.mark.parametrize(("model", "key"), [("bert", key) for key in COUNTS] + [("qwen3", key) for key in ROTARY])
 def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
     folder = shutil.copytree(models[model], tmp_path / "model")
@@ -105,7 +97,8 @@ def test_a_value_of_the_configuration(models, outcome, tmp_path, model, key):
     usual = json.loads(path.read_text())
     refused = 0
     for value in WRONG:
-        path.write_text(json.dumps(changed(usual, key, value)))
+        changed = {name: old for name, old in (usual | {key: value}).items() if old is not GONE}
+        path.write_text(json.dumps(changed))
         refused += outcome(folder) != ""
     if key in NEEDED:
         assert refused == len(WRONG)
@@ -124,7 +117,8 @@ def test_a_file(models, outcome, tmp_path, name):
     for value in FILES[name]:
         if isinstance(value, dict) and name == "config.json":
             value = usual | value
-        (folder / name).write_bytes(text_of(value).encode("latin-1"))
+        text = value if isinstance(value, str) and value != "text" else json.dumps(value)
+        (folder / name).write_bytes(text.encode("latin-1"))
         assert outcome(folder), f"{value!r:.80} was taken"
 
 

@@ -27,9 +27,7 @@ def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **o
     torch.manual_seed(4)
     prompt = None if kind is None else new_prompt(kind, backbone, length=3, dropout=0.0, init_std=0.7)
     templates = [new_template(text, backbone, **options)]
-    return sentence_encoder(
-        backbone, prompt, pooler="mask", templates=templates, denoise=denoise, position_shift=shift
-    )  # fmt: skip
+    return sentence_encoder(backbone, prompt, pooler="mask", templates=templates, denoise=denoise, position_shift=shift)
 
 
 # ---- tokens -------------------------------------------------------------------------------------------------------
@@ -81,9 +79,7 @@ def released_ids(backbone, family: str, sentence: str) -> list[int]:
     return plain_copy(backbone.tokenizer).encode(RELEASED[family][0].format(sentence)).ids
 
 
-@pytest.mark.parametrize(
-    "sentence", ["a dog", "the cat sleeps", "a dog.", "not a dog?", "no!", "(a dog)", "two 3", ";"]
-)
+@pytest.mark.parametrize("sentence", ["the cat sleeps", "a dog.", "not a dog?", "no!", "(a dog)", "two 3", ";"])
 @pytest.mark.parametrize("family", ["bert", "roberta"])
 def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, family, sentence):
     backbone = pieces_backbones[family]
@@ -91,21 +87,16 @@ def test_tokens_at_inference_are_those_of_the_released_code(pieces_backbones, fa
     assert template.tokenizer(backbone.tokenizer).encode(sentence).ids == released_ids(backbone, family, sentence)
 
 
-DECODERS = {"llama": 1, "llama, wide heads, no added tokens": 0, "gemma3": 1}  # tokens behind a text
-LAST = "the man reads {sentence} near"
-
-
-@pytest.fixture(params=list(DECODERS))
-def decoder(request, tmp_path):
-    return backbone_of(make_family_folder(tmp_path, request.param)), request.param
-
-
-def test_a_template_without_a_mask_is_read_at_the_last_token(decoder, tmp_path):
-    backbone, name = decoder
+# tokens before and behind a text
+@pytest.mark.parametrize(
+    ("name", "first", "last"),
+    [("llama", [], [3]), ("llama, wide heads, no added tokens", [], []), ("gemma3", [2], [3])],
+)
+def test_a_template_without_a_mask_is_read_at_the_last_token(name, first, last, tmp_path):
+    backbone = backbone_of(make_family_folder(tmp_path, name))
     library = AutoModel.from_pretrained(tmp_path).eval()
-    encoder = sentence_encoder(backbone, None, pooler="last", templates=[new_template(LAST, backbone)])
-    sentences = ["two small birds", "dog", ""]
-    first, last = [2] if name == "gemma3" else [], [3] * DECODERS[name]
+    templates = [new_template("the man reads {sentence} near", backbone)]
+    encoder, sentences = sentence_encoder(backbone, None, pooler="last", templates=templates), ["two small birds", ""]
     for sentence in sentences:
         words = ids_of(backbone, f"the man reads {sentence} near")
         assert encoder.tokenizer.encode(sentence).ids == [*first, *words, *last]
@@ -160,9 +151,6 @@ def test_dev_pairs_may_be_read_as_in_training(bert, denoise):
         np.testing.assert_array_equal(encoder.encode(sentences), asked.encode(sentences))
     np.testing.assert_array_equal(encoder.encode(sentences), before)
     assert np.abs(before - asked.encode(sentences)).max() > 1e-3
-    with pytest.raises(KeyboardInterrupt), encoder.read_as_in_training():
-        raise KeyboardInterrupt
-    np.testing.assert_array_equal(encoder.encode(sentences), before)
 
 
 def test_a_trained_template_starts_as_its_words_and_each_piece_moves_alone(backbone):

@@ -6,7 +6,6 @@ A mark is an HTML comment between a block and the text above it:
     <!-- not run (COMMAND): REASON -->      the lines of it that begin with COMMAND
     <!-- first: COMMAND -->                 run before it, unseen by readers: files that the page takes for granted
     <!-- fresh clone -->                    run it in another copy of the finished clone than the blocks above
-    <!-- alternatives -->                   each command in a copy of its own
     <!-- continues -->                      Python that uses the names of the Python blocks above
     <!-- run by TEST -->                    a test of its own runs it and looks at what comes out
 """
@@ -26,7 +25,7 @@ from markdown_it import MarkdownIt
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "deploy/README.md", *sorted((ROOT / "docs").glob("*.md"))]
 _COMMENT = re.compile(r"<!--\s*(.*?)\s*-->", re.S)
-_MARK = re.compile(r"(not run|first|fresh clone|alternatives|continues|run by)(?: \((.+)\))?(?::? (.+))?", re.S)
+_MARK = re.compile(r"(not run|first|fresh clone|continues|run by)(?: \((.+)\))?(?::? (.+))?", re.S)
 
 
 @dataclass
@@ -45,7 +44,6 @@ class Block:
     left_out: dict[str, str] = field(default_factory=dict)
     first: list[str] = field(default_factory=list)
     fresh: bool = False
-    alternatives: bool = False
     continues: bool = False
     run_by: str | None = None
 

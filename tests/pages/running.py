@@ -79,7 +79,7 @@ class Page:
             self.renew()
         self.commands(block.first)
         if block.language in SHELL:
-            self.commands(block.commands(), apart=block.alternatives)
+            self.commands(block.commands())
         elif block.language == "python":
             self.python = [*self.python, block.text] if block.continues else [block.text]
             self.shell(["python -c " + shlex.quote("\n".join(self.python))])
@@ -88,14 +88,10 @@ class Page:
         else:
             raise AssertionError(f"nothing runs {block.language or 'plain'} blocks: mark it")
 
-    def commands(self, commands: list[str], apart: bool = False) -> None:
-        """Run commands of a shell in turn, ``apart`` in a copy each; those that serve stay in the background."""
+    def commands(self, commands: list[str]) -> None:
+        """Run commands of a shell in turn; those that serve stay in the background."""
         waiting: list[str] = []
         for command in commands:
-            if apart:
-                self.shell(waiting)
-                waiting = []
-                self.renew()
             if name := next((name for name in SERVERS if re.match(rf"(\w+=\S+ )*{name}", command)), None):
                 self.shell(waiting)
                 waiting = []

@@ -102,13 +102,6 @@ def test_as_many_items_that_are_others_are_refused(own, tmp_path, change):
     assert "mine: seeds of one model were measured on different items" in told
 
 
-def test_one_training_says_so(own):
-    ((_, _, results),) = comparisons(group(find_records([own / "backbone", own / "prompts-1"])))
-    assert results[0].sentence().endswith("31 items; holds for this one training only")
-    ((_, _, three),) = comparisons(group(find_records([own])))
-    assert "this one training" not in three[0].sentence()
-
-
 def test_a_backbone_behind_other_task_texts_is_no_baseline(own):
     bare, system = group(find_records([own]))
     first = system.first

@@ -27,7 +27,7 @@ class Page(HTMLParser):
 
     def __init__(self, text):
         super().__init__()
-        self.ids, self.links, self.sources, self.open, self.tags, self.heads = [], [], [], [], [], []
+        self.ids, self.links, self.sources, self.open, self.tags = [], [], [], [], []
         self.feed(text)
         assert self.open == []
 
@@ -96,20 +96,18 @@ def write_hostile_records(folder):
 
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory):
-    """A report of hostile names, written to disk: its folder and itself."""
+    """The folder of a report of hostile names."""
     folder = tmp_path_factory.mktemp("hostile")
     write_hostile_records(folder / "records")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # a warning is a line on the user's terminal
-        made = make_report(group(find_records([folder / "records"])))
         (folder / "report").mkdir()
-        write_report(made, folder / "report")
-    return folder, made
+        write_report(make_report(group(find_records([folder / "records"]))), folder / "report")
+    return folder / "report"
 
 
 def test_names_are_text_and_not_markup(hostile, html):
-    folder, _ = hostile
-    written = (folder / "report" / PAGE_FILE).read_text(encoding="utf-8")
+    written = (hostile / PAGE_FILE).read_text(encoding="utf-8")
     page = Page(written)
     assert [tag for tag, _ in page.tags if tag == "script"] == ["script"], "the page's own"
     assert {tag for tag, _ in page.tags} <= {"h3"} | {tag for tag, _ in Page(html).tags}, "no tag that the page has not"

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from cse.report.papers import figure
 from cse.report.systems import find_records, group, number_at
 from tests.report.made_up import BARE, make_data, make_record, trained
@@ -46,16 +42,6 @@ def test_runs_on_two_devices_are_one_system_and_another_precision_is_another(tmp
         records.append(make_record(tmp_path, f"run-{seed}", model, **SMALL))
     systems = group(records)
     assert [[record.name for record in system.records] for system in systems] == [["run-1", "run-2"], ["run-3"]]
-
-
-@pytest.mark.parametrize(
-    ("names", "name"),
-    [(["runs/kv-42/checkpoint", "runs/kv-43/checkpoint"], "kv"), (["kv 1", "hidden 2"], "kv 1")],
-)
-def test_a_system_is_called_by_what_its_runs_share(tmp_path, names, name):
-    runs = [make_record(tmp_path, f"run{seed}", trained(seed), seed=seed, **SMALL) for seed in range(len(names))]
-    (system,) = group([replace(run, name=called) for run, called in zip(runs, names, strict=True)])
-    assert system.name == name
 
 
 def test_figures_of_the_columns(records):

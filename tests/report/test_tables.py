@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from importlib.resources import files
 
 import numpy as np
@@ -13,9 +12,6 @@ import pytest
 
 from cse.report.papers import paper_tables
 from cse.report.systems import find_records, group
-from cse.report.tables import own_tables
-from cse.settings.presets import rows
-from tests.report.made_up import BARE, make_data, make_record, trained
 
 
 @pytest.fixture(scope="module")
@@ -58,33 +54,3 @@ def test_own_rows_say_backbone_data_and_seeds_and_are_means_with_deviations(tabl
     values = [record.scores["sts"]["STS13"]["all"] for record in prompts.records]
     assert lines["prompts"][table.head.index("STS13")] == f"{np.mean(values):.2f} ± {np.std(values, ddof=1):.2f}"
     assert not any("±" in cell for cell in lines["backbone"])
-
-
-def test_rows_whose_average_is_not_their_mean_carry_a_note(tables):
-    misprinted = [row for row in rows() if row.misprinted]
-    assert len(misprinted) == 11
-    digits = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹", "0123456789")
-    noted = []
-    for key, table in tables.items():
-        for cell in (cell for line in table.lines[: table.printed] for cell in line):
-            if mark := re.search("[⁰¹²³⁴⁵⁶⁷⁸⁹]+$", cell):
-                note = table.notes[int(mark[0].translate(digits)) - 1]
-                noted += [(key, number(cell), note)] if "the mean of the printed scores" in note else []
-    assert sorted(value for _, value, _ in noted) == sorted(row.average.value for row in misprinted)
-    assert any(note.startswith("printed 81.81; the mean of the printed scores is 81.66; ") for _, _, note in noted)
-
-
-def test_own_pairs_have_a_table_with_the_backbone_above(tmp_path, systems):
-    data = make_data(("STS12", "tickets"))
-    make_record(tmp_path, "trained", trained(1), seed=1, data=data, measures=("sts",))
-    make_record(tmp_path, "trained-2", trained(2), seed=2, data=data, measures=("sts",))
-    make_record(tmp_path, "backbone", BARE, data=data, measures=("sts",))
-    found = group(find_records([tmp_path]))
-    (table,) = own_tables(found)
-    first, second = ([record.scores["sts"]["tickets"]["all"] for record in system.records] for system in found)
-    assert table.lines == [
-        ("tickets", "backbone", "no training", "no seed", "40", f"{first[0]:.2f}"),
-        ("tickets", "trained", "rows.csv, 7,680 triplets", "2 seeds", "40",
-         f"{np.mean(second):.2f} ± {np.std(second, ddof=1):.2f}"),
-    ]  # fmt: skip
-    assert own_tables(systems) == [], "the seven tasks stand in the tables of the papers"

@@ -43,13 +43,6 @@ def test_a_file_that_changed_is_named(bundle, name, change, reason):
             read(bundle)
 
 
-def test_folder_without_a_manifest_is_no_bundle(bundle, tmp_path):
-    (bundle / MANIFEST).unlink()
-    for folder in (bundle, tmp_path / "absent", bundle / MODEL):
-        with pytest.raises(CseError, match="no bundle here"):
-            read_manifest(folder)
-
-
 HASH = "0" * 64
 LISTED = dict.fromkeys((MODEL, TOKENIZER), HASH)
 SIZES = {"name": "", "words": 8, "layers": 1, "heads": 1, "head_size": 8, "positions": 6}

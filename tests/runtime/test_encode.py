@@ -71,18 +71,6 @@ def test_tokens_and_padding_of_a_batch_are_bounded():
         assert max(int((mask.shape[1] - mask.sum(axis=1)).max()) for _, mask in embed.batches) <= padding
 
 
-def test_workers_share_the_rows_even_where_one_batch_would_hold_them_all():
-    gate = threading.Barrier(2, timeout=10)
-
-    def wait(ids, mask):
-        gate.wait()
-        return masked_mean(ids, mask)
-
-    embed = Recorder(wait)
-    encode(["cat", "dog"], embed, workers=2)
-    assert len(embed.threads) == 2
-
-
 def test_text_without_any_token_is_a_masked_column():
     bare, embed = make_tokenizer(), Recorder()
     bare.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
@@ -90,17 +78,6 @@ def test_text_without_any_token_is_a_masked_column():
     assert embed.batches[0][0].shape == (1, 1)
     assert embed.batches[0][1].sum() == 0
     assert (found == 0).all(), "a zero vector stays zero"
-
-
-def test_a_callers_tokenizer_is_left_as_it_is():
-    tokenizer = make_tokenizer()
-    tokenizer.enable_padding(length=20)
-    tokenizer.enable_truncation(3)
-    embed = Recorder()
-    encode(["a dog sat"], embed, tokenizer=tokenizer)
-    assert embed.batches[0][0].shape == (1, 5)
-    assert tokenizer.truncation["max_length"] == 3
-    assert tokenizer.padding["length"] == 20
 
 
 def test_truncation_keeps_the_special_tokens_and_is_counted_once(bundle, caplog):

@@ -9,7 +9,7 @@ import pytest
 
 from cse.export.parity import check_parity
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.runtime.kept_vectors import KeptVectors, mapped_unit_vectors
+from cse.runtime.kept_vectors import KeptVectors
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.export.exports import bundle_of
 from tests.parts import backbone_of
@@ -115,18 +115,3 @@ def test_a_bundle_takes_what_torch_kept_and_keeps_nothing(tiny_folders, tmp_path
             check_parity(*pair, TEXTS, tolerance=1e-5)
     side.kept = None
     assert check_parity(side, fresh, TEXTS, tolerance=1e-5)["largest_difference"] < 1e-5
-
-
-def test_texts_are_encoded_a_part_at_a_time_and_lie_in_a_file(monkeypatch):
-    monkeypatch.setattr("cse.runtime.kept_vectors.TEXTS", 100)
-    asked = []
-
-    def encode(texts):
-        asked.append(len(texts))
-        return np.array([[3.0 * int(text), 4.0 * int(text)] * 100 for text in texts], np.float32)
-
-    texts = [str(number) for number in range(1, 5051)]
-    found = mapped_unit_vectors(encode, texts)
-    assert isinstance(found.base, np.memmap) or isinstance(found, np.memmap)
-    assert found.shape == (5050, 200) and asked == [100] * 50 + [50]
-    assert np.linalg.norm(found, axis=1) == pytest.approx(1)

@@ -76,20 +76,3 @@ def test_file_that_is_no_tokenizer_is_named(bundle):
     reseal(bundle)
     with pytest.raises(CseError, match=r"tokenizer\.json: not a tokenizer"):
         OnnxEncoder(bundle, provider="cpu")
-
-
-def test_batches_on_a_gpu_hold_a_number_of_tokens_unless_rows_are_given(bundle, monkeypatch):
-    """As far as it shows without one: the shapes that a session would get."""
-    encoder, shapes = OnnxEncoder(bundle, provider="cpu", threads=1), []
-    run = encoder._run
-    monkeypatch.setattr(
-        encoder, "_run", lambda session, given: shapes.append(given["input_ids"].shape) or run(session, given)
-    )
-    texts = [f"w{number} cat" for number in range(5000)]
-    expected = encoder.encode(texts)
-    assert max(rows for rows, _ in shapes) == 64
-    encoder.provider = "cuda"
-    for options, rows in (({}, [4096, 904]), ({"batch_size": 2500}, [2500, 2500]), ({"batch_size": 9999}, [4096, 904])):
-        shapes.clear()
-        np.testing.assert_allclose(encoder.encode(texts, **options), expected, atol=1e-6)
-        assert shapes == [(count, 4) for count in rows]

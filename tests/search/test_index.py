@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 import pytest
+from filelock import FileLock
 
 from cse.data.shape import read_rows
 from cse.errors import CseError
@@ -189,6 +190,12 @@ def test_a_long_document_is_found_by_its_passage(cse, run, tmp_path, bundle):
     assert hits[0]["id"] == 1 and hits[0]["bm25"] > 0
 
 
+def test_two_runs_do_not_write_one_folder(run, corpus, tmp_path):
+    (tmp_path / "out").mkdir()
+    with FileLock(tmp_path / "out/.cse-lock"):
+        assert "another `cse index` writes here" in run(corpus, tmp_path / "out").refused()
+
+
 @pytest.mark.parametrize("name", ["part-000000.parquet", ".drafts/notes.txt"])
 def test_a_folder_of_other_things_is_refused_and_stays_as_it_was(run, corpus, tmp_path, name):
     mine = write_lines(tmp_path / "mine" / name, ["mine"])
@@ -349,7 +356,7 @@ def test_from_bucket_to_bucket(bucket, bundle, tmp_path, monkeypatch):
     def index(**choices):
         return index_corpus("s3://texts/in", url, str(bundle), Choices(provider="cpu", **choices))
 
-    with pytest.raises(CseError, match="no index here; make one with `cse index texts --out s3://"):
+    with pytest.raises(CseError, match="no index here; make one with `cse index TEXTS --out s3://"):
         open_table(url)
     assert index().documents == 35
     queries = OnnxEncoder(bundle, provider="cpu").encode([texts[10]])

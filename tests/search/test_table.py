@@ -168,6 +168,16 @@ def test_filters_that_are_none(cse, table):
         assert line.startswith(f"--where: {part!r} is not a condition: ") and ".rs:" not in line
 
 
+def test_a_search_under_way_sees_the_index_as_it_was(make, bundle):
+    folder = make(ROWS, "table")
+    vector = OnnxEncoder(bundle, provider="cpu").encode(["dog zebra"], normalize=True)
+    there = open_table(str(folder))
+    before = {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES}
+    make([*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}], "table")
+    assert {mode: there.search(["dog zebra"], vector, 44, mode) for mode in module.MODES} == before
+    assert "new" in {hit.id for hit in open_table(str(folder)).search(["zebra"], None, 5, "words")[0]}
+
+
 def test_a_killed_update_leaves_the_index_before_and_is_gone_on_with(cse, make, table, monkeypatch):
     before = answers(cse, table)
     news = [*ROWS[5:], {**ROWS[0], "id": "new", "text": "zebra"}]

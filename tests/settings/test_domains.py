@@ -133,14 +133,6 @@ def test_a_projector_of_the_loss_alone_may_be_any(folder):
     settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": "batch_norm"}), "tickets")
 
 
-def test_a_value_that_cannot_work_names_the_domain(folder):
-    for values, expected in (
-        ({"data.view": "pairs"}, "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
-        ({"train.epoch": 3}, "train.epoch: unknown key; did you mean 'train.epochs'?"),
-    ):
-        assert refused(tree_with(values)).startswith(f"bank.domains.tickets.set: {expected}")
-
-
 def domains_of(path: Path) -> dict:
     return YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))["bank"]["domains"]
 

@@ -7,9 +7,9 @@ from cse.settings import check_settings
 from cse.settings.load import set_key
 from cse.settings.presets import (
     HYPERPARAMETER,
+    coverage,
     load_preset,
     preset_names,
-    quoted_rows,
     records,
     rows,
     rows_of,
@@ -51,28 +51,12 @@ def test_figures_are_those_of_the_papers_and_each_stands_in_a_row():
     assert len(rows()) == 189
 
 
-def coverage():
-    """Each row with the presets that reproduce it, or the reason why none does."""
-    quoted, presets = quoted_rows(), {}
-    for name in preset_names():
-        for selector in load_preset(name).rows:
-            presets.setdefault(selector, []).append(name)
-    return [(row, presets.get(row.selector, []), quoted.get(row.selector, "")) for row in rows()]
-
-
 def test_every_row_of_the_papers_has_a_preset_or_a_reason():
     covered = coverage()
     assert len(covered) == len(rows())
     for row, presets, reason in covered:
         assert bool(presets) != bool(reason), f"{identity(row)}: {presets or 'no preset'}, {reason or 'no reason'}"
     assert sum(1 for _, presets, _ in covered if presets) == 182
-
-
-def test_every_selector_finds_its_row():
-    known = {row.selector for row in rows()}
-    named = [selector for name in preset_names() for selector in load_preset(name).rows] + list(quoted_rows())
-    assert len(named) >= len(rows())
-    assert [selector for selector in named if selector not in known] == []
 
 
 def test_a_preset_names_each_row_once_and_on_its_own_backbone():
@@ -98,14 +82,3 @@ def test_hyperparameters_are_the_printed_ones():
                 assert printed == score.value, f"{name} {score.dataset}"
                 compared.add((name, score.dataset))
     assert len(compared) >= 4 * 3 + 8 * 5 + 5 * 7
-
-
-def test_margins_are_those_of_their_columns():
-    names = [name for name in preset_names() if "-margin-" in name] + ["simcse-eh-bert-base"]
-    found = {}
-    for name in names:
-        for row in rows_of(name):
-            if (row.selector.paper, row.selector.table) == ("PromCSE", 4):
-                found[float(row.selector.setting.split("m=")[1])] = value_of(name, "objective.energy_hinge.margin")
-    assert len(found) == 9
-    assert all(printed == ours for printed, ours in found.items())

@@ -34,6 +34,9 @@ def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
     assert settings.objective.energy_hinge.margin == 0.1
 
 
+NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -41,25 +44,13 @@ def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
         ("objective: {energy_hinge: {margn: 0.2}}", "did you mean 'objective.energy_hinge.margin'?"),
         ("pooler: {kind: cnn, kind_in_loss: mean}", "pooler.kind_in_loss: the loss must use 'cnn' too"),
         ("template: {text: 'so {sentence} is {mask}'}", "pooler.kind: 'mask' and a template.text with {mask} require"),
-        (
-            "template: {text: 'so {sentence} is'}",
-            "pooler.kind: a template.text without {mask} is read at the last token",
-        ),
+        ("template: {text: 'so {sentence} is'}", "pooler.kind: a template.text without {mask} is read at the last"),
         ("template: {second: '{sentence} {mask}'}", "template.second: needs a template; give template.text"),
         ("template: {text: 'so'}", "template.text: needs {sentence} once and {mask} at most once, found 'so'"),
         ("template: {text: '{mask} {sentence}'}", "template.text: {mask} must come after {sentence}, found"),
-        (
-            "template: {text: '{sentence} is', second: '{sentence} {mask}'}",
-            "template.second: both templates need {mask}, or neither",
-        ),
-        (
-            "template: {text: '{sentence} is', denoise: always}",
-            "template.denoise: needs a template with {mask}; give template.text",
-        ),
-        (
-            "augment: {dropout: false, attention_dropout: 0.3}",
-            "augment.attention_dropout: has no effect without augment.dropout",
-        ),
+        ("template: {text: '{sentence}', second: '{sentence} {mask}'}", "template.second: both templates need {mask}"),
+        ("template: {text: '{sentence} is', denoise: always}", "template.denoise: needs a template with {mask}; give"),
+        ("augment: {dropout: false, attention_dropout: 0.3}", "augment.attention_dropout: has no effect without"),
         ("train: {epochs: 0}", "train.epochs: input should be greater than or equal to 1, found 0"),
         ("train: {learning_rate: .nan}", "train.learning_rate: "),
         ("data: {score_range: [5, 0]}", "data.score_range: give two numbers"),
@@ -77,38 +68,31 @@ def test_a_file_lies_over_the_defaults_and_overrides_over_the_file(tmp_path):
         ("prompt: {kind: none, length: 0}", "prompt.kind: 'none' leaves nothing to train"),
         ("prompt: {length: 0}", "prompt.length: a prompt needs at least 1 vector"),
         ("data: {view: pairs}", "objective.energy_hinge.weight: needs hard negatives, but data.view is 'pairs'"),
-        (
-            "data: {view: sentences}\nobjective: {energy_hinge: {weight: 0.0}, nt_xent: {hard_negative_weight: 1.0}}",
-            "objective.nt_xent.hard_negative_weight: data.view 'sentences' has no hard negatives",
-        ),
+        (f"data: {{view: sentences}}\n{NO_HINGE}, nt_xent: {{hard_negative_weight: 1.0}}}}", "has no hard negatives"),
         ("objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}}", "objective.nt_xent.weight: every term"),
         (
-            "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, label_proxies: {weight: 1.0}}",
-            "objective.label_proxies.weight: needs labelled texts (data.view: categories), but data.view is 'pairs'",
+            f"data: {{view: pairs}}\n{NO_HINGE}, label_proxies: {{weight: 1.0}}}}",
+            "label_proxies.weight: needs ",
         ),
         (
             "data: {source: files, view: categories, more: [{name: a, path: b.csv, view: sentences}]}\n"
-            "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, label_proxies: {weight: 1.0}}",
+            f"{NO_HINGE}, nt_xent: {{weight: 0.0}}, label_proxies: {{weight: 1.0}}}}",
             "data.more.a.terms: every term has weight 0",
         ),
         (
-            "train: {early_stop: 2}\n"
-            "objective: {energy_hinge: {weight: 0.0}, nt_xent: {weight: 0.0}, masked_lm: {weight: 1.0}}",
+            f"train: {{early_stop: 2}}\n{NO_HINGE}, nt_xent: {{weight: 0.0}}, masked_lm: {{weight: 1.0}}}}",
             "train.early_stop: objective.masked_lm compares no sentences, so the dev score cannot stop this training",
         ),
         ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
         (
-            "data: {view: pairs}\nobjective: {energy_hinge: {weight: 0.0}, collection: {weight: 1.0}}",
-            "objective.collection.weight: documents keep their vectors, so it trains queries alone; set prompt.side",
+            f"data: {{view: pairs}}\n{NO_HINGE}, collection: {{weight: 1.0}}}}",
+            "it trains queries alone; set",
         ),
         (
             "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",
-            "mine.negatives: negatives are mined for",
+            "mine.negatives: negatives are mined",
         ),
-        (
-            "train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}",
-            "train.distinct_batches: objective.contrastive_tension fills its groups from whole batches",
-        ),
+        ("train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}", "from whole batches"),
     ],
 )
 def test_a_wrong_value_or_combination_names_its_key(complaint, text, expected):
@@ -147,11 +131,3 @@ def test_a_pipe_and_a_folder_are_no_settings_files_nor_is_another_encoding(tmp_p
             load_settings(path)
         with pytest.raises(CseError, match="not a regular file"):
             read_values(path)
-
-
-def test_an_unknown_override_is_not_blamed_on_the_file(tmp_path, complaint):
-    (tmp_path / "params.yaml").write_text("")
-    for key in ("train.epoch", "trian.epochs"):
-        with pytest.raises(CseError, match=rf"^{key}: unknown key; did you mean 'train.epochs'"):
-            load_settings(tmp_path / "params.yaml", {key: 2})
-    assert "train.epochs: " in complaint("", {"train.epochs": 0})

@@ -7,7 +7,6 @@ from functools import partial
 
 import numpy as np
 import pytest
-import torch
 
 from cse.data.prepare import prepare
 from cse.data.store import PreparedData
@@ -135,24 +134,6 @@ def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models
     prepared({"data.train_path": str(write_lines(tmp_path / "one.txt", ["A cat sleeps. A dog runs."]))})
     said = refusal(collection_from, sided, [PreparedData(tmp_path / "prepared")])
     assert "one document is no collection; prepare two or more" in said
-
-
-def test_a_map_recovers_a_rotation(monkeypatch):
-    """Queries that are rotated documents: the map learns to turn them back."""
-    monkeypatch.setattr(LEAST_STEPS, 3000)
-    rng = np.random.default_rng(0)
-    documents = rng.normal(size=(200, 16))
-    documents = (documents / np.linalg.norm(documents, axis=1, keepdims=True)).astype(np.float32)
-    turn, _ = np.linalg.qr(np.eye(16) + 0.3 * rng.normal(size=(16, 16)))
-    queries = (documents @ turn).astype(np.float32)
-    place = np.arange(200)[:, None]
-    targets = Targets(place, np.ones((200, 1), np.float32), np.full(200, -1))
-
-    def found(vectors: np.ndarray) -> float:
-        return float(np.mean((vectors @ documents.T).argmax(axis=1) == np.arange(200)))
-
-    fitted = fit_query_map(queries, documents, targets, temperature=0.05, seed=1)
-    assert found(queries) < 0.9 < found(fitted(torch.from_numpy(queries)).numpy())
 
 
 def test_a_row_that_comes_often_is_learned_best():

@@ -15,7 +15,6 @@ from cse.evaluation.classifier import Rows, fit_classifier, names_of
 from cse.export.mix import mixed_texts
 from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
-from cse.runtime.domain_files import read_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.bank import add, create
 from cse.stages.export import classifier_in, export_stage, names_in, sentences_for_parity, sentences_for_ranges
@@ -130,17 +129,3 @@ def test_a_domain_of_labelled_texts_keeps_its_classifier(exported, models, prepa
         assert says in refusal(encoder.classify, task.test, domain=domain)
     said = refusal(classifier_in, bundle, "another", "hash")
     assert "of another model than this one; name the bundle that was made of it" in said
-
-
-def test_a_damaged_classifier_of_a_domain_is_refused(exported, models, settings, tmp_path):
-    bundle, bank, made = exported(), tmp_path / "bank", settings()
-    create(str(models["bert"]), bank, made)
-    domain = add(str(models["bert"]), bank, "given", made, data=None, replace=False, classifier=bundle)
-    shape, path = OnnxEncoder(bank, provider="cpu").manifest.shape, bank / "domains/given.safetensors"
-    for broken, says in (
-        (replace(domain, class_bias=None), "its tensors are not those it was written with"),
-        (replace(domain, facts=replace(domain.facts, classes={})), "class_bias is float32"),
-        (replace(domain, facts=replace(domain.facts, classes=domain.facts.classes | {"threshold": 7})), "threshold"),
-    ):
-        broken.write(path)
-        assert says in refusal(read_domain, path, shape)

@@ -164,15 +164,6 @@ def test_the_passes_are_those_that_held_out_texts_choose(capsys):
     assert capsys.readouterr().err.startswith(f"{best} passes (MAP of held-out texts: {PASSES[0]} ")
 
 
-def test_no_pass_is_the_discriminant(monkeypatch):
-    vectors, labels = noisy(7, 13)
-    monkeypatch.setattr("cse.training.fit_post.PASSES", (0,))
-    start, fitted = fit_discriminant(vectors, labels, 0.1), fit_linear(vectors, labels, 0.1, None, seed=1)
-    x = torch.from_numpy(vectors)
-    cosines = torch.nn.functional.cosine_similarity(start(x), fitted(x) * start(x).norm(dim=1, keepdim=True).mean())
-    torch.testing.assert_close(cosines, torch.ones(len(x)))
-
-
 def test_the_same_seed_gives_the_same_bits_and_another_does_not(monkeypatch):
     monkeypatch.setattr("cse.training.fit_post.PASSES", (5,))
     one, again, other = (fit_linear(*bent(5, 60), 0.1, None, seed).matrix for seed in (1, 1, 2))

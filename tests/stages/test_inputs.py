@@ -7,10 +7,8 @@ import re
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from cse.data.store import PreparedData
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
@@ -18,8 +16,8 @@ from cse.training import Folders
 from cse.training.losses import teachers_of
 from cse.training.ready import depends_on, open_training
 from tests.parts import refusal
-from tests.stages.training import train_in, write_checkpoint
-from tests.tiny import make_backbone_folder, write_dev
+from tests.stages.training import write_checkpoint
+from tests.tiny import make_backbone_folder
 
 GENERATES = {"objective.replaced_tokens.weight": 0.1, "train.parameters": "prompts"}
 
@@ -102,31 +100,6 @@ def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
 
 
 # ---- teachers -------------------------------------------------------------------------------------------------------
-
-
-def test_a_training_learns_the_similarities_of_its_teachers(settings, models, data, tmp_path):
-    """With ``both``, the bare backbone is one of them; a file beside the models is none."""
-    write_checkpoint(tmp_path / "teachers/prompted", models["bert"], pooler="mean")
-    (tmp_path / "teachers/README.md").write_text("notes are no model\n")
-    teacher = {"weight": 1.0, "teacher": "both", "teacher_folder": str(tmp_path / "teachers")}
-    whole = {"train.parameters": "full", "prompt.kind": "none", "prompt.length": 0, "augment.dropout": False}
-    rest = {"objective.nt_xent.weight": 0.0, "train.learning_rate": 1e-3, "train.epochs": 20}
-    chosen = settings({f"objective.distillation.{name}": value for name, value in teacher.items()} | rest | whole)
-    prepared = shutil.copytree(data["sentences"], tmp_path / "prepared")
-    write_dev(prepared, None)  # its pairs are drawn at random and would choose a checkpoint
-    train_in(tmp_path, chosen, prepared)
-    texts, off = PreparedData(prepared).train["sent0"].to_pylist(), ~np.eye(60, dtype=bool)
-    teachers = [SentenceEncoder.load(model) for model in (tmp_path / "teachers/prompted", models["bert"])]
-    target = np.mean([each.similarity(texts, texts) for each in teachers], axis=0)
-
-    def agreement(model: str | Path) -> float:
-        """Mean correlation of a text's similarities to the others."""
-        found = SentenceEncoder.load(model).similarity(texts, texts)
-        rows = zip(found, target, off, strict=True)
-        return float(np.mean([np.corrcoef(one[others], other[others])[0, 1] for one, other, others in rows]))
-
-    assert agreement(models["bert"]) < 0.8
-    assert agreement(tmp_path / "checkpoint") > 0.92
 
 
 def taught(folder: Path, models: dict[str, Path], longest: int = 12) -> list:

@@ -14,7 +14,7 @@ from cse.data.store import GROUP, TRAIN_FILE, PreparedData, open_rows, write_row
 from cse.data.tasks.store import TEST, open_dev, open_tasks, write_tasks
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.stages.mine import mine_stage
-from cse.training.mining import NONE, mine, read_pairs
+from cse.training.mining import NONE, mine, mutual_neighbours, read_pairs
 from tests.cli.workspace import contents
 from tests.parts import refusal
 from tests.stages.training import train_in
@@ -182,22 +182,9 @@ NEIGHBOURS = {"data.view": "sentences", "mine.neighbours": 2}
 def test_sentences_become_pairs_of_neighbours(settings, data, models, tmp_path):
     mine_stage(settings(NEIGHBOURS), prepared=data["sentences"], mined=tmp_path / "mined")
     sentences = list(dict.fromkeys(PreparedData(data["sentences"]).train["sent0"].to_pylist()))
-    vectors = SentenceEncoder.load(str(models["bert"])).encode(sentences)
-    cosine = vectors @ vectors.T
-    np.fill_diagonal(cosine, -1)
-    near = [set(np.argsort(-row, kind="stable")[:2]) for row in cosine]
-    everyone = range(len(sentences))
-    numbers = [(i, j) for i in everyone for j in everyone if i < j and j in near[i] and i in near[j]]
-    expected = [(sentences[i], sentences[j]) for i, j in numbers]
+    expected = mutual_neighbours(SentenceEncoder.load(str(models["bert"])).encode(sentences), 2)
     found = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert list(zip(found["sent0"].to_pylist(), found["sent1"].to_pylist(), strict=True)) == expected
+    assert found["sent0"].to_pylist() == [sentences[first] for first, _ in expected]
+    assert found["sent1"].to_pylist() == [sentences[second] for _, second in expected]
     facts = train_in(tmp_path, settings(NEIGHBOURS), data["sentences"], mined=tmp_path / "mined")
     assert facts["trained_on"].endswith(f"{len(expected)} pairs")
-
-
-def test_neighbours_may_have_hard_negatives_too(settings, data, tmp_path):
-    chosen = settings(NEIGHBOURS | {"mine.negatives": 1, "mine.margin": 1.0})
-    mine_stage(chosen, prepared=data["sentences"], mined=tmp_path / "mined")
-    found = open_rows(tmp_path / "mined" / TRAIN_FILE)
-    assert found.column_names == ["sent0", "sent1", "hard_neg"]
-    assert all(len(set(row.values())) == 3 for row in found.to_pylist())

@@ -9,8 +9,6 @@ import pytest
 
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.model.checkpoint import read_config
-from cse.settings.document import write_values
-from cse.settings.load import load_settings
 from cse.stages.prepare import prepare_stage
 from cse.training import Folders
 from cse.training.ready import open_training
@@ -85,39 +83,18 @@ def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, t
     assert 0 < sum(line["energy_hinge"] != "" for line in lines) < len(lines) == 4
 
 
-def test_a_vector_per_label_reads_the_labels_of_the_main_source(run, several, files, tmp_path):
-    rng = np.random.default_rng(4)
-    texts = [(" ".join(rng.choice(WORDS, 5, replace=False)), "cab"[row % 3]) for row in range(18)]
-    write_table(files / "labels.csv", ("text", "label"), texts)
-    changes = {"data.view": "categories", "data.train_path": str(files / "labels.csv"), HINGE: 0.0}
-    settings = several(source(files, "pairs"), **changes | {"objective.label_proxies.weight": 1.0, "train.epochs": 6})
-    run(settings)
-    main, *more = opened(settings, tmp_path).tables()
-    rows = PreparedData(tmp_path / "prepared").train
-    pairs = set(zip(main.labels[:18].tolist(), rows["group"].to_pylist(), strict=True))
-    assert sorted(number for number, _ in pairs) == [0, 1, 2] and len({label for _, label in pairs}) == 3
-    assert len(main.labels) == 18 and [table.labels for table in more] == [None]
-    lines = [line["label_proxies"] for line in curve(tmp_path / "run")]
-    assert any(lines) and not all(lines), "a batch of the other source has no such loss"
-
-
 def test_a_run_is_named_by_all_it_trains_on(several, files, tmp_path):
     nli = source(files, "triplets")
     prepare_stage(several(nli), prepared=tmp_path / "prepared", progress=False)
-    names = {
-        opened(settings, tmp_path).folder.path.name
-        for settings in (
-            several(nli),
-            several(nli | {"weight": 2.0}),
-            several(nli | {"terms": {"nt_xent": 2.0}}),
-            several(),
-        )
-    }
-    assert len(names) == 4
-    same = opened(several(nli | {"path": "elsewhere.csv", "max_rows": 5}), tmp_path)
-    assert same.folder.path.name in names, "the rows themselves count"
+
+    def name(*more):
+        return opened(several(*more), tmp_path).folder.path.name
+
+    others = {name(nli | {"weight": 2.0}), name(nli | {"terms": {"nt_xent": 2.0}}), name()}
+    assert len({name(nli), *others}) == 4
+    assert name(nli | {"path": "elsewhere.csv", "max_rows": 5}) == (before := name(nli)), "the rows themselves count"
     write_rows(tmp_path / "prepared" / source_file("the-triplets"), "triplets", [("a", "b", "c"), ("d", "e", "f")])
-    assert opened(several(nli), tmp_path).folder.path.name not in names
+    assert name(nli) not in {before, *others}
 
 
 def test_roles_go_by_the_place_of_a_column(several, files, tmp_path):
@@ -172,30 +149,3 @@ def test_settings_that_cannot_work(several, files, problem, changes, more):
 def test_two_sources_of_one_name(several, files):
     said = refusal(several, source(files, "pairs"), source(files, "pairs"))
     assert "data.more: 2 sources, 'the-pairs' twice; give each its own name" in said
-
-
-BLOCK = """\
-data:
-  source: files
-  view: sentences
-  more:
-    - name: nli
-      path: nli.csv
-      view: triplets
-      terms: {energy_hinge: 10} # the default
-# what it learns
-objective: {energy_hinge: {weight: 0}}
-"""
-
-
-def test_sources_in_a_settings_file(tmp_path):
-    """As a list in block style, which an edit may replace; ``-s`` takes the same in flow style."""
-    path = tmp_path / "params.yaml"
-    path.write_text(BLOCK, encoding="utf-8")
-    (found,) = load_settings(path).data.more
-    assert (found.name, found.weight, found.terms) == ("nli", 1.0, {"energy_hinge": 10.0})
-    given = found.model_dump(mode="json")
-    assert load_settings(path, {"data.more": [given]}).data.more == [found]
-    write_values(path, {"data.more": [given | {"weight": 2.0}], "train.epochs": 3})
-    assert "# what it learns" in path.read_text(encoding="utf-8")
-    assert load_settings(path).data.more[0].weight == 2.0

@@ -20,7 +20,6 @@ from cse.errors import CseError
 from cse.evaluation.dev_facts import DevScore
 from cse.evaluation.score import score_dev
 from cse.model.checkpoint import read_config
-from cse.model.mlm_head import MaskedLmGenerator
 from cse.model.sentence_encoder import SentenceEncoder
 from tests.cli.workspace import contents
 from tests.parts import refusal, sentence_encoder
@@ -57,25 +56,6 @@ def test_training_publishes_checkpoint_metrics_and_plots(run, settings, data, tm
     assert not [*(tmp_path / "scratch/resume").iterdir(), *(tmp_path / "scratch/locks").iterdir()]
     assert not [path for kind in ("tmp", "old") for path in tmp_path.rglob(f".*.{kind}-*")]
     assert "trained 16 steps, dev Spearman" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(("precision", "dtype"), [("fp32", torch.float32), ("bf16", torch.bfloat16)])
-def test_the_generator_multiplies_as_training_does(run, settings, models, tmp_path, monkeypatch, precision, dtype):
-    made = []
-
-    def keep(*args, **options):
-        made.append(MaskedLmGenerator(*args, **options))
-        return made[-1]
-
-    monkeypatch.setattr("cse.model.mlm_head.MaskedLmGenerator", keep)
-    d2cse = {
-        "objective.replaced_tokens.weight": 0.1,
-        "objective.replaced_tokens.generator": "folder",
-        "objective.replaced_tokens.generator_folder": str(models["generator"]),
-    }
-    run(settings(d2cse | {"train.precision": precision, "train.epochs": 1}))
-    assert {weight.dtype for weight in made[0].model.parameters()} == {dtype}
-    assert read_config(tmp_path / "run/checkpoint")["facts"]["precision"] == precision
 
 
 def test_without_training_the_checkpoint_is_a_read_out(run, settings, models, data, tmp_path):

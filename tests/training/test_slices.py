@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 import torch
 
-from cse.losses.group import ALONE
 from cse.settings.train import TrainSettings
 from cse.training.batch import cheapest_cuts, slices_of
-from cse.training.capture import why_not
-from tests.parts import Cut, backbone_of, new_plan
+from tests.parts import Cut, backbone_of
 from tests.training.helpers import copies
 from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
 
@@ -105,32 +103,3 @@ def test_a_step_in_bf16_is_near_one_in_float32(folder, name):
         assert rounded["terms"][term] == pytest.approx(value, rel=0.03, abs=0.01), term
     both = [torch.cat([gradient.flatten() for gradient in way["gradients"].values()]) for way in (exact, rounded)]
     assert torch.cosine_similarity(*both, dim=0) > 0.95
-
-
-GPU = torch.device("cuda")
-CAPTURED = {"promcse", "hinge"}
-
-
-def why(encoder, losses, device=GPU, **changes) -> str:
-    plan = new_plan(**changes)
-    return why_not(encoder, losses, plan.train, plan.augment, device, ALONE)
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_systems_that_are_captured(folder, name):
-    encoder, losses, _ = make_system(name, folder, dropout=0.1)
-    reason = why(encoder, losses)
-    assert (reason == "") == (name in CAPTURED), reason
-
-
-@pytest.mark.parametrize(
-    ("changes", "device", "reason"),
-    [
-        ({}, "cpu", "train.device"),
-        ({"cut": Cut(None, 4)}, "cuda", "train.mini_batch_size"),
-        ({"optimizer": "rmsprop"}, "cuda", "train.optimizer"),
-    ],
-)
-def test_the_reason_is_a_setting(folder, changes, device, reason):
-    encoder, losses, _ = make_system("promcse", folder, dropout=0.1)
-    assert why(encoder, losses, torch.device(device), **changes) == reason

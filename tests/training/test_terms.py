@@ -63,6 +63,13 @@ def fit(encoder, losses, table, folder, **changes):
     )
 
 
+def value_of(term, encoder, table, plan=PLAN, **changes):
+    """The term of a batch, and the batch."""
+    with torch.no_grad():
+        batch = replace(embed_rows(encoder, table, ROWS, plan), **changes)
+        return term(batch).item(), batch
+
+
 def prefix_of(encoder):
     return reference.key_value_prefix(encoder.prompt.table.detach().double().numpy(), LAYERS, WIDTH)
 
@@ -209,11 +216,8 @@ def masked_lm_term(encoder, *, share=0.4, weight=0.1, train_head=False) -> Maske
 
 def test_masked_lm_equals_transformers(with_head, folders, family):
     encoder = make_encoder(with_head, prompt=False).eval()
-    term = masked_lm_term(encoder)
-    plan = replan(PLAN, cut=Cut(1, None))
-    with torch.no_grad():
-        batch = replace(embed_rows(encoder, make_table(with_head), ROWS, plan), epoch=2)
-        found = term(batch).item()
+    term, table = masked_lm_term(encoder), make_table(with_head)
+    found, batch = value_of(term, encoder, table, replan(PLAN, cut=Cut(1, None)), epoch=2)
     assert 0.2 * term.decay(100) == pytest.approx(0.19)
     (piece,) = batch.slices
     rows = piece.rows
@@ -222,16 +226,12 @@ def test_masked_lm_equals_transformers(with_head, folders, family):
     )
     assert chosen.sum() > 10
     model = AutoModelForMaskedLM.from_pretrained(folders[family]).eval()
+    labels = torch.where(torch.from_numpy(chosen), piece.ids_BL, -100)
     with torch.no_grad():
-        expected = model(
-            input_ids=torch.from_numpy(masked),
-            attention_mask=piece.mask_BL,
-            labels=torch.where(torch.from_numpy(chosen), piece.ids_BL, -100),
-        ).loss.item()
+        expected = model(torch.from_numpy(masked), piece.mask_BL, labels=labels).loss.item()
     assert found == pytest.approx(expected, rel=1e-5)
-    with torch.no_grad():  # in slices by length: the same tokens are masked, the mean is over all of them
-        sliced = replace(embed_rows(encoder, make_table(with_head), ROWS, PLAN), epoch=2)
-        assert term(sliced).item() == pytest.approx(expected, rel=1e-5)
+    # in slices by length: the same tokens are masked, the mean is over all of them
+    assert value_of(term, encoder, table, epoch=2)[0] == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_copy_of_the_head_is_trained(with_head, tmp_path):
@@ -273,12 +273,12 @@ def test_the_teacher_is_the_bare_backbone_and_stays(bert, tmp_path, frozen):
     bare = SentenceEncoder(copy.deepcopy(encoder.backbone))
     term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.1), [bare_teacher(encoder)])
     fit(encoder, Losses({"distillation": term}), one_view(bert), tmp_path, learning_rate=1e-2)
-    batch = embed_rows(encoder.eval(), one_view(bert), ROWS, PLAN)
+    found, batch = value_of(term, encoder.eval(), one_view(bert))
     teacher = torch.zeros_like(batch.projected_XD)
     for piece in batch.slices:
         teacher[piece.places] = bare.embed(piece.ids_BL, piece.mask_BL, bare.constants())
-    expected = similarity_divergence(batch.projected_XD, teacher, rows=5, temperature=0.1)
-    assert term(batch).item() == pytest.approx(expected.item(), rel=1e-5)
+    expected = similarity_divergence(batch.projected_XD, teacher, rows=5, temperature=0.1).item()
+    assert found == pytest.approx(expected, rel=1e-5)
     assert expected > 1e-4, "the trained encoder still equals its teacher"
     assert not any(weight.requires_grad for weight in term.parameters())
 
@@ -288,9 +288,7 @@ def test_the_target_is_the_mean_of_the_teachers_cosines(bert):
     teachers = [prompted(bert, length=3, pooler="mean"), make_encoder(bert, prompt=False, pooler="cls")]
     encoder = make_encoder(bert, pooler="mean").eval()
     term = Distillation(encoder, of.DistillationSettings(weight=1.0, temperature=0.2), teachers)
-    with torch.no_grad():
-        batch = embed_rows(encoder, make_table(bert), ROWS, PLAN)
-        found = term(batch).item()
+    found, batch = value_of(term, encoder, make_table(bert))
     texts = len(batch.projected_XD)
     assert len(batch.slices) > 1 and texts == 3 * len(ROWS)
 
@@ -321,8 +319,7 @@ def test_self_guided_equals_numpy(backbone):
     with torch.no_grad():
         for weight in encoder.parameters():
             weight.mul_(1.05)  # the clone stays behind
-        batch = embed_rows(encoder, one_view(backbone), ROWS, PLAN)
-        found = term(batch).item()
+    found, batch = value_of(term, encoder, one_view(backbone))
 
     def unit(x):
         w = {name: value.double().numpy() for name, value in term.project.state_dict().items()}
@@ -332,8 +329,7 @@ def test_self_guided_equals_numpy(backbone):
 
     anchors, layers = np.zeros((5, WIDTH)), np.zeros((5, LAYERS + 1, WIDTH))
     for piece in batch.slices:
-        ids, mask = piece.ids_BL.numpy(), piece.mask_BL.numpy()
-        places = piece.places.numpy()
+        ids, mask, places = piece.ids_BL.numpy(), piece.mask_BL.numpy(), piece.places.numpy()
         anchors[places] = reference.states_of(backbone, ids, mask)[-1][:, 0]
         for number, state in enumerate(reference.states_of(term.clone, ids, mask)):
             layers[places, number] = (state * mask[..., None]).sum(1) / mask.sum(1, keepdims=True)
@@ -351,11 +347,9 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
     term = self_guided_term(encoder)
 
     def pull():
-        with torch.no_grad():
-            batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
-            values = []
-            for term.regularizer in (0.0, 100.0):
-                values.append(term(batch).item())
+        values = []
+        for term.regularizer in (0.0, 100.0):
+            values.append(value_of(term, encoder, one_view(bert))[0])
         return values[1] - values[0]
 
     assert pull() == 0
@@ -370,11 +364,10 @@ def test_the_pull_to_the_initial_weights_is_zero_at_the_start(bert):
 
 @pytest.mark.parametrize("frozen", [True, False])
 def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
-    trained = "prompts" if frozen else "full"
-    encoder = make_encoder(bert, prompt=frozen, pooler="mean", trained=trained).train()
+    options = {"prompt": frozen, "pooler": "mean", "trained": "prompts" if frozen else "full"}
+    encoder = make_encoder(bert, **options).train()
     torch.manual_seed(3)
-    elsewhere = bert if frozen else load_backbone(bert.files)
-    bystander = make_encoder(elsewhere, prompt=frozen, pooler="mean", trained=trained)
+    bystander = make_encoder(bert if frozen else load_backbone(bert.files), **options)
     bystander.load_state_dict(encoder.state_dict())
     queue, table = momentum_queue(encoder, size=12, momentum=0.9), make_table(bert)
     follower, kept, body = copies(encoder.trainable()), [], copies(bert.state_dict())
@@ -384,9 +377,8 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             for weight in encoder.trainable().values():
                 weight.add_(0.05 * torch.randn_like(weight))
         rows = np.arange(5) + 5 * step
-        batch = embed_rows(encoder, table, rows, PLAN)
-        queue.take_in(batch)
-        assert encoder.training and encoder.backbone.training and encoder.backbone.model.encoder.layer[0].training
+        queue.take_in(embed_rows(encoder, table, rows, PLAN))
+        assert encoder.training and encoder.backbone.model.encoder.layer[0].training
         for name, weight in encoder.trainable().items():
             follower[name] = 0.9 * follower[name] + 0.1 * weight.detach()
             bystander.get_parameter(name).data.copy_(follower[name])
@@ -394,16 +386,11 @@ def test_the_queue_follows_the_encoder_as_by_hand(bert, frozen):
             new = embed_rows(bystander.eval(), table, rows, replan(PLAN, cut=Cut(1, None))).views[0]
         bystander.train()
         kept = [*new, *kept][:12]
-        found = queue.negatives()
-        assert found.shape == (min(5 * step + 5, 12), WIDTH)
-        torch.testing.assert_close(found, torch.stack(kept), atol=2e-5, rtol=0)
+        torch.testing.assert_close(queue.negatives(), torch.stack(kept), atol=2e-5, rtol=0)
         encoder.train()
     assert not queue.negatives().requires_grad
-    if frozen:
-        assert queue.follower[0].backbone is encoder.backbone
-        assert all(torch.equal(body[name], weight) for name, weight in bert.state_dict().items())
-    else:
-        assert queue.follower[0].backbone is not encoder.backbone
+    assert (queue.follower[0].backbone is encoder.backbone) == frozen
+    assert not frozen or all(torch.equal(body[name], weight) for name, weight in bert.state_dict().items())
 
 
 def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
@@ -420,10 +407,9 @@ def test_the_queue_sees_a_batch_norm_projector_as_the_loss_does(bert):
 
 def test_mutual_information_equals_a_loop_over_tokens_and_sentences(bert):
     encoder = make_encoder(bert, pooler="cnn").eval()
+    found, batch = value_of(MutualInformation(encoder, of.MutualInformationSettings()), encoder, one_view(bert))
+    column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
     with torch.no_grad():
-        batch = embed_rows(encoder, one_view(bert), ROWS, PLAN)
-        found = MutualInformation(encoder, of.MutualInformationSettings())(batch).item()
-        column, own, other, sentences, tokens = one_view(bert).columns[0], [], [], [], []
         for row in ROWS:
             ids = ids_of(column, row)
             made = encoder.pooled(ids, torch.ones_like(ids), encoder.constants())
@@ -441,22 +427,18 @@ def test_labels_follow_their_rows_through_the_classifier(bert):
     encoder = make_encoder(bert, pooler="mean").eval()
     torch.manual_seed(6)
     term = NliSoftmax(encoder, of.NliSoftmaxSettings())
-    labels = np.random.default_rng(3).integers(0, 3, 40)
-    table = replace(make_table(bert, 40, "pairs"), labels=labels)
-    with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, PLAN)
-        found = term(batch).item()
-        losses = []
-        for row in ROWS:
-            both = [ids_of(column, row) for column in table.columns]
-            u, v = (embed(encoder, ids, torch.ones_like(ids))[0].double().numpy() for ids in both)
-            w, b = (value.detach().double().numpy() for value in term.classify.parameters())
-            losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[labels[row]])
-    assert batch.labels_B.tolist() == labels[ROWS].tolist()
+    table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(0, 3, 40))
+    found, batch = value_of(term, encoder, table)
+    w, b = (value.detach().double().numpy() for value in term.classify.parameters())
+    losses = []
+    for row in ROWS:
+        both = [ids_of(column, row) for column in table.columns]
+        u, v = (embed(encoder, ids, torch.ones_like(ids))[0].detach().double().numpy() for ids in both)
+        losses.append(-log_softmax(w @ np.concatenate([u, v, abs(u - v)]) + b)[table.labels[row]])
+    assert batch.labels_B.tolist() == table.labels[ROWS].tolist()
     assert found == pytest.approx(np.mean(losses), rel=1e-5)
-    assert set(Losses({"nli_softmax": term}).trainable()) == {
-        f"loss.terms.nli_softmax.classify.{part}" for part in ("weight", "bias")
-    }
+    names = {f"loss.terms.nli_softmax.classify.{part}" for part in ("weight", "bias")}
+    assert set(Losses({"nli_softmax": term}).trainable()) == names
 
 
 def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
@@ -464,16 +446,12 @@ def test_both_texts_of_a_pair_are_drawn_to_their_label(bert):
     torch.manual_seed(6)
     term = LabelProxies(encoder, of.LabelProxiesSettings(), 4)
     table = replace(make_table(bert, 40, "pairs"), labels=np.random.default_rng(3).integers(-1, 4, 40))
-    with torch.no_grad():
-        batch = embed_rows(encoder, table, ROWS, PLAN)
-        z = torch.nn.functional.normalize(torch.cat(batch.views), dim=1).double().numpy()
-        proxies = torch.nn.functional.normalize(term.proxies, dim=1).double().numpy()
-        labels = np.tile(table.labels[ROWS], 2)
-        expected = [
-            -log_softmax(row @ proxies.T / 0.1)[label] for row, label in zip(z, labels, strict=True) if label >= 0
-        ]
-        assert len(expected) not in (0, len(labels))
-        assert term(batch).item() == pytest.approx(np.mean(expected), rel=1e-5)
+    found, batch = value_of(term, encoder, table)
+    z, proxies = (F.normalize(each, dim=1).detach().double().numpy() for each in (torch.cat(batch.views), term.proxies))
+    labels = np.tile(table.labels[ROWS], 2)
+    known = [-log_softmax(row @ proxies.T / 0.1)[label] for row, label in zip(z, labels, strict=True) if label >= 0]
+    assert len(known) not in (0, len(labels))
+    assert found == pytest.approx(np.mean(known), rel=1e-5)
     losses = Losses({"label_proxies": term})
     assert losses.rates() == {"loss.terms.label_proxies.proxies": 0.01}
     assert set(losses.trainable()) == set(losses.rates())

@@ -11,7 +11,6 @@ from cse.settings.load import check_settings, flatten, packaged, set_key, settin
 from cse.settings.presets import load_preset
 from cse.tune.spaces import Dimension, build_space, check_seeds, only, parse_dimension, reached, read_space, shipped
 from tests.parts import refusal
-from tests.pipeline.workspace import ROOT
 
 
 def settings(**values) -> Settings:
@@ -56,17 +55,6 @@ def test_the_second_step_lies_between_the_two_best():
     apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
     assert len(apart) == 19
     assert space.second_step({0.01: 1.0, 0.0105: 2.0}) == []  # nothing lies between
-
-
-def test_the_default_space_fits_the_system():
-    def keys(preset):
-        return set(build_space(settings_with(Settings(), load_preset(preset).settings)).keys)
-
-    assert keys("promcse-eh-minilm") == {
-        "train.batch_size", "train.learning_rate", "prompt.length", "objective.energy_hinge.margin",
-    }  # fmt: skip
-    assert "objective.replaced_tokens.weight" in keys("d2cse-unsup-bert-base")
-    assert keys("simcse-sup-minilm") == {"train.batch_size", "train.learning_rate"}
 
 
 # ---- ablations ------------------------------------------------------------------------------------------------------
@@ -180,16 +168,6 @@ def test_seeds_are_refused_where_they_cannot_be():
         (settings(tune__over=["train.seed=[1, 2]"]), False, "--seeds: train.seed is searched already"),
     ):
         assert says in refusal(check_seeds, build_space(wanted), wanted, 3, confirmed=confirmed)
-
-
-@pytest.mark.parametrize(
-    ("file", "count"), [("raw_model_unsupervised", 46), ("raw_model_supervised", 35), ("systems", 14)]
-)
-def test_the_spaces_behind_the_results(file, count):
-    wanted = settings_with(Settings(), {"tune.space": str(ROOT / f"benchmarks/spaces/{file}.yaml")})
-    base = settings_with(wanted, read_space(wanted.tune).set)
-    space = build_space(base)
-    assert len(space.grid()) == len([*reached(space, base)]) == count
 
 
 # ---- own spaces ---------------------------------------------------------------------------------------------------

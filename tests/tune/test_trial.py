@@ -16,7 +16,6 @@ from cse.errors import CseError
 from cse.settings.load import settings_with
 from cse.stages import place as place_module
 from cse.stages.place import steps_of
-from cse.training.encoder import open_backbone
 from cse.tune.driver import _check_objective, _recorded, trials_of
 from cse.tune.spaces import Setting, Space
 from cse.tune.trial import METRIC, WORST, run_trial, share_data
@@ -81,13 +80,6 @@ def test_trials_read_further_sources(make_job, folder, rows):
     assert result["steps"] == 12
 
 
-def test_evaluations_are_spread_evenly_and_belong_to_the_setting(make_job):
-    job, reports = make_job(evaluations=4), []
-    run_trial(CONFIG, job, reports.append)
-    assert [report["percent"] for report in reports] == [25, 50, 75, 100]
-    assert job.record_of(CONFIG).result["values"] == CONFIG | {"train.eval_every": 2}
-
-
 def test_a_seed_makes_another_trial_but_for_that_of_the_settings(make_job):
     job = make_job(**{"train.seed": 7})
     wanted = trials_of(job, [Setting("long", {"prompt.length": 3}), Setting("nine", {"train.seed": 9})], 2)
@@ -148,21 +140,6 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     assert reports[-1][METRIC] > WORST
     (found,) = _recorded(job, [lost])  # what is on record stands
     assert found.state == "finished"
-
-
-def test_the_frozen_backbone_is_loaded_once(make_job, monkeypatch):
-    job, opened = make_job(), []
-    real = place_module.open_language_model
-    place_module._kept.clear()
-    monkeypatch.setattr(place_module, "open_language_model", lambda *args: opened.append(1) or real(*args))
-    for config in ({"prompt.length": 2}, {"prompt.length": 3}, {"augment.dropout": False}):
-        run_trial(config, job, lambda report: None)
-    assert len(opened) == 1
-    loaded = []
-    monkeypatch.setattr("cse.training.ready.open_backbone", lambda *args: loaded.append(1) or open_backbone(*args))
-    full = make_job(**{"train.parameters": "full", "prompt.kind": "none", "train.learning_rate": 1e-4})
-    run_trial({"train.learning_rate": 2e-4}, full, lambda report: None)
-    assert (len(opened), len(loaded)) == (1, 1)  # a backbone that is trained is nobody else's
 
 
 def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows, monkeypatch):

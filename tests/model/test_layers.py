@@ -1,13 +1,16 @@
-"""The cheap dropout has the distribution of torch's."""
+"""Layers beside numpy: the cheap dropout has the distribution of torch's, a read-out by convolutions, unigram draws."""
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from cse.model.dropout import Dropout, dropout, replace_dropout
+from cse.model.mlm_head import UnigramGenerator
 from cse.model.passes import prefix_attention
+from cse.model.pooling import TokenCnn
 
 
 @pytest.mark.parametrize("p", [0.1, 0.5])
@@ -33,6 +36,17 @@ def test_the_seed_fixes_the_mask_and_the_gradient_follows_it():
     assert torch.equal(first, again)
     first.sum().backward()
     assert torch.equal(values.grad, first.detach())
+
+
+def test_compiled_it_draws_the_same_masks():
+    def twice(values):
+        return dropout(values, 0.4) + 2 * dropout(values.T, 0.4).T
+
+    drawn = []
+    for draw in (twice, torch.compile(twice, backend="aot_eager")):
+        torch.manual_seed(3)
+        drawn.append(draw(torch.ones(3, 40)))
+    assert torch.equal(*drawn) and len(drawn[0].unique()) == 4
 
 
 def test_every_dropout_of_a_backbone_is_replaced(bert):
@@ -85,3 +99,34 @@ def test_attention_of_half_precision_takes_a_float32_prompt():
     found, _ = prefix_attention(nn.Identity(), query, key, value, mask, dropout=0.2, prefix=block)
     assert found.dtype == torch.bfloat16
     assert torch.isfinite(found).all()
+
+
+@pytest.mark.parametrize("width", [12, 32])
+def test_convolutions_over_tokens(width):
+    torch.manual_seed(0)
+    cnn = TokenCnn(width).double()
+    tokens_BLD = torch.randn(3, 7, width, dtype=torch.float64)
+    mask_BL = (torch.arange(7) < torch.tensor([[7], [4], [2]])).long()
+    found = cnn(tokens_BLD, mask_BL).detach().numpy()
+    assert found.shape == (3, 7, width)
+    tokens = tokens_BLD.numpy() * mask_BL.numpy()[..., None]
+    start = 0
+    for window, size in zip(cnn.windows, (1, 3, 5), strict=True):
+        weight, bias = window.weight.detach().numpy(), window.bias.detach().numpy()
+        for b in range(3):
+            for j in range(7):
+                value = bias.copy()
+                for k in range(size):
+                    if 0 <= j + k - size // 2 < 7:
+                        value += weight[:, :, k] @ tokens[b, j + k - size // 2]
+                expected = np.maximum(value, 0) * mask_BL[b, j].item()
+                np.testing.assert_allclose(found[b, j, start : start + len(bias)], expected, atol=1e-12)
+        start += len(bias)
+    assert start == width
+
+
+def test_the_ends_of_unigram_draws_are_words_of_the_text():
+    columns = [np.array([2, 5, 5, 3]), np.array([2, 6, 5, 3]), np.array([], dtype=int)]
+    generator = UnigramGenerator(columns, 8, special=(2, 3))
+    ends = generator.propose(np.zeros((1, 2), int), np.ones((1, 2), int), np.array([[0.0, 1.0 - 1e-16]]))
+    assert set(ends[0].tolist()) <= {5, 6}
