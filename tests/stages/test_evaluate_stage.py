@@ -98,9 +98,6 @@ def test_a_model_below_its_backbone_is_said():
     assert shortfall({"trained": {"STS-B": 72.0}, "backbone": {}}) == ""
 
 
-# ---- what models are compared with: their backbone, and the bundle of this very checkpoint --------------------------
-
-
 @pytest.fixture
 def backbone(tmp_path):
     """A backbone of the test's own, to change at will."""

@@ -103,9 +103,6 @@ def test_faiss_finds_what_an_exact_search_finds(monkeypatch):
         mine(pairs, vectors, vectors, 0.95)
 
 
-# ---- the stage ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pairs_of_labels(data, tmp_path):
     """Prepared pairs with a group, out of the words of the other rows, with their dev pairs."""
@@ -191,8 +188,6 @@ def test_rows_that_are_no_pairs_or_keep_no_negative_are_refused(settings, data, 
         assert said in refusal(mine_stage, settings(changes), prepared=rows, mined=tmp_path / "mined")
     assert not (tmp_path / "mined").exists()
 
-
-# ---- pairs from plain sentences ------------------------------------------------------------------------------------
 
 NEIGHBOURS = {"data.view": "sentences", "mine.neighbours": 2}
 
