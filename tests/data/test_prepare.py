@@ -9,12 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from cse.data.prepare import prepare
 from cse.data.sample import sample_pairs, sample_rows
 from cse.data.tasks.kinds import kind_of
 from cse.data.tasks.store import OWN, TEST, open_dev, open_tasks
 from cse.errors import CseError
-from cse.settings.data import DataSettings
 from cse.stages import prepare as stage
 from tests.cli.workspace import contents
 from tests.data.conftest import dropped
@@ -99,24 +97,6 @@ def test_a_failure_is_one_line_and_leaves_the_old_prepared_data_untouched(prepar
     assert re.search(said, refusal(prepared, rows, **settings))
     assert contents(tmp_path / "out") == before
     assert not [path.name for path in tmp_path.iterdir() if path.name.startswith(".")]
-
-
-@pytest.mark.slow
-@pytest.mark.shared_data
-@pytest.mark.skipif(not SHARED.is_dir(), reason="shared data is not here")
-def test_published_data(tmp_path):
-    raw = {"source": "files", "dev_path": str(tmp_path / "dev"), "evaluation_path": str(SHARED / "senteval")}
-    (tmp_path / "dev").mkdir()
-    nli = DataSettings(**raw, train_path=str(SHARED / "nli/nli_for_simcse.csv"))
-    report = prepare(nli, tmp_path / "nli")
-    found = {reason: entry["count"] for reason, entry in report["train"]["dropped"].items() if entry["count"]}
-    assert (report["train"]["read"], report["train"]["kept"], found) == (41_626, 41_387, {"evaluation_overlap": 239})
-    assert report["evaluation"]["pairs"] == 18_850
-    assert report["dev"] == {"from": "STS-B dev", "pairs": 1500}
-    without = prepare(nli.model_copy(update={"dev": "own", "max_rows": 9}), tmp_path / "without")
-    assert without["dev"] == {"from": None, "pairs": 0}
-    report = prepare(DataSettings(**raw, view="sentences", train_path=str(SHARED / "wiki")), tmp_path / "wiki")
-    assert (report["train"]["read"], report["train"]["kept"]) == (228_566, 228_566)
 
 
 FIRST_ROW = (
