@@ -20,29 +20,16 @@ def dropped(report):
 
 def test_every_reason_is_counted_with_its_first_place():
     rows = [
-        ("  a cat  ", "a pet", "a dog"),
-        (None, None, None),
-        ("", "  ", None),
-        ("a", None, "c"),
-        ("a", "b", " "),
-        ("word " * 10_000, "b", "c"),
-        ("a cat", "a pet", "a dog"),
-        ("A Test-sentence!", "b", "c"),
-        ("the end", "b", "c"),
-        ("...", "N/A", "null"),
-        ("a", "n.a.", "c"),
-        ("a", "b", "-"),
-    ]
+        ("  a cat  ", "a pet", "a dog"), (None, None, None), ("", "  ", None), ("a", None, "c"), ("a", "b", " "),
+        ("word " * 10_000, "b", "c"), ("a cat", "a pet", "a dog"), ("A Test-sentence!", "b", "c"),
+        ("the end", "b", "c"), ("...", "N/A", "null"), ("a", "n.a.", "c"), ("a", "b", "-"),
+    ]  # fmt: skip
     kept, report = clean(rows, held_out=["a test sentence .", "..."])
     assert kept == [("a cat", "a pet", "a dog"), ("the end", "b", "c")]
     assert dropped(report) == {
-        "blank": (3, "nli.csv:3"),
-        "missing_sentence": (2, "nli.csv:5"),
-        "missing_hard_negative": (2, "nli.csv:6"),
-        "too_long": (1, "nli.csv:7"),
-        "duplicate": (1, "nli.csv:8"),
-        "evaluation_overlap": (1, "nli.csv:9"),
-    }
+        "blank": (3, "nli.csv:3"), "missing_sentence": (2, "nli.csv:5"), "missing_hard_negative": (2, "nli.csv:6"),
+        "too_long": (1, "nli.csv:7"), "duplicate": (1, "nli.csv:8"), "evaluation_overlap": (1, "nli.csv:9"),
+    }  # fmt: skip
     assert (report.read, report.kept, report.distinct_sentences) == (12, 2, 6)
     assert report.read == report.kept + sum(drop.count for drop in report.dropped.values())
 

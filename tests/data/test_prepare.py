@@ -201,17 +201,6 @@ def test_every_text_is_an_anchor_and_a_positive_of_its_label(prepared):
     }  # fmt: skip
 
 
-def test_the_seed_decides_who_meets_whom(prepared):
-    text = "text,label\n" + "".join(f"text {i},{i % 3}\n" for i in range(31))
-
-    def partners(**more) -> list[tuple[str, str]]:
-        rows = prepared(text, view="categories", **more).train
-        return list(zip(rows["sent0"].to_pylist(), rows["sent1"].to_pylist(), strict=True))
-
-    assert partners() == partners() != partners(seed=7)
-    assert len(partners(max_rows=9)) == 9
-
-
 # ---- the user's own tasks -------------------------------------------------------------------------------------------
 
 TEXTS = [

@@ -1,6 +1,5 @@
 """Prepared data on disk: the same bytes for the same rows, and clear errors for damaged files."""
 
-import json
 from itertools import cycle, islice
 
 import pyarrow as pa
@@ -20,7 +19,6 @@ from cse.data.store import (
 )
 from cse.data.tasks.store import TASKS_FILE, open_dev, write_tasks
 from cse.errors import CseError
-from tests.parts import refusal
 
 
 @pytest.mark.parametrize("grouped", [False, True])
@@ -50,18 +48,6 @@ def test_a_cut_file_at_any_length_is_refused(tmp_path):
         (tmp_path / TASKS_FILE).write_bytes(whole[:length])
         with pytest.raises(CseError, match=r"tasks\.json: not valid JSON; run `cse prepare`"):
             open_dev(PreparedData(tmp_path))
-
-
-def test_missing_parts_say_what_to_run(tmp_path):
-    assert "no prepared data; run `cse prepare`" in refusal(PreparedData, tmp_path / "none")
-    data = PreparedData(tmp_path)
-    for part in ("train", "view", "report"):
-        with pytest.raises(CseError, match="no such file; run `cse prepare`"):
-            getattr(data, part)
-    assert "no such file; run `cse prepare`" in refusal(open_dev, data)
-    (tmp_path / "report.json").write_text(json.dumps({"a": 1})[:-1], encoding="utf-8")
-    with pytest.raises(CseError, match=r"report\.json: not valid JSON; run `cse prepare`"):
-        _ = data.report
 
 
 def test_texts_that_are_mapped_are_a_sequence(tmp_path):

@@ -100,9 +100,6 @@ def test_changed_files_and_none_are_refused(tmp_path):
     assert "sts-dev.csv:1: 3 fields separated by tabs, expected 7" in refusal(read_stsb, tmp_path, "dev")
 
 
-# ---- classes -----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def folder(tmp_path):
     """CR and TREC; CR has blank lines, TREC a byte that is not UTF-8."""
@@ -155,9 +152,6 @@ def test_the_published_folder_is_whole():
     assert tasks["SICK-R"].score[0] == 3.3
     assert all(np.isfinite(task.score).all() for task in tasks.values())
     assert all(text == " ".join(text.split()) != "" for task in tasks.values() for text in task.sentence1)
-
-
-# ---- Arrow -------------------------------------------------------------------------------------------------------
 
 
 def same(one, other):

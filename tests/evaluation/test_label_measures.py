@@ -96,9 +96,6 @@ def test_clusters_are_compared_by_v_measure(clouds):
     assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
 
 
-# ---- pairs and triplets ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])
 @pytest.mark.parametrize("share", [0.05, 0.5])
 def test_average_precision_and_f1_are_scikit_learns(digits, share):

@@ -138,9 +138,6 @@ def test_words_alone_and_words_with_vectors():
     assert retrieval.score_queries(query, document, itself, words=True)["nDCG@10"][1] == pytest.approx(1)
 
 
-# ---- alignment, uniformity, and retrieval among pairs ---------------------------------------------------------------
-
-
 def pairs(rows, name="STS-B") -> ScoredPairs:
     first, second, score = zip(*rows, strict=True)
     return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float), ["one"] * len(score))

@@ -91,12 +91,6 @@ def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch)
     assert [len(sentences) for sentences, *_ in encoder.calls] == [3, 4, 4, 4, 4, 4, 1], "no more documents at a time"
 
 
-def test_only_the_wanted_measures_are_computed():
-    score = score_task(FakeEncoder(), BANK, measures=("MAP",))
-    assert (list(score.values), list(score.items), score.main) == (["MAP"], ["MAP"], "kNN")
-    assert score.values["MAP"] == score_task(FakeEncoder(), BANK).values["MAP"]
-
-
 def test_the_measure_that_selects_checkpoints():
     every = score_task(FakeEncoder(), BANK).values
     found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "V-measure")]

@@ -17,7 +17,6 @@ from cse.evaluation.retrieval import CANDIDATES, QUERY
 from cse.evaluation.suite import evaluate_suite
 from cse.evaluation.table import format_suite
 from tests.evaluation.test_cxc import make_rows, write
-from tests.evaluation.test_score_task import BIRDS
 from tests.evaluation.test_sts import FakeEncoder, make_task
 from tests.evaluation.test_transfer import part
 from tests.parts import refusal
@@ -48,21 +47,6 @@ def test_a_sentence_of_several_tasks_is_encoded_once(data):
     texts = [text for task in [*tasks, data.cxc] for text in (*task.sentence1, *task.sentence2)]
     texts += [text for task in data.transfer for text in task.train.texts]
     assert set(sentences) == {*texts, QUERY, *CANDIDATES}
-
-
-@pytest.mark.parametrize("style", ["text", "markdown", "latex"])
-def test_every_table_has_its_setting_above_it(data, style):
-    results = evaluate_suite(FakeEncoder(), data.with_tasks([BIRDS]), classifier=QUICK)
-    text = format_suite({"first model": results, "second": results}, style)
-    birds = results.tasks["birds"]
-    for setting in (results.cxc.setting, results.retrieval.setting, results.space.setting, birds.setting):
-        assert setting in text
-    below = 2 if style == "markdown" else 0  # rows of mean and wmean name their model there
-    assert text.count("first model") == text.count("second") == 7 + below
-    for figure in (results.cxc.values["mean"], results.transfer.average(), birds.values["nDCG@10"]):
-        assert f"{figure:.2f}" in text
-    if style == "latex":
-        assert all(line.startswith("% ") for line in text.splitlines() if "CxC" in line or "not measured" in line)
 
 
 def test_a_measure_that_does_not_exist_costs_no_other(data):

@@ -30,9 +30,6 @@ def encoder(bert):
     return sentence_encoder(bert, new_prompt("key_value", bert, length=5, init_std=0.7), pooler="mean")
 
 
-# ---- float16 -------------------------------------------------------------------------------------------------------
-
-
 def test_half_precision_takes_half_the_space_and_keeps_norms_in_float32(encoder, tmp_path):
     for precision in ("fp32", "fp16"):
         bundle_of(encoder, tmp_path / precision, precision=precision)
@@ -51,9 +48,6 @@ def test_bound_memory_gives_the_same_from_several_threads(encoder, tmp_path):
     with ThreadPoolExecutor(4) as threads:
         for vectors in threads.map(lambda _: onnx_encoder.encode(SENTENCES), range(4)):
             np.testing.assert_array_equal(vectors, expected)
-
-
-# ---- 8 bits ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("beside", [False, True])

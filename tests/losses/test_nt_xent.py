@@ -174,9 +174,6 @@ def test_a_share_of_zero_for_the_own_document_adds_nothing():
     assert found(place=with_own[0], share=with_own[1]) == pytest.approx(found(), rel=1e-12)
 
 
-# ---- a sample in place of all -------------------------------------------------------------------------------------
-
-
 def tensors(*values):
     return tuple(torch.from_numpy(np.asarray(value)) for value in values)
 

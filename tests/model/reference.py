@@ -8,22 +8,9 @@ import numpy as np
 
 
 def hidden_states(
-    weights,
-    ids_BL,
-    mask_BL,
-    *,
-    layers,
-    heads,
-    prefix,
-    shift,
-    family,
-    pad_id,
-    eps,
-    words=None,
-    front=None,
-    first=None,
+    weights, ids_BL, mask_BL, *, layers, heads, prefix, shift, family, pad_id, eps, words=None, front=None, first=None,
     pushed=0,
-):
+):  # fmt: skip
     """Outputs of the embeddings and of every layer, each (B, L, D); ``prefix`` has one (key, value) (P, D) a layer.
 
     ``words`` (B, L, D) stands in for the word vectors of the ids, ``front`` (P, D) goes through all layers before the

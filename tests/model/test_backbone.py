@@ -44,12 +44,6 @@ def test_other_hub_id_without_network_is_one_line_and_not_tried_again(monkeypatc
         backbone_of("no-such-owner/no-such-model")
 
 
-def test_folder_with_a_typing_error_is_not_looked_up_on_the_hub(tiny_folders, monkeypatch):
-    monkeypatch.chdir(tiny_folders["bert"].parents[1])
-    parent = tiny_folders["bert"].parent.name
-    assert f"no folder {parent}/brt; did you mean '{parent}/bert'?" in refusal(backbone_of, f"{parent}/brt")
-
-
 def test_pooling_follows_the_folder(tmp_path):
     found = {}
     for pooling in ("mean", "cls", None):

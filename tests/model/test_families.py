@@ -58,9 +58,6 @@ def test_every_family_has_a_case(folders):
     }
 
 
-# ---- the reference: the library's forward, with prompts in attention written out in numpy ---------------------------
-
-
 def attend(query, key, value, mask, scaling, prefix):
     """Attention of one batch in numpy; ``prefix`` (key, value) (H, P, K), ``mask`` is added to the scores of tokens."""
     query, key, value = (x.detach().numpy() for x in (query, key, value))
@@ -190,9 +187,6 @@ def test_exported_bundle_equals_torch(distinct, tmp_path):
     np.testing.assert_allclose(alone, encoder.encode(SENTENCES), atol=2e-6)
     openvino = OnnxEncoder(tmp_path / "bundle", provider="openvino")
     np.testing.assert_allclose(openvino.encode(SENTENCES), encoder.encode(SENTENCES), atol=2e-6)
-
-
-# ---- what a family cannot do ---------------------------------------------------------------------------------------
 
 
 def test_dropout_of_attention_makes_two_copies_differ(distinct, rows):

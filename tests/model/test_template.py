@@ -30,9 +30,6 @@ def make_encoder(backbone, text=TEXT, kind=None, denoise="none", shift=True, **o
     return sentence_encoder(backbone, prompt, pooler="mask", templates=templates, denoise=denoise, position_shift=shift)
 
 
-# ---- tokens -------------------------------------------------------------------------------------------------------
-
-
 def test_truncation_cuts_the_sentence_and_never_the_template(backbone):
     template = new_template(TEXT, backbone)
     tokenizer = template.tokenizer(backbone.tokenizer)
@@ -105,9 +102,6 @@ def test_a_template_without_a_mask_is_read_at_the_last_token(name, first, last, 
         np.testing.assert_allclose(encoder.encode(sentence, normalize=False), last_LD[-1], atol=1e-5)
     alone = [encoder.encode(sentence, normalize=False) for sentence in sentences]
     np.testing.assert_allclose(encoder.encode(sentences, normalize=False), np.stack(alone), atol=1e-5)
-
-
-# ---- read-out -----------------------------------------------------------------------------------------------------
 
 
 def padded(backbone, rows):

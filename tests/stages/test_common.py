@@ -53,14 +53,3 @@ def test_a_terminated_stage_says_so_and_leaves_no_draft(tmp_path):
     assert (done.returncode, done.stdout) == (143, "")
     assert done.stderr == "SIGTERM: stopped; finished results are untouched\n"
     assert contents(tmp_path) == before
-
-
-def test_who_handles_sigterm_goes_on_doing_so():
-    """A handler from outside is neither replaced nor forgotten."""
-    received = []
-    before = signal.signal(signal.SIGTERM, lambda number, _: received.append(number))
-    try:
-        assert run_safely(lambda: signal.raise_signal(signal.SIGTERM)) == 0
-    finally:
-        signal.signal(signal.SIGTERM, before)
-    assert received == [signal.SIGTERM]

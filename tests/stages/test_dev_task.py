@@ -127,9 +127,6 @@ def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, 
     assert "search (times 100; retrieval: 2 queries, 118 documents" in capsys.readouterr().out
 
 
-# ---- the gate; scores are compared in tests/cli/test_bank_update.py ----------------------------------------------
-
-
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
 def test_the_bare_backbones_bundle_does_not_pass_for_a_checkpoint(models, data, settings, tmp_path, precision):
     """A prompt of one vector moves vectors less than a tolerance for int8 would allow."""

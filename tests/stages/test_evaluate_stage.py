@@ -9,8 +9,6 @@ import shutil
 import numpy as np
 import pytest
 
-import cse.model.checkpoint as checkpoint_module
-from cse.artifact import Kind, write_manifest
 from cse.data.store import REPORT_FILE, PreparedData
 from cse.data.suite import SuiteData, only_pairs, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask
@@ -19,7 +17,6 @@ from cse.evaluation.record import read_record
 from cse.model.backbone import load_backbone
 from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import identity_of, save_checkpoint
-from cse.model.declared import CONFIG_FILE
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.systems import find_records, group
 from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
@@ -98,32 +95,10 @@ def test_a_model_below_its_backbone_is_said():
     assert shortfall({"trained": {"STS-B": 72.0}, "backbone": {}}) == ""
 
 
-# ---- what models are compared with: their backbone, and the bundle of this very checkpoint --------------------------
-
-
 @pytest.fixture
 def backbone(tmp_path):
     """A backbone of the test's own, to change at will."""
     return make_backbone_folder(tmp_path / "backbone", "bert")
-
-
-def test_the_bare_backbone_is_read_at_the_recorded_revision(backbone, tmp_path, monkeypatch):
-    folder = write_checkpoint(tmp_path / "checkpoint", backbone)
-    config = json.loads((folder / CONFIG_FILE).read_text())
-    config["backbone"] |= {"name": "owner/model", "revision": "v1.2"}
-    write_manifest(folder, Kind.CHECKPOINT, config)
-    asked = []
-
-    def find(name, revision):
-        asked.append((name, revision))
-        return find_backbone(str(backbone))
-
-    monkeypatch.setattr(checkpoint_module, "find_backbone", find)
-    bare = open_model(BackboneOf(folder), device="cpu")
-    assert asked == [("owner/model", "v1.2")]
-    assert (bare.encode("a dog") == SentenceEncoder.load(str(backbone)).encode("a dog")).all()
-    described = describe_model(BackboneOf(folder))["backbone"]
-    assert described == {"name": "owner/model", "revision": "v1.2", "sha256": find_backbone(str(backbone)).sha256}
 
 
 def test_the_bare_backbone_reads_texts_as_the_model_does(backbone, tmp_path):

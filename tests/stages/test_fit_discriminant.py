@@ -130,9 +130,6 @@ def test_a_checkpoint_keeps_its_facts_and_names_the_post_processing(models, sett
     assert SentenceEncoder.load(tmp_path / "out").dimension == 2
 
 
-# ---- a linear head --------------------------------------------------------------------------------------------------
-
-
 def bent(labels: int, rows: int, seed: int = 0) -> tuple[np.ndarray, list[str]]:
     """Labels of two clusters each, far from each other: their means and covariance do not tell them apart."""
     rng = np.random.default_rng(seed)

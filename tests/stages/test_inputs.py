@@ -99,9 +99,6 @@ def test_a_model_that_is_not_there_is_one_line(settings, changes, message):
     assert re.search(message, refusal(depends_on, settings(weight | changes)))
 
 
-# ---- teachers -------------------------------------------------------------------------------------------------------
-
-
 def taught(folder: Path, models: dict[str, Path], longest: int = 12) -> list:
     """The teachers of a folder, for the tiny BERT."""
     chosen = DistillationSettings(weight=1.0, teacher="folder", teacher_folder=str(folder))

@@ -85,9 +85,6 @@ def test_no_text_of_another_label_of_the_anchor_is_its_negative():
     ] * 2
 
 
-# ---- the stage ----------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def pairs_of_labels(data, tmp_path):
     """Prepared pairs with a group, out of the words of the other rows, with their dev pairs."""
@@ -173,8 +170,6 @@ def test_rows_that_are_no_pairs_or_keep_no_negative_are_refused(settings, data, 
         assert said in refusal(mine_stage, settings(changes), prepared=rows, mined=tmp_path / "mined")
     assert not (tmp_path / "mined").exists()
 
-
-# ---- pairs from plain sentences ------------------------------------------------------------------------------------
 
 NEIGHBOURS = {"data.view": "sentences", "mine.neighbours": 2}
 

@@ -13,12 +13,9 @@ from cse.data.documents import read_documents
 from cse.data.store import PreparedData
 from cse.data.tasks.beir import write_beir as write_again
 from cse.data.tasks.kinds import (
-    Triplets,
     content_of,
     describe,
-    held_out_texts,
     kind_of,
-    put_before,
 )
 from cse.data.tasks.read import Reading, read_scored, read_task, read_tasks
 from cse.data.tasks.store import DEV, OWN, TEST, open_dev, open_tasks, write_tasks
@@ -27,20 +24,6 @@ from tests.parts import refusal
 from tests.rows import write_lines, write_objects
 
 PAIRS = ["sentence1,sentence2,label", "a cat,the cat,1", "a cat,a dog,FALSE", "x,y,true", "x,z,0"]
-
-
-# ---- what is recognised -------------------------------------------------------------------------------------------
-
-
-def test_kinds_by_their_columns(tmp_path):
-    task = read_task(write_lines(tmp_path / "quora.csv", PAIRS))
-    assert (task.name, task.label.tolist()) == ("quora", [True, False, True, False])
-    assert describe(task) == "binary pairs: 4 pairs, 2 of them mean the same"
-    lines = ["anchor,positive,negative,source", "a,b,c,web", "d,e,f,web"]
-    task = read_task(write_lines(tmp_path / "mine/triplets.csv", lines).parent)
-    assert task == Triplets("mine", ["a", "d"], ["b", "e"], ["c", "f"]), "a folder with one file bears its own name"
-    scored = read_task(write_lines(tmp_path / "s.csv", ["sentence1,sentence2,score", "a,b,1", "c,d,2"]))
-    assert kind_of(scored) == "scored pairs"
 
 
 def test_a_query_that_is_a_document_by_id_and_text(tmp_path):
@@ -114,13 +97,6 @@ def test_a_relevant_document_that_is_not_there_is_one_that_no_search_finds(tmp_p
     assert sorted(np.array([again.query, again.document, again.relevance]).T.tolist()) == sorted(rows)
 
 
-def test_a_query_called_query_is_no_header(tmp_path):
-    queries = [{"_id": name, "text": f"birds of {name}"} for name in ("query", "topic")]
-    folder = write_beir(tmp_path / "birds", queries=queries)
-    write_lines(folder / "qrels/test.tsv", ["query\td1\t1", "topic\td2\t1"])
-    assert read_task(folder).queries == ["birds of query", "birds of topic"]
-
-
 def test_a_collection_that_is_gzipped(tmp_path):
     folder = write_beir(tmp_path / "birds")
     plain = read_task(folder)
@@ -180,9 +156,6 @@ def test_columns_of_labelled_texts_may_have_any_name(tmp_path):
     assert "no column 'txt' (data.columns)" in said
 
 
-# ---- what is refused ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
@@ -215,19 +188,6 @@ def test_a_layout_that_is_not_whole(tmp_path):
     assert "ban: no such file or folder; did you mean 'bank'" in refusal(read_task, tmp_path / "ban")
 
 
-# ---- what becomes of it -------------------------------------------------------------------------------------------
-
-
-def test_documents_and_reference_rows_are_not_held_out(tmp_path):
-    birds, bank = read_task(write_beir(tmp_path / "birds")), read_task(write_labelled(tmp_path / "bank"))
-    assert list(held_out_texts(birds)) == ["birds that wait", "machines"]
-    assert list(held_out_texts(bank)) == ["card lost", "rate today", "rate of exchange"]
-    triplets = Triplets("t", ["a"], ["b"], ["c"])
-    assert list(held_out_texts(triplets)) == ["a", "b", "c"]
-    assert put_before(triplets, "q: ", "p: ") == Triplets("t", ["q: a"], ["p: b"], ["p: c"])
-    assert put_before(bank, "q: ", "p: ") is bank
-
-
 def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
     write_beir(tmp_path / "in/birds")
     write_labelled(tmp_path / "in/bank")
@@ -247,9 +207,6 @@ def test_tasks_come_back_from_the_store_as_they_were(tmp_path):
     assert open_dev(PreparedData(tmp_path)) == tasks[0]
     write_tasks(tmp_path)
     assert [open_tasks(PreparedData(tmp_path), role) for role in (DEV, TEST, OWN)] == [[], [], []]
-
-
-# ---- scored pairs ---------------------------------------------------------------------------------------------------
 
 
 def test_numbers_in_any_plain_form(tmp_path):
