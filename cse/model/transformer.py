@@ -105,13 +105,15 @@ class Transformer(nn.Module):
             positions_BL = packed.pack(positions_BL) if family.positions == "rotary" else positions_BL
         given = family.by_type(self.model, embedded_BLD, positions_BL)
         length = 0 if prefix is None else prefix[0][0].shape[-2]
-        visible: dict[str, torch.Tensor | Packed] = {}
-        for kind in given:
+        # attention step by step, as in training on a CPU, adds numbers: made here, once for all layers
+        in_steps = embedded_BLD.device.type == "cpu" and torch.is_grad_enabled() and not family.relative
+
+        def columns(kind: str) -> torch.Tensor:
             reach = family.reach(config) if kind == SLIDING else None
-            seen = packed or visible_columns(mask_BL, length, prompt_BP, causal=family.is_causal(config), reach=reach)
-            # what attention step by step, as in training on a CPU, would make of it in each layer
-            in_steps = embedded_BLD.device.type == "cpu" and torch.is_grad_enabled() and not family.relative
-            visible[kind] = as_numbers(seen, embedded_BLD.dtype) if in_steps and seen is not packed else seen
+            seen = visible_columns(mask_BL, length, prompt_BP, causal=family.is_causal(config), reach=reach)
+            return as_numbers(seen, embedded_BLD.dtype) if in_steps else seen
+
+        visible = {kind: packed or columns(kind) for kind in given}
         prefixes: list[LayerPrefix | None] = [None] * len(blocks) if prefix is None else [*prefix]
         states = [embedded_BLD]
         with exact:
