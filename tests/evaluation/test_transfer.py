@@ -93,19 +93,17 @@ def test_cross_validation_on_train(classes, pairs):
         assert found.facts["f1"] == pytest.approx(100 * f1_score(task.test.label, predicted), abs=0.006)
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "rmsprop"])
-def test_given_split(optimizer):
-    how = dataclasses.replace(HOW, optimizer=optimizer)
+def test_given_split():
     task = TransferTask("own", part(90, 2), part(40, 2, start=300), part(50, 2, start=600))
-    vectors, found = score(task, how)
+    vectors, found = score(task)
     x = np.concatenate([vectors.of(task.train.texts), vectors.of(task.dev.texts)])
     y = np.concatenate([task.train.label, task.dev.label])
-    runs = [train_one(x, y, np.arange(90), np.arange(90, 130), l2, how) for l2 in how.l2]
-    l2, best = choose([[best for _, best in runs]], how)
+    runs = [train_one(x, y, np.arange(90), np.arange(90, 130), l2, HOW) for l2 in HOW.l2]
+    l2, best = choose([[best for _, best in runs]], HOW)
     assert (found.facts["l2"], found.values["dev"]) == ([l2], best)
-    test = accuracy(runs[how.l2.index(l2)][0], vectors.of(task.test.texts), task.test.label)
+    test = accuracy(runs[HOW.l2.index(l2)][0], vectors.of(task.test.texts), task.test.label)
     assert found.values["accuracy"] == pytest.approx(100 * test, abs=0.006)
-    fitted, *_ = fit(x, y, [Problem(np.arange(90), np.arange(90, 130), how.l2)], how)
+    fitted, *_ = fit(x, y, [Problem(np.arange(90), np.arange(90, 130), HOW.l2)], HOW)
     for weight, (layer, _) in zip(fitted.weight, runs, strict=True):
         torch.testing.assert_close(weight, layer.weight.detach(), atol=2e-5, rtol=1e-4)
 
