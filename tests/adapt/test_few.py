@@ -72,7 +72,6 @@ def test_a_folder_with_test_rows_is_measured_on_them_and_does_not_know_them(cse,
     ("name", "text"),
     [
         ("names.txt", "red cat\nsmall_dog\nhouse\n"),
-        ("names.csv", "label\nred cat\nsmall_dog\nhouse\n"),
         ("names.csv", "intent,description\nred cat,a cat that is red\nsmall_dog,a dog that is small\nhouse,\n"),
     ],
 )
