@@ -1,8 +1,8 @@
-"""Everything that is different on a GPU, in one command: checks against the CPU, waits, speed and memory.
+"""Everything that is different on a GPU, in one command: checks against the CPU, memory, waits, speed.
 
     python -m benchmarks.gpu                  # about ten minutes, no network
     python -m benchmarks.gpu --device cpu     # the dry form: the same comparisons, CPU against CPU
-    python -m benchmarks.gpu --only waits speed
+    python -m benchmarks.gpu --only waits memory
 
 Each part runs in a process of its own with a time limit, so that none hides the others. A table follows at the end, and
 ``.cse/gpu.json`` (``$OUT/gpu.json`` if that variable is set) holds every case. Exit code 1: a check failed.
