@@ -59,8 +59,8 @@ def settings_in_words(settings: Mapping[str, str]) -> str:
 def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
     """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
 
-    ``mean`` and ``wmean`` are omitted if no task has subsets, the average if there is only one task; an undefined score
-    is ``-``.
+    ``mean`` and ``wmean`` are omitted if no task has subsets that all have a correlation, the average if there is only
+    one task; an undefined score is ``-``.
     """
     if style not in TABLE_FORMATS:
         raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
@@ -70,8 +70,9 @@ def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
     tasks = _columns(models)
     average = [first.average_name] if len(tasks) > 1 else []
     rows = [["model", *tasks, *average]]
-    several = any(len(score.subsets) > 1 for results in models.values() for score in results.tasks.values())
-    aggregates = first.aggregates if several else (first.tasks[tasks[0]].main,)
+    scored = [score for results in models.values() for score in results.tasks.values() if len(score.subsets) > 1]
+    aggregates = [one for one in first.aggregates if any(one in score.values for score in scored)]
+    aggregates = aggregates or [first.tasks[tasks[0]].main]
     for name, results in models.items():
         for aggregate in aggregates:
             scores = [results.tasks[task].values.get(aggregate) for task in tasks]

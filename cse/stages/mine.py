@@ -41,7 +41,8 @@ def mine_stage(
         if settings.mine.wanted:
             facts |= mining_facts(settings, prepared) | _mine(prepared, folder, settings)
         write_manifest(folder, Kind.MINED_ROWS, facts)
-    click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else "nothing to mine (group mine)")
+    nothing = "no rows to mine: mine.neighbours and mine.negatives are 0"
+    click.echo(f"{mined}: {_told(facts)}" if settings.mine.wanted else nothing)
 
 
 def _told(facts: Mapping[str, Any]) -> str:

@@ -127,7 +127,7 @@ def test_a_subset_without_a_correlation_leaves_the_headline():
     score = results.tasks["own"]
     assert (score.subsets["single"], list(score.values)) == (None, ["all"])
     assert results.to_dict("sts")["sts"]["own"] == {"all": score.values["all"], "pairs": 21, "undefined_subsets": 1}
-    assert format_table({"m": results}).splitlines()[2].split() == ["mean", "-"]
+    assert len(format_table({"m": results}).splitlines()) == 2, "neither mean has a score to show"
 
 
 def test_what_cannot_be_scored_or_put_into_a_table_is_one_line():
