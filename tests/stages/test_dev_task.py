@@ -8,6 +8,7 @@ import re
 import shutil
 
 import pyarrow as pa
+import numpy as np
 import pytest
 
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
@@ -111,7 +112,7 @@ def test_the_gate_compares_by_the_measure_that_selected(run, settings, prepared,
 
 def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, tmp_path, capsys):
     texts = [text for some in TEXTS.values() for text in some]
-    search = Retrieval("search", texts[:2], texts[2:], *([[0, 1, 1], [4, 5, 9], [1, 1, 2]]))
+    search = Retrieval("search", texts[:2], texts[2:], *np.array([[0, 1, 1], [4, 5, 9], [1, 1, 2]]))
     data = PreparedData(prepared)
     write_tasks(prepared, dev=open_dev(data), test=open_tasks(data, TEST), own=[labelled(), search])
     chosen = settings({"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0})
