@@ -7,8 +7,8 @@ import json
 import re
 import shutil
 
-import pyarrow as pa
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from cse.data.store import DOCUMENTS_FILE, PreparedData, write_table
