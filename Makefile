@@ -15,6 +15,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 repro: $(STAMP)            ## prepare, train, evaluate, export: whatever has changed
 	dvc repro
+	@echo "next: . $(BIN)/activate; cse serve data/bundle, or your own text: cse adapt --help"
 
 # two processes share the files out; each keeps to one thread; one that dies ends the run with the test's name
 PYTEST := OMP_NUM_THREADS=1 python -m pytest -n 2 --dist loadfile --max-worker-restart 0

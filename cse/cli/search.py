@@ -11,7 +11,7 @@ import click
 
 from cse.cli.options import device_option, encoding_option
 from cse.errors import counted, escaped, one_line
-from cse.stages.common import BUNDLE
+from cse.stages.common import BARE
 
 if TYPE_CHECKING:
     from cse.search.rows import Kind
@@ -35,7 +35,7 @@ Run it again, after a kill or when texts change: what the table has is not embed
 @click.option(
     "--out", required=True, metavar="TABLE", help="Folder of the table: a path, or a URL such as s3://bucket/x."
 )
-@click.option("--model", help=f"Bundle, or a bank's domain (BANK:NAME); default: {BUNDLE}, or else the bare backbone.")
+@click.option("--model", help=f"Bundle, or a bank's domain (BANK:NAME); default: the bare backbone, in {BARE}.")
 @click.option("--text-column", help="Text column; default: text, body, content or abstract.")
 @click.option("--id-column", help="Column with ids, whole numbers or text; default: _id or id, or else row numbers.")
 @click.option("--domain-column", help="Column that names each row's domain; --model is a bank.")
@@ -112,7 +112,7 @@ def index_command(
 
 
 def _default_model() -> str:
-    """Return the pipeline's bundle, or else one of the bare backbone of ``params.yaml``, made now if there is none."""
+    """Return the bundle of the bare backbone of ``params.yaml``, made now if there is none."""
     from pathlib import Path
 
     from cse.cli.options import settings_from
@@ -121,17 +121,14 @@ def _default_model() -> str:
     from cse.runtime.bundle import read_manifest
     from cse.settings import PARAMS_FILE
     from cse.settings.load import settings_with
-    from cse.stages.common import BARE
 
-    if BUNDLE.exists():
-        return str(BUNDLE)
     settings = settings_from(Path(PARAMS_FILE), (), optional=True, any_view=True)
     name = settings.backbone.name
     if meaning_of(BARE).encodes and read_manifest(BARE).backbone.get("name") == name:
         return str(BARE)
     from cse.cli.missing import naming_extra
 
-    click.echo(f"index: no {BUNDLE}: exporting the bare backbone {name} to {BARE}", err=True)
+    click.echo(f"index: exporting the bare backbone {name} to {BARE}", err=True)
     with naming_extra(f"{name}: the bare backbone"):
         from cse.export.minilm import is_minilm, write_minilm
         from cse.model.backbone_files import find_backbone

@@ -62,8 +62,8 @@ class SentenceEncoder(Compatible, Encoder):
             return load_checkpoint(found.folder, backbone=backbone)
         if found.encodes:
             raise CseError(
-                f"{path_or_name}: this is an ONNX bundle or a bank; load it with cse.OnnxEncoder, a bank also with "
-                "cse.BankEncoder"
+                f"{path_or_name}: this is an ONNX bundle or a bank; name the checkpoint it was made of, such as "
+                "data/checkpoint, or load it with cse.OnnxEncoder"
             )
         if is_word_file(found.folder):
             return cls(load_words(find_words(str(path_or_name)), None))

@@ -289,6 +289,7 @@ def folder_name(folder: Path) -> str:
 
 def _unknown(model: str, known: Sequence[str]) -> ServiceError:
     message = f"model {model[:80]!r} does not exist{nearest_name(model[:80], known)}; there is {_listed(known)}"
+    message += "; no domain has centres: cse bank add --data" if model == AUTO else ""
     return ServiceError(404, message, param="model", code="model_not_found")
 
 

@@ -92,7 +92,7 @@ def test_nothing_is_encoded_without_saying_whose_prompts(banked, exports):
     ):
         assert said in refusal(encoder.encode, texts, domain=domain)
     said = refusal(SentenceEncoder.load, banked[0])
-    assert "an ONNX bundle or a bank; load it with cse.OnnxEncoder, a bank also with cse.BankEncoder" in said
+    assert "an ONNX bundle or a bank; name the checkpoint it was made of" in said
 
 
 REFUSED = [
