@@ -96,10 +96,15 @@ def index_command(
         click.echo(f"{out}: all {verify_table(out)} files of the index are as they were written", err=True)
         return
     from cse.search.rows import Choices
+    from cse.search.table import refuse_foreign
+    from cse.storage import Folder
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
     choices = Choices(columns, role, workers, batch_size, device, changes=changes, again=again, kind=kind)
-    done = index_corpus(texts, out, model or _default_model(), choices)
+    if model is None:
+        refuse_foreign(Folder(out))  # before a model is made
+        model = _default_model()
+    done = index_corpus(texts, out, model, choices)
     if done.cut:
         were = "1 text was" if done.cut == 1 else f"{done.cut:,} texts were"
         click.echo(f"{were} cut at {done.limit} tokens, the model's limit, for vectors, not for words", err=True)
