@@ -21,8 +21,13 @@ _NO_TEXT = (
     *("title", "script", "style", "noscript", "template", "svg", "nav", "footer", "aside", "form", "button", "pre"),
 )
 _LARGE = 20_000  # blocks; looking for the article takes a millisecond for ten
+# an attribute of a tag, as browsers find them; libxml2 compares the name of each with those before it
+_ATTRIBUTE = r"""[\s/]*+([^\s/>][^\s/>=]*+)(?:\s*+=\s*+(?:"[^"]*+"?+|'[^']*+'?+|[^\s>]*+))?+"""
+_TAG = re.compile(rf"<[a-zA-Z][^\s/>]*+((?:{_ATTRIBUTE})*+)")
+_MOST_ATTRIBUTES = 5_000  # a second
 _MARKS = re.compile(r"\[|\*+|_+")  # may open a link or emphasis; the time of a paragraph grows with their square
 _MOST_MARKS = 5_000  # a second; a paragraph of more is read as plain text
+_SCRIPT = re.compile(r"<(script|style)\b[^<]*+(?:<(?!/\1)[^<]*+)*+(?:</\1[^>]*+>?+)?+", re.IGNORECASE)
 _FRONT_MATTER = re.compile(r"\A---[ \t]*\n(.*?)^(?:---|\.\.\.)[ \t]*$\n?", re.M | re.S)
 _FRONT_TITLE = re.compile(r"^title:(.+)$", re.M)
 
@@ -73,7 +78,10 @@ def html_document(text: str) -> tuple[str, list[Section]]:
     """
     from lxml import etree, html
 
-    text = text.replace(_EDGE, " ").replace(_MARK, " ")
+    text = _SCRIPT.sub(" ", text).replace(_EDGE, " ").replace(_MARK, " ")
+    tags = (re.findall(_ATTRIBUTE, tag) for tag, _ in _TAG.findall(text) if len(tag) > 1000)
+    if sum(len(names) * len(set(names)) for names in tags) > _MOST_ATTRIBUTES**2:
+        raise CseError("its tags have too many attributes, so its text cannot be read; simplify the page")
     parser = html.HTMLParser(encoding="utf-8", remove_comments=True, remove_pis=True)
     try:
         root = html.document_fromstring(text.encode(), parser)

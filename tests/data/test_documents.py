@@ -236,3 +236,12 @@ def test_a_paragraph_with_very_many_marks_is_read_as_plain_text(mark):
     assert part.paragraphs[-1] == "The end."
     links = "".join(f"- [word {n}](https://example.com/{n}_x)\n" for n in range(3000))
     assert "word 2999" in markdown_document(links)[1][0].paragraphs[-1]
+
+
+@pytest.mark.parametrize("between", [" ", "/", '="x" ', '="x"', "='>' "])
+def test_a_tag_with_very_many_attributes_is_refused_at_once(between):
+    page = f"<p {''.join(f'a{n}{between}' for n in range(100_000))}>hello</p>"
+    with pytest.raises(CseError, match="its tags have too many attributes"):
+        html_document(page)
+    script = f"<script>if (a <b && {' '.join(f'v{n}' for n in range(20_000))})</script>"
+    assert html_document(f"{script}<p {' '.join(f'a{n}' for n in range(500))}>hello</p>")[1][0].paragraphs == ["hello"]

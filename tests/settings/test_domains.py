@@ -130,7 +130,8 @@ def test_what_a_bank_cannot_hold_is_refused_before_training(folder, values, grou
 
 
 def test_a_projector_of_the_loss_alone_may_be_any(folder):
-    settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": "batch_norm"}), "tickets")
+    own = settings_of_domain(tree_with({"pooler.mlp": "train_only", "pooler.projector": "batch_norm"}), "tickets")
+    assert own.pooler.projector == "batch_norm"
 
 
 def domains_of(path: Path) -> dict:
