@@ -300,6 +300,8 @@ class Models:
         def work() -> None:
             say(f"exporting {name}")
             labelled, like = labelled_of(self.rows, self.label_names), None
+            if labelled is not None and labelled.measured:
+                say(f"its classifier learns the {len(labelled.measured):,} rows that measured, too")
             if labelled is not None and before is not self:
                 held, first = labelled_of(before.rows, self.label_names), str(before.made[name][1].checkpoint)
                 like = classifier_of(

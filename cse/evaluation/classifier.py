@@ -27,7 +27,7 @@ FALSE_ALARMS = 0.05  # share of texts with a label that the threshold calls unkn
 _ENOUGH = 30  # rows of a label, in the median, to which its name has nothing to add
 _BY_CHANCE = 0.05  # names are rows if chance would tell as many rows this rarely
 _MOST = 20_000  # rows of a regression
-_FOLDS, _BINS = 5, 15
+_FOLDS, _BINS, _ROWS_OF_A_BIN = 5, 15, 20
 _LOG_TEMPERATURES = (-7.0, 3.0)
 _UNCALIBRATED = 0.05  # temperature of cosines where no row says a better one
 _LEAST = 1e-12  # probability
@@ -89,7 +89,12 @@ class _Linear(NamedTuple):
 
 
 def fit_classifier(
-    known: Rows, names: Rows, held: Rows | None = None, like: ClassifierFacts | None = None
+    known: Rows,
+    names: Rows,
+    held: Rows | None = None,
+    measured: Rows | None = None,
+    *,
+    like: ClassifierFacts | None = None,
 ) -> Classifier:
     """Fit a classifier.
 
@@ -97,12 +102,13 @@ def fit_classifier(
         known: rows with labels; may be none where there are ``names``: a classifier by names alone.
         names: one row or more for each label, of its name; may be none.
         held: rows apart, on which nothing was trained; their labels are among the others'.
+        measured: more rows apart, which calibrate nothing and are learnt in the end.
         like: what held-out rows said of such a classifier, where the vectors' model was trained on all rows since.
     """
-    labels = sorted({*known.label, *names.label})
-    rows, named, apart = (_numbered(each, labels) for each in (known, names, held or Rows(known.vector[:0], [])))
+    labels, none = sorted({*known.label, *names.label}), Rows(known.vector[:0], [])
+    rows, named, apart, more = (_numbered(each, labels) for each in (known, names, held or none, measured or none))
     named = _telling(named, rows + apart)
-    last = _fit(rows + apart + named, len(labels))
+    last = _fit(rows + apart + more + named, len(labels))
     facts = ClassifierFacts(labels, names=len(named.label) > 0)
     if like is not None:
         facts = replace(like, labels=facts.labels, names=facts.names)
@@ -248,9 +254,13 @@ def _least(surprise: Callable[[float], float]) -> tuple[float, float]:
 
 
 def calibration_error(chance_N: NDArray[np.floating[Any]], right_N: NDArray[np.bool_]) -> float:
-    """Return the expected calibration error (Naeini et al. 2015) of the likeliest labels, from 0 to 1."""
-    place = np.minimum((chance_N * _BINS).astype(np.int64), _BINS - 1)
-    gaps = np.bincount(place, right_N, _BINS) - np.bincount(place, chance_N, _BINS)
+    """Return the expected calibration error (Naeini et al. 2015) of the likeliest labels, from 0 to 1.
+
+    In 15 bins; of under 300 rows in fewer, for chance alone makes gaps in bins of a few rows.
+    """
+    bins = min(max(len(right_N) // _ROWS_OF_A_BIN, 1), _BINS)
+    place = np.minimum((chance_N * bins).astype(np.int64), bins - 1)
+    gaps = np.bincount(place, right_N, bins) - np.bincount(place, chance_N, bins)
     return float(np.abs(gaps).sum() / len(right_N))
 
 

@@ -46,7 +46,7 @@ class ClassifierFacts:
         names: whether the labels' own names were rows too.
         rows: those that calibrated it, each as a classifier told it that had not seen it; 0: there were none.
         accuracy: share of these that got their own label.
-        calibration_error: expected calibration error on them (Naeini et al. 2015), in 15 bins.
+        calibration_error: expected calibration error on them (Naeini et al. 2015), in 15 bins or fewer.
         threshold: probability below which a text is told as unknown.
         false_alarms: share of these that the threshold calls unknown though they have one of the labels.
         temperature: of its logits, for a weight of norm 1.

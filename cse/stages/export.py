@@ -13,7 +13,7 @@ import click
 
 from cse.data.shape import read_rows
 from cse.data.store import PreparedData, texts_in
-from cse.data.tasks.kinds import LabelledTexts, ScoredPairs, Task, all_texts, of_kind
+from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, ScoredPairs, Task, all_texts, of_kind
 from cse.data.tasks.store import DEV, OWN, TEST, open_tasks
 from cse.errors import CseError, nearest
 from cse.evaluation.classifier import Named, Rows, fit_classifier, names_of, rows_of
@@ -174,14 +174,17 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
 def labelled_of(data: PreparedData, label_names: Path | None = None) -> LabelledTexts | None:
     """Return the labelled texts that make a classifier, if there are any; held-out rows are its test rows.
 
-    Rows that measure the user's task are left out: they calibrate nothing.
+    Rows that measure the user's task calibrate nothing. Those that were held out of the user's rows are learnt in the
+    end; test rows that the user gave never are.
 
     Args:
         label_names: see ``export_stage``.
     """
     held, own = (of_kind(open_tasks(data, role), LabelledTexts)[:1] for role in (DEV, OWN))
+    ours = [one for one in own if one.split == HELD_OUT]
+    measured = [row for one in ours for row in zip(one.test, one.test_label, strict=True)]
     for task in held or [replace(one, test=[], test_label=[]) for one in own]:
-        return replace(task, names=names_in(label_names, task.reference_label))
+        return replace(task, names=names_in(label_names, task.reference_label), measured=measured)
     return None
 
 
@@ -194,7 +197,8 @@ def classifier_of(encoder: TextEncoder, task: LabelledTexts, like: ClassifierFac
     names = rows_of(encoder, *names_of(task.reference_label, task.names))
     known = rows_of(encoder, task.reference, task.reference_label) if task.reference else Rows(names.vector[:0], [])
     held = rows_of(encoder, task.test, task.test_label) if task.test else None
-    return fit_classifier(known, names, held, like)
+    measured = rows_of(encoder, *zip(*task.measured, strict=True)) if task.measured else None
+    return fit_classifier(known, names, held, measured, like=like)
 
 
 def classifier_for(

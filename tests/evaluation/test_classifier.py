@@ -56,6 +56,13 @@ def test_it_is_a_logistic_regression_on_rows_names_and_held_out_rows_at_their_te
     assert (found.facts.rows, found.facts.names, found.facts.labels) == (20, True, LABELS)
 
 
+def test_rows_that_measured_are_learnt_and_calibrate_nothing():
+    known, held, more, test = drawn(3, 1, 0.5), drawn(4, 2, 0.5), drawn(30, 4, 0.5), drawn(50, 3, 0.5)
+    before, after = fit_classifier(known, NO_NAMES, held), fit_classifier(known, NO_NAMES, held, more)
+    assert before.facts == after.facts
+    assert right_in(after, test) > right_in(before, test) + 0.02
+
+
 def test_each_row_is_told_by_the_others_and_one_that_none_can_tell_is_wrong():
     known = drawn(6, 1, 0.5)
     facts = fit_classifier(known, NAMES).facts

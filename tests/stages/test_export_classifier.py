@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from cse.data.store import PreparedData
+from cse.data.tasks.kinds import GIVEN, HELD_OUT
 from cse.data.tasks.store import TEST, open_tasks, write_tasks
 from cse.errors import CseError
 from cse.evaluation.classifier import Rows, fit_classifier, names_of
@@ -17,7 +18,14 @@ from cse.runtime.bundle import verify
 from cse.runtime.classifier import CLASSIFIER
 from cse.runtime.onnx_encoder import OnnxEncoder
 from cse.stages.bank import add, create
-from cse.stages.export import classifier_in, export_stage, names_in, sentences_for_parity, sentences_for_ranges
+from cse.stages.export import (
+    classifier_in,
+    classifier_of,
+    export_stage,
+    names_in,
+    sentences_for_parity,
+    sentences_for_ranges,
+)
 from tests.pages.blocks import run_by
 from tests.parts import refusal
 from tests.rows import write_lines
@@ -93,6 +101,17 @@ def test_held_out_rows_calibrate_it_and_test_rows_do_not(models, prepared, setti
         export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / "bundle")
         classifier = OnnxEncoder(tmp_path / "bundle").classifier
         assert (classifier and classifier.facts.rows) == rows
+
+
+def test_rows_that_measured_are_learnt_where_the_user_gave_no_test_rows(models, prepared, settings, tmp_path):
+    task = labelled()
+    held = replace(task, test=[], test_label=[], names=())
+    for split in (HELD_OUT, GIVEN):
+        write_tasks(prepared, dev=None, test=open_tasks(PreparedData(prepared), TEST), own=[replace(task, split=split)])
+        export_stage(settings(), model=models["bert"], prepared=prepared, metrics=(), bundle=tmp_path / split)
+        encoder = OnnxEncoder(tmp_path / split, provider="cpu")
+        learnt = held if split == GIVEN else replace(held, measured=[*zip(task.test, task.test_label, strict=True)])
+        np.testing.assert_array_equal(encoder.classifier.weight, classifier_of(encoder, learnt).weight)
 
 
 @pytest.mark.parametrize("scored", [True, False])

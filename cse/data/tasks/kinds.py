@@ -123,7 +123,8 @@ class Retrieval(_Columns):
 class LabelledTexts(_Columns):
     """Texts with one label each: reference rows, on which one may train, and test rows.
 
-    ``names`` are texts that describe labels, and these labels; of others the label in words is the name. Not stored.
+    ``names`` are texts that describe labels, and these labels; of others the label in words is the name. ``measured``
+    are labelled texts of the same source that measured models: only what is kept learns from them. Neither is stored.
     """
 
     name: str
@@ -133,6 +134,7 @@ class LabelledTexts(_Columns):
     test_label: list[str]
     split: str = GIVEN
     names: Sequence[tuple[str, str]] = ()
+    measured: Sequence[tuple[str, str]] = ()
     held_out = ("test",)
     beside = ("reference",)
 
