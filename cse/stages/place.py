@@ -131,7 +131,6 @@ class Place:
             scratch=scratch,
             launch=partial(_watched, watch) if watch else launched,
             backbone=backbone,
-            tokens=folders.tokens,
             kept=kept,
             say=say,
         )

@@ -49,7 +49,6 @@ def train_stage(
     scratch: Path = SCRATCH,
     launch: Callable[[Training], RunState] = launched,
     backbone: Backbone | StaticWords | None = None,
-    tokens: Path | None = None,
     kept: KeptVectors | None = None,
     say: Callable[..., object] = click.echo,
 ) -> dict[str, Any]:
@@ -73,7 +72,7 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        folders = Folders(prepared, mined, tokens)
+        folders = Folders(prepared, mined)
         training = open_training(settings, folders, scratch=scratch, backbone=backbone, kept=kept)
         with only_one(
             scratch / "locks" / training.folder.path.name,

@@ -11,15 +11,10 @@ _TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "searc
 
 @dataclass(frozen=True)
 class Folders:
-    """The folders of a training's rows; of these, ``mined`` is read only if the settings say so.
-
-    Attributes:
-        tokens: where launchers share tokenised rows; None: each process tokenises its own.
-    """
+    """The folders of a training's rows; of these, ``mined`` is read only if the settings say so."""
 
     prepared: Path
     mined: Path
-    tokens: Path | None = None
 
     @classmethod
     def below(cls, folder: Path) -> Folders:

@@ -34,8 +34,8 @@ from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
 from cse.training import Folders, training_code
 from cse.training.augment import second_text
-from cse.training.batch import TokenTable, shared_table, tokenise
-from cse.training.batches import group_numbers, most_frequent, row_keys
+from cse.training.batch import TokenTable, tokenise
+from cse.training.batches import group_numbers, row_keys, rows_by_key
 from cse.training.corruption import check_generator
 from cse.training.encoder import (
     check_copies,
@@ -98,8 +98,8 @@ class Training:
         return self.settings.objective.over(self.settings.data.more_terms)
 
     def tables(self) -> list[TokenTable]:
-        """Return the training rows of each source as token ids; shared rows are memory-mapped."""
-        return [table_of(self.settings, self.encoder, source, self.folders.tokens) for source in self.sources]
+        """Return the training rows of each source as token ids."""
+        return [table_of(self.settings, self.encoder, source) for source in self.sources]
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder; see ``train``."""
@@ -213,8 +213,6 @@ def open_training(
         }
         rows = sorted({*folders.prepared.glob("*.arrow"), folders.prepared / TASKS_FILE, data.rows_file})
         folder = scratch / "resume" / fingerprint(facts, rows)
-    if settings.train.workers > 1 and folders.tokens is None:
-        folders = replace(folders, tokens=folder / "tokens")  # made here once, for all workers
     training = Training(
         settings=settings,
         folders=folders,
@@ -279,47 +277,29 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     return found
 
 
-def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
-    """Return the rows of a source as token ids, memory-mapped if launchers share them in a folder."""
-    rows, view, copies = source.data.train, source.data.view, source.objective.copies
+def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource) -> TokenTable:
+    """Return the rows of a source as token ids."""
+    rows, train = source.data.train, settings.train
     labels = any(term.labels for term in source.objective.terms().values()) and GROUP in rows.column_names
-    before = texts_before(encoder, settings.train.roles, view)
-    tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
-
-    def make() -> TokenTable:
-        table = tokenise(
-            rows,
-            view,
-            tokenizers,
-            max_length=settings.train.max_length,
-            pad_id=encoder.backbone.pad_id,
-            views=copies,
-            before=before,
-            second_text=second_text(settings.augment, encoder.backbone, settings.train.seed),
-        )
-        if settings.train.distinct_batches:
-            table = replace(table, keys=row_keys(rows))
-        return replace(table, labels=group_numbers(rows)) if labels else table
-
-    facts = {
-        "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
-        "max_length": settings.train.max_length,
-        "before": before,
-        "views": copies,
-        "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
-        "distinct_batches": settings.train.distinct_batches,
-        "labels": labels,
-    }
-    place = folder and folder / f"{fingerprint(facts, [source.data.rows_file])}.pt"
-    made = make() if place is None else shared_table(place, make)
-    return replace(made, weight=source.weight)
+    table = tokenise(
+        rows,
+        source.data.view,
+        [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))],
+        max_length=train.max_length,
+        pad_id=encoder.backbone.pad_id,
+        views=source.objective.copies,
+        before=texts_before(encoder, train.roles, source.data.view),
+        second_text=second_text(settings.augment, encoder.backbone, train.seed),
+    )
+    keys = row_keys(rows) if train.distinct_batches else None
+    return replace(table, keys=keys, labels=group_numbers(rows) if labels else table.labels, weight=source.weight)
 
 
 def say_small(table: TokenTable, batch_size: int, source: TrainingSource) -> None:
     """Say so if rows that may not meet make batches much smaller than asked for."""
     if table.keys is None:
         return
-    most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
+    most, usual = int(rows_by_key(table.keys).max(initial=0)), math.ceil(len(table) / batch_size)
     if most > usual:
         what = f"a pass over {source.key}" if source.key.startswith("data.more") else "an epoch"
         click.echo(

@@ -57,9 +57,8 @@ _DRAFTS = "cse-train-"  # folders of what is on its way to the storage
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
-    folders = Folders(**{name: path and path.resolve() for name, path in vars(training.folders).items()})
+    folders = Folders(*(path.resolve() for path in vars(training.folders).values()))
     url = os.environ.get(STORAGE_VARIABLE, "").rstrip("/")
-    training.tables()  # workers memory-map them
     with ray_session() as ray:
         from pyarrow.fs import FSSpecHandler, PyFileSystem
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -165,7 +164,7 @@ class WorkerTask:
 
 def files_in(folders: Folders) -> dict[str, bytes]:
     """Return the files of a training's folders by their names."""
-    below = [(name, path, path.rglob("*")) for name, path in vars(folders).items() if path is not None]
+    below = [(name, path, path.rglob("*")) for name, path in vars(folders).items()]
     return {
         f"{name}/{file.relative_to(path)}": file.read_bytes()
         for name, path, files in below

@@ -62,7 +62,7 @@ class Job:
     def data(self) -> Folders:
         """Training rows and dev pairs, without any test set."""
         shared = self.folder / "data"
-        return Folders(shared, shared / "mined", self.folder / "tokens")
+        return Folders(shared, shared / "mined")
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration: plain Python values, floats of ranges rounded, no seed but another one."""
