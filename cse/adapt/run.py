@@ -125,7 +125,7 @@ def adapt(
     untold = models.kind == DOCUMENTS and queries is None and main is None  # nothing says what finds more
 
     # the ladder, and what held-out rows or judged queries choose, on record before a test set is opened
-    rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
+    rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone)]
     ended = _climb_in_time(models, rungs, asked, main, notes)
 
     def choose() -> str:  # nothing that stands for a search chooses without judged queries

@@ -54,7 +54,7 @@ class DataSettings(SettingsGroup):
     """`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each passage and the
     next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text below; or `sentences`
     alone: every sentence; or `stand_ins` alone: the title and sentences in place of queries, each with its whole
-    document (see `objective.collection`)."""
+    document (see `post.kind: query_map`)."""
     stand_ins: Positive = 5
     """`documents` with `pairs: [stand_ins]`: most rows of a document."""
     language: str = Field("en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$")

@@ -115,7 +115,6 @@ class Training:
                 tables[0],
                 own=[{name: term.weight for name, term in source.objective} for source in self.sources],
                 head=self.head,
-                sources=[source.data for source in self.sources],
                 device=self.device,
                 bf16=self.bf16,
             )

@@ -93,7 +93,7 @@ def test_sources_share_one_collection_or_one_that_is_given():
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
     pairs = pairs_of([(first, True)], ["w", "y", "z", "x"])
     assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
-    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
+    with pytest.raises(CseError, match=r"post\.kind: 'x' is in a row and not among the documents"):
         pairs_of([(first, True)], ["y", "z"])
 
 
