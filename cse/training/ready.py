@@ -32,7 +32,7 @@ from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.training import Folders, training_code
+from cse.training import training_code
 from cse.training.augment import second_text
 from cse.training.batch import TokenTable, tokenise
 from cse.training.batches import group_numbers, row_keys, rows_by_key
@@ -49,7 +49,6 @@ from cse.training.encoder import (
 from cse.training.fit_post import check_post
 from cse.training.loop import train
 from cse.training.losses import losses_from, teachers_content
-from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer, watchers
 from cse.training.state import RunFolder, RunState
 
@@ -68,7 +67,6 @@ class Training:
     """
 
     settings: Settings
-    folders: Folders
     data: PreparedData
     sources: list[TrainingSource]
     encoder: SentenceEncoder
@@ -172,7 +170,7 @@ class Training:
 
 def open_training(
     settings: Settings,
-    folders: Folders,
+    prepared: Path,
     *,
     scratch: Path,
     backbone: Backbone | StaticWords | None = None,
@@ -183,10 +181,9 @@ def open_training(
 
     ``kept`` has the vectors of the bare backbone, where it is the side of documents.
     """
-    data = rows_to_train(settings, folders)
+    data = PreparedData(prepared)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
-    check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)
@@ -210,11 +207,10 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = sorted({*folders.prepared.glob("*.arrow"), folders.prepared / TASKS_FILE, data.rows_file})
+        rows = sorted({*prepared.glob("*.arrow"), prepared / TASKS_FILE})
         folder = scratch / "resume" / fingerprint(facts, rows)
     training = Training(
         settings=settings,
-        folders=folders,
         data=data,
         sources=sources,
         encoder=encoder,
@@ -250,6 +246,8 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     Rows that were prepared for another objective, or too few, are refused: ``-s`` may override what they were made for.
     """
     main = TrainingSource("data.train_path", data, settings.objective, 1.0)
+    if settings.mine.neighbours and data.view != "pairs":
+        raise CseError(f"{data.folder}: contains {data.view}, but mine.neighbours asks for pairs; run `cse prepare`")
     if settings.train.parameters == "none":
         return [main]
     for name, term in main.objective.terms().items():
