@@ -28,7 +28,6 @@ from cse.settings import load_settings
 from cse.settings.document import write_values
 from cse.settings.load import settings_with
 from cse.stages.place import Place, kept_backbone
-from cse.training import Folders
 
 KEY = "train.learning_rate"
 
@@ -48,7 +47,7 @@ def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
 def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
     """Train the same settings in this process and return the seconds."""
     settings = load_settings(clone / "params.yaml")
-    data = Folders.below(clone / "data")
+    data = clone / "data/prepared"
 
     def run() -> None:
         for number, rate in enumerate(rates):
@@ -68,7 +67,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         clone = place / "clone"
         _run(["git", "clone", "--quiet", str(ROOT), str(clone)], ROOT)
         write_values(clone / "params.yaml", {"data.max_rows": options.rows, "train.device": "cpu"})
-        _run([sys.executable, "-m", "dvc", "repro", "mine"], clone)  # what a sweep and a training read
+        _run([sys.executable, "-m", "dvc", "repro", "prepare"], clone)  # what a sweep and a training read
         say(f"{options.trials} trainings one after the other")
         plain = one_by_one(clone, rates, place / "trainings")
         say(f"cse tune with {options.trials} trials")

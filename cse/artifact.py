@@ -36,7 +36,6 @@ class Kind(StrEnum):
     """The kind of a published folder."""
 
     PREPARED_DATA = "prepared data"
-    MINED_ROWS = "mined rows"
     CHECKPOINT = "checkpoint"
     PLOTS = "plots"
     RECORD = "record"

@@ -24,8 +24,7 @@ from cse.errors import CseError
 from cse.settings import Settings, load_settings
 from cse.settings.document import write_values, yaml_value
 from cse.settings.load import PARAMS_FILE, flatten
-from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH
-from cse.training import Folders
+from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, SCRATCH
 from cse.tune.outcome import TRIALS, Sweep, TrialRecord, describe, draw, to_promote
 from cse.tune.spaces import build_space, only, read_space, shipped
 from flows.processes import HINTS, CommandError, explain, last_after, run_dvc
@@ -37,7 +36,7 @@ STAGE = "train"  # what a trial is
 
 def sweep_and_confirm(
     settings: Settings,
-    rows: Folders,
+    prepared: Path,
     *,
     scratch: Path,
     names: Sequence[str],
@@ -55,13 +54,13 @@ def sweep_and_confirm(
     if against and not confirm:
         raise CseError("--against: names what confirmed settings are compared with; give --confirm too")
     seeds = seeds or (3 if confirm else 1)
-    sweep, job = run_sweep(settings, rows, scratch=scratch, names=names, seeds=seeds, confirm=confirm)
+    sweep, job = run_sweep(settings, prepared, scratch=scratch, names=names, seeds=seeds, confirm=confirm)
     click.echo(describe(sweep))
     best = sweep.best
     if confirm:
         from cse.tune.confirm import confirm_best
 
-        best = confirm_best(sweep, job, prepared=rows.prepared, count=confirm, seeds=seeds, against=against)
+        best = confirm_best(sweep, job, prepared=prepared, count=confirm, seeds=seeds, against=against)
     for path in (sweep.folder / TRIALS, *draw(sweep)):
         click.echo(str(path))
     return sweep, best
@@ -125,7 +124,7 @@ def tune(
         _reproduce(stages[: stages.index(STAGE)], place)
         sweep, best = sweep_and_confirm(
             load_settings(place.folder / PARAMS_FILE, wanted),
-            Folders(place.folder / PREPARED, place.folder / MINED),
+            place.folder / PREPARED,
             scratch=root / SCRATCH,
             names=names, seeds=seeds, confirm=confirm, against=against,
         )  # fmt: skip

@@ -20,7 +20,6 @@ from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.load import settings_with
 from cse.stages.place import spacing
-from cse.training import Folders
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import open_training
 
@@ -243,12 +242,12 @@ class _Stopwatch(Observer):
             self.steps = [(0, time.monotonic())]
 
 
-def time_training(settings: Settings, data: Folders, kept: KeptVectors | None = None) -> Pace:
+def time_training(settings: Settings, prepared: Path, kept: KeptVectors | None = None) -> Pace:
     """Train a few steps that nobody keeps; what is done first warms up."""
     few = min(_STEPS, settings.train.max_steps or _STEPS)
     short = settings_with(settings, {"train.max_steps": few, "train.eval_every": _STEPS})
     watch, begun = _Stopwatch(), time.monotonic()
     with tempfile.TemporaryDirectory() as scratch:
-        open_training(short, data, scratch=Path(scratch), kept=kept).run(watch)
+        open_training(short, prepared, scratch=Path(scratch), kept=kept).run(watch)
     (first, since), (last, until) = (watch.steps[1] if len(watch.steps) > 2 else watch.steps[0]), watch.steps[-1]
     return Pace(watch.started - begun, (until - since) / (last - first), watch.evaluation)

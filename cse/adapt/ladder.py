@@ -13,7 +13,7 @@ TEXT, LABELS, FEW_ROWS, DOCUMENTS = "text", "labels", "few rows", "documents"
 CLASSIFY, SEARCH = "classify", "search"  # what labelled texts are for
 
 BARE, HEAD, PROMPTS, PROMPTS_HEAD, FULL, FULL_HEAD = "backbone", "head", "prompts", "prompts_head", "full", "full_head"
-QUERY_MAP, QUERY_PROMPTS = "query_map", "query_prompts"
+QUERY_MAP = "query_map"
 WITH_HEAD = {"post.kind": "linear"}
 _NO_PROMPT = {"prompt.kind": "none", "prompt.length": 0}
 _UNTRAINED = {**_NO_PROMPT, "train.parameters": "none", "pooler.kind": None, "pooler.mlp": "none"}
@@ -32,7 +32,6 @@ class Rung:
         own_rate: whether the settings' own learning rate is for it, and is tried first.
         head_of: the rung behind whose models it is fitted as a head; empty: it stands alone.
         own_backbone: whether the backbone's weights change, so that no bank can serve it beside others.
-        judged: whether only judged queries can choose it.
     """
 
     words: str
@@ -42,7 +41,6 @@ class Rung:
     own_rate: bool = True
     head_of: str = ""
     own_backbone: bool = False
-    judged: bool = False
 
     def rates_for(self, kind: str, own: float) -> tuple[float, ...]:
         """Return the learning rates to try; ``own`` is that of the settings."""
@@ -58,7 +56,6 @@ RUNGS = {
         _UNTRAINED | {"prompt.side": "both", "post.kind": "none"},
     ),
     QUERY_MAP: Rung("adapted queries", (DOCUMENTS,), _UNTRAINED),
-    QUERY_PROMPTS: Rung("adapted queries with prompts", (DOCUMENTS,), rates={}, judged=True),
     HEAD: Rung("a head on the bare backbone", (LABELS,), _UNTRAINED | WITH_HEAD),
     PROMPTS: Rung(
         "prompts",
@@ -78,13 +75,9 @@ RUNGS = {
 }
 
 
-def rungs_of(kind: str, *, own_backbone: bool, judged: bool) -> dict[str, Rung]:
-    """Return the rungs for a kind of text; the whole model and what needs judged queries only if asked for."""
-    return {
-        name: rung
-        for name, rung in RUNGS.items()
-        if kind in rung.of and own_backbone >= rung.own_backbone and judged >= rung.judged
-    }
+def rungs_of(kind: str, *, own_backbone: bool) -> dict[str, Rung]:
+    """Return the rungs for a kind of text; the whole model only if asked for."""
+    return {name: rung for name, rung in RUNGS.items() if kind in rung.of and own_backbone >= rung.own_backbone}
 
 
 @dataclass

@@ -79,15 +79,8 @@ _OF_SEARCH: dict[str, Any] = {
     "data.pairs": ["stand_ins"],
     "data.dev": "own",
     "prompt.side": "query",
-    "prompt.length": 8,
-    "prompt.position_shift": False,
     "post.kind": "query_map",
-    "objective.nt_xent.weight": 0.0,
     "objective.energy_hinge.weight": 0.0,
-    "objective.collection.weight": 1.0,
-    "train.max_length": DOCUMENT_TOKENS,
-    "train.learning_rate": 0.03,
-    "train.epochs": 2,
 }
 # of params.yaml: the backbone, the machine and the form of the bundle; all else is how some run trained, or on what
 _TAKEN = ("backbone.", "evaluation.", "export.", "train.device", "train.precision")

@@ -15,7 +15,6 @@ import click
 from cse.adapt.clock import Pace, time_training
 from cse.adapt.ladder import BARE, CLASSIFY, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
 from cse.artifact import is_whole
-from cse.data.prepare import prepare
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, kind_of
@@ -34,11 +33,9 @@ from cse.settings.document import write_values
 from cse.settings.load import flatten, settings_with
 from cse.stages.evaluate import evaluate_models, record_folder, save_record
 from cse.stages.export import classifier_of, export_stage, labelled_of, names_in
-from cse.stages.mine import mine_stage
 from cse.stages.open_model import BackboneOf, open_model
 from cse.stages.place import Place, link_rows
-from cse.stages.prepare import summary
-from cse.training import Folders
+from cse.stages.prepare import prepare_rows, summary
 from cse.training.fit_post import FIT_BATCH, put_behind
 
 RATE = "train.learning_rate"
@@ -80,14 +77,14 @@ class Models:
     made: dict[str, tuple[Settings, Place]] = field(default_factory=dict)
 
     @property
-    def data(self) -> Folders:
-        """The rows."""
-        return Folders.below(self.folder)
+    def data(self) -> Path:
+        """Folder of the rows."""
+        return self.folder / "prepared"
 
     @property
-    def trained_on(self) -> Folders:
+    def trained_on(self) -> Path:
         """The rows as trainings see them: beside what picks weights and rates, and nothing that is measured."""
-        return replace(self.data, prepared=self.folder / _PICKING)
+        return self.folder / _PICKING
 
     @property
     def keeps_last(self) -> bool:
@@ -97,7 +94,7 @@ class Models:
     @property
     def rows(self) -> PreparedData:
         """The rows, open."""
-        return PreparedData(self.data.prepared)
+        return PreparedData(self.data)
 
     @property
     def dev(self) -> Task | None:
@@ -115,7 +112,7 @@ class Models:
     @property
     def picks(self) -> bool:
         """Whether a part of it picks weights and rates."""
-        return open_dev(PreparedData(self.trained_on.prepared)) is not None
+        return open_dev(PreparedData(self.trained_on)) is not None
 
     @property
     def selects(self) -> bool:
@@ -152,18 +149,13 @@ class Models:
 
     def prepare(self) -> None:
         """Prepare the rows."""
-        data, settings = self.data, self.settings
-        mines = settings.mine.wanted
 
         def work() -> None:
-            said = summary(prepare(settings.data, data.prepared, sys.stderr.isatty()))
+            said = summary(prepare_rows(self.settings, self.data, sys.stderr.isatty()))
             say("\n".join(line for line in said.splitlines() if not line.startswith(_SAYS_NOTHING)))
-            if mines:
-                mine_stage(settings, prepared=data.prepared, mined=data.mined)
 
-        makes = [data.prepared, *([data.mined] if mines else [])]
-        self.ledger.run("prepare", work, makes=makes)
-        self.ledger.run(_PICKING, self._set_apart, makes=[self.trained_on.prepared])
+        self.ledger.run("prepare", work, makes=[self.data])
+        self.ledger.run(_PICKING, self._set_apart, makes=[self.trained_on])
 
     def _set_apart(self) -> None:
         """Make the folder that trainings see."""
@@ -174,8 +166,8 @@ class Models:
                 picks = dev_part(task)
             except CseError as few:
                 say(f"{few}: the last weights are kept, and the first learning rate")
-        with publish_folder(self.trained_on.prepared, Kind.PREPARED_DATA) as folder:
-            link_rows(self.data.prepared, folder, picks)
+        with publish_folder(self.trained_on, Kind.PREPARED_DATA) as folder:
+            link_rows(self.data, folder, picks)
 
     # ---- trainings --------------------------------------------------------------------------------------------------
 
@@ -239,7 +231,7 @@ class Models:
             facts = put_behind(
                 str(behind.checkpoint),
                 own.post,
-                prepared=self.trained_on.prepared,
+                prepared=self.trained_on,
                 out=place.checkpoint,
                 measure=self._for_training(own).train.dev_measure,
             )
@@ -293,7 +285,7 @@ class Models:
 
         Where it was trained again, on all rows, ``before`` has the model whose held-out rows calibrate its classifier.
         """
-        (settings, place), bundle, data = self.made[name], out / "bundle", self.data.prepared
+        (settings, place), bundle, data = self.made[name], out / "bundle", self.data
         # one bundle, whatever an earlier stop chose
         self.ledger.forget(*(f"export {other}" for other in self.made if other != name))
 

@@ -99,10 +99,9 @@ def adapt(
     begun, asked = time.monotonic(), {"budget": budget, "own_backbone": own_backbone}
     described = fingerprint({}, [] if label_names is None else [label_names])
     own = {"--for": use, "--label-names": described} | files_of_backbones(rivals)
-    if rivals and ((found.kind == DOCUMENTS and not judged) or (found.few is not None and not found.few.reference)):
+    unlabelled = (found.kind == DOCUMENTS and not judged) or settings.mine.neighbours
+    if rivals and (unlabelled or (found.few is not None and not found.few.reference)):
         raise CseError(NOTHING_HELD_OUT)
-    if rivals and settings.mine.wanted:
-        raise CseError("--backbone: the rows are mined by a model before backbones are compared; name one")
     ledger = open_ledger(out, settings, asked, own, again=again)
     if found.few is not None:
         return classify_few(settings, found, found.few, out, label_names, rivals, ledger)
@@ -125,7 +124,7 @@ def adapt(
     untold = models.kind == DOCUMENTS and queries is None and main is None  # nothing says what finds more
 
     # the ladder, and what held-out rows or judged queries choose, on record before a test set is opened
-    rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone, judged=judged)]
+    rungs = [BARE] if untold else [*rungs_of(models.kind, own_backbone=own_backbone)]
     ended = _climb_in_time(models, rungs, asked, main, notes)
 
     def choose() -> str:  # nothing that stands for a search chooses without judged queries

@@ -20,7 +20,6 @@ from cse.evaluation.score import TOLD
 from cse.outputs import Kind, publish_folder
 from cse.report.page import make_report, write_report
 from cse.report.tables import Table
-from cse.training import Folders
 
 MOST = 20  # rows of a table
 _UNTOLD = (
@@ -155,7 +154,7 @@ def change_tables(adapted: Adapted) -> list[Table]:
     if adapted.main is None or adapted.model == BARE:
         return []
     name, measure = adapted.main
-    data = PreparedData(Folders.below(adapted.folder).prepared)
+    data = PreparedData(adapted.folder / "prepared")
     task = next((one for one in open_tasks(data, OWN) if one.name == name), None)
     folders = {record.name: record.folder for system in adapted.systems for record in system.records}
     items = [read_items(folders[one] / ITEMS_FILE).get(name, {}) for one in (BARE, adapted.model)]

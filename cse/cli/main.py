@@ -24,7 +24,7 @@ from cse.cli.search import index_command, search
 from cse.cli.settings import preset, settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
-from cse.stages.common import CHECKPOINT, DEBUG_VARIABLE, METRICS, MINED, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
@@ -93,8 +93,7 @@ def cli(debug: bool) -> None:
 
 @cli.command(
     epilog="\b\nExamples:\n  cse prepare -s data.source=files -s data.train_path=my.csv -s data.view=pairs\n"
-    "  cse prepare -s mine.negatives=1 -s mine.margin=0.9     hard negatives for pairs\n"
-    "  cse prepare -s mine.neighbours=5                       pairs from plain sentences"
+    "  cse prepare -s data.view=sentences -s mine.neighbours=5    pairs from plain sentences"
 )
 @settings_options
 @click.option("--out", type=PATH, default=PREPARED, show_default=True, help="Output folder.")
@@ -104,8 +103,7 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     data.view says what the source holds: sentences, pairs, triplets, labelled (NLI pairs), documents (tables or files;
     data.pairs says which rows come out) or categories (texts with any label). Reports what was dropped.
 
-    If the settings ask for it, also finds hard negatives or pairs with the bare backbone (group mine), and writes them
-    next to the prepared data.
+    With mine.neighbours, plain sentences become pairs, found with the bare backbone.
     """
     from cse.stages.prepare import prepare_stage
 
@@ -113,10 +111,6 @@ def prepare(params: Path, overrides: Sequence[str], out: Path) -> None:
     prepare_stage(settings, prepared=out)
     for problem in islice(impossible_rows(settings), 1):
         click.echo(f"note        `cse train` will refuse these rows with the current settings: {problem}")
-    if settings.mine.wanted:
-        from cse.stages.mine import mine_stage
-
-        mine_stage(settings, prepared=out, mined=_mined(out))
 
 
 @cli.command(epilog="\b\nExample:\n  cse train -s train.learning_rate=3e-2 -s prompt.length=16")
@@ -136,7 +130,6 @@ def train(params: Path, overrides: Sequence[str], data: Path, out: Path) -> None
     train_stage(
         settings,
         prepared=data,
-        mined=_mined(data),
         checkpoint=out,
         metrics=METRICS / "train.json" if usual else Path(f"{out}.json"),
         plots=PLOTS / "train" if usual else Path(f"{out}.plots"),
@@ -201,8 +194,3 @@ def main() -> None:
             raise CseError(f"{error.format_message()}{hint}") from None
 
     sys.exit(run_safely(work))
-
-
-def _mined(prepared: Path) -> Path:
-    """Return the folder of the rows mined from prepared data."""
-    return MINED if prepared == PREPARED else prepared.with_name(f"{prepared.name}-mined")

@@ -119,7 +119,7 @@ def _settings_for_rows(params: Path, values: Mapping[str, Any], prepared: Path) 
     from cse.data.store import PreparedData
 
     settings = load_settings(params, values, any_view=True)
-    view, wanted = PreparedData(prepared).report.get("view"), settings.data.rows
+    view, wanted = PreparedData(prepared).report.get("view"), settings.mine.view(settings.data.rows)
     if "data.view" in values and view != wanted:
         raise CseError(f"data.view: {prepared} holds {view}, not {wanted}; run `cse prepare` for {wanted}")
     tree = settings.model_dump()

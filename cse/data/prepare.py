@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from hashlib import blake2b
 from pathlib import Path
@@ -22,9 +22,11 @@ from cse.data.store import (
     DOCUMENTS_FILE,
     REPORT_FILE,
     STAND_INS,
+    TRAIN_FILE,
     open_rows,
     texts_in,
     view_of,
+    write_rows,
     write_table,
 )
 from cse.data.suite import TASKS, SuiteData, only_pairs, read_suite, senteval_root
@@ -37,11 +39,19 @@ from cse.settings.data import DataSettings
 SENTEVAL, STSB_DEV = "SentEval", "STS-B dev"
 
 
-def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[str, Any]:
+PairsOf = Callable[[Sequence[str]], Iterable[tuple[str, str]]]
+
+
+def prepare(
+    settings: DataSettings, out: Path, progress: bool = True, pairs_of: PairsOf | None = None
+) -> dict[str, Any]:
     """Write training rows, tasks and ``report.json`` to the folder ``out``.
 
     The folder appears complete or not at all; until then an existing one stays untouched. The same input and settings
     give the same bytes. Returns the contents of ``report.json``.
+
+    Args:
+        pairs_of: makes pairs to train on of the distinct plain sentences; None: they are trained on as they are.
     """
     check_folder(out, Kind.PREPARED_DATA)
     suite, origin = _evaluation(settings)
@@ -68,10 +78,20 @@ def prepare(settings: DataSettings, out: Path, progress: bool = True) -> dict[st
         report["notes"] += [note for source in sources for note in source.notes]
         if settings.hold_out and not held_out_tasks:
             report["notes"].append("data.hold_out: none held out; data.dev_path selects and data.task_path measures")
+        if pairs_of is not None:
+            report |= {"view": "pairs", "pairs": _pair(folder / TRAIN_FILE, pairs_of)}
         report |= {"more": {name: found for name, found in reports.items() if name}} if settings.more else {}
         text = json.dumps(report, indent=2, sort_keys=True) + "\n"
         (folder / REPORT_FILE).write_text(text, encoding="utf-8", newline="\n")
     return report
+
+
+def _pair(file: Path, pairs_of: PairsOf) -> int:
+    """Replace sentences by pairs of them, and return how many."""
+    sentences = list(dict.fromkeys(texts_in(open_rows(file), "sent0")))
+    pairs = pairs_of(sentences)
+    file.unlink()
+    return write_rows(file, "pairs", pairs)
 
 
 def _write_documents(sources: Sequence[Source], folder: Path) -> None:

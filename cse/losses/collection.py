@@ -1,4 +1,4 @@
-r"""Rank a whole collection as a teacher ranks it: every document is a candidate in every step.
+r"""Rank a whole collection as a teacher ranks it: what ``post.kind: query_map`` is trained by.
 
 With ``s_d = cos(q, d)`` for the documents ``d`` of the collection, ``p_d`` the share that the teacher gives each, and
 cosines divided by a temperature ``t``::
@@ -14,16 +14,13 @@ for the rest, each for as many as it takes (the sampled softmax of Bengio and Se
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cse.losses.shared import Batch, Loss, cosines, in_float32
-from cse.model.sentence_encoder import SentenceEncoder
-from cse.settings.objective import CollectionSettings
+from cse.losses.shared import cosines, in_float32
 
 NO_DOCUMENT = -1
 TEMPERATURE = 0.03
@@ -102,39 +99,3 @@ def sampled_cross_entropy(
         temperature=temperature,
         times_N=times_M,
     )
-
-
-class Collection(Loss[CollectionSettings]):
-    """The loss of the queries, the first text of each row; a step encodes them alone."""
-
-    documents: torch.Tensor
-    place: torch.Tensor
-    share: torch.Tensor
-    own: torch.Tensor
-    sample: torch.Tensor
-
-    def __init__(
-        self,
-        encoder: SentenceEncoder,
-        settings: CollectionSettings,
-        document_ND: NDArray[np.float32],
-        targets: Targets,
-        sizes: Sequence[int],
-    ) -> None:
-        super().__init__(encoder, settings)
-        self.first = np.concatenate([[0], np.cumsum(sizes)])  # row of each source
-        # buffers go to the device with the loss; they follow from the data, so no saved state needs them
-        for name, array in (("documents", document_ND), *vars(targets).items()):
-            self.register_buffer(name, torch.from_numpy(array), persistent=False)
-
-    def forward(self, batch: Batch) -> torch.Tensor:
-        rows = torch.from_numpy(batch.rows + self.first[batch.source]).to(self.documents.device)
-        return sampled_cross_entropy(
-            batch.views[0],
-            self.documents,
-            self.place[rows],
-            self.share[rows],
-            self.own[rows],
-            self.sample,
-            temperature=TEMPERATURE,
-        )

@@ -54,7 +54,7 @@ class DataSettings(SettingsGroup):
     """`documents`: the training rows. `title_body`: the title and the first passage; `neighbours`: each passage and the
     next; `question_answer`: columns `question` and `answer`, or a heading that asks and the text below; or `sentences`
     alone: every sentence; or `stand_ins` alone: the title and sentences in place of queries, each with its whole
-    document (see `objective.collection`)."""
+    document (see `post.kind: query_map`)."""
     stand_ins: Positive = 5
     """`documents` with `pairs: [stand_ins]`: most rows of a document."""
     language: str = Field("en", pattern=r"^[a-z]{2,3}(-[A-Za-z0-9]+)*$")
@@ -179,21 +179,11 @@ def check_reading(view: str, columns: Sequence[str] | None, pairs: Sequence[str]
 
 
 class MineSettings(SettingsGroup):
-    """Pairs and hard negatives, mined with the bare backbone before training."""
+    """Pairs of plain sentences, which `prepare` finds with the bare backbone."""
 
     neighbours: int = Field(0, ge=0, le=1000)
-    """Pairs from plain sentences: every two that are among each other's so many nearest become a pair; 0: none."""
-    negatives: Literal[0, 1] = 0
-    """Hard negatives per pair: 1 turns prepared pairs into triplets for training; 0: none are mined."""
-    margin: float = Field(0.95, gt=0.0, le=1.0)
-    """A text whose cosine to the anchor is above this share of the positive's is taken for a false negative and skipped
-    (NV-Retriever's TopK-PercPos)."""
-
-    @property
-    def wanted(self) -> bool:
-        """Whether anything is mined."""
-        return self.negatives > 0 or self.neighbours > 0
+    """Every two sentences that are among each other's so many nearest become a pair; 0: none."""
 
     def view(self, rows: str) -> str:
-        """Return the view of the rows for training, given the view of the prepared rows."""
-        return "triplets" if self.negatives else "pairs" if self.neighbours else rows
+        """Return the view of the rows for training, given the view of the source's rows."""
+        return "pairs" if self.neighbours else rows

@@ -46,7 +46,7 @@ from cse.settings.load import (
 COMMON = (
     *("data.source", "data.view", "data.train_path", "data.dev_path", "data.evaluation_path", "data.cxc_path"),
     *("data.task_path", "data.columns", "data.hold_out", "data.max_rows", "data.more"),
-    *("mine.neighbours", "mine.negatives", "backbone.name", "prompt.kind", "prompt.length", "prompt.init_checkpoint"),
+    *("mine.neighbours", "backbone.name", "prompt.kind", "prompt.length", "prompt.init_checkpoint"),
     *("pooler.kind", "post.kind", "objective.nt_xent.temperature", "objective.energy_hinge.weight"),
     *("objective.energy_hinge.margin", "objective.replaced_tokens.generator_folder"),
     *("objective.distillation.teacher_folder", "train.parameters", "train.learning_rate", "train.batch_size"),

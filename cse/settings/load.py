@@ -89,9 +89,6 @@ def _impossible_models(settings: Settings) -> list[Refusal]:
          "a prompt needs at least 1 vector; give 1 or more, or set prompt.kind: none"),
         (settings.post.kind == "query_map" and prompt.side != "query", "post.kind",
          "query_map maps queries alone; set prompt.side: query"),
-        (settings.objective.collection.weight > 0 and not untrained and prompt.side != "query",
-         "objective.collection.weight",
-         "documents keep their vectors, so it trains queries alone; set prompt.side: query"),
         (prompt.kind == "input" and prompt.layers == "shared", "prompt.layers",
          "an 'input' prompt exists only before the first layer; set it to separate"),
         ((pooler.kind == "mask") != template.masked, "pooler.kind",
@@ -146,15 +143,11 @@ def impossible_rows(settings: Settings) -> Iterator[str]:
     yield from _told([
         (mine.neighbours > 0 and data.rows != "sentences", "mine.neighbours",
          f"pairs are made of sentences, but data.view is {data.rows!r}; set it to 0 or data.view: sentences"),
-        (mine.negatives > 0 and data.rows != "pairs" and not mine.neighbours, "mine.negatives",
-         f"negatives are mined for pairs, but data.view is {data.rows!r}; set it to 0 or data.view: pairs, categories "
-         "or documents"),
         (second and view != "sentences", "template.second",
          f"two templates need data.view 'sentences', found {view!r}; remove it"),
         *((view not in term.views or (term.labels and data.view != "categories"), f"objective.{name}.weight",
            f"needs {term.rows}, but data.view is {data.view!r}; set the weight to 0 (-s objective.{name}.weight=0) or "
-           f"data.view: {'categories' if term.labels else ' or '.join(term.views)}"
-           + (", or mine.negatives: 1" if data.rows == "pairs" and "triplets" in term.views else ""))
+           f"data.view: {'categories' if term.labels else ' or '.join(term.views)}")
           for name, term in terms.items()),
         ("nt_xent" in terms and nt_xent.hard_negative_weight != 0 and "triplets" not in views,
          "objective.nt_xent.hard_negative_weight", f"data.view {view!r} has no hard negatives; set it to 0"),

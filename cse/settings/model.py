@@ -118,7 +118,7 @@ class PostSettings(SettingsGroup):
     kind: Literal["none", "whitening", "discriminant", "linear", "query_map", "flow"] = "none"
     """`whitening` (BERT-whitening), `discriminant` (linear discriminant analysis of labelled texts), `linear` (the
     discriminant, trained on by the supervised contrastive loss), `query_map` (a matrix for queries alone, trained
-    against all documents, see `objective.collection`), `flow` (BERT-flow) or `none`."""
+    against all documents), `flow` (BERT-flow) or `none`."""
     dimension: Positive | None = None
     """`whitening`, `discriminant`, `linear`: number of leading dimensions to keep; null: all (labels: one fewer than
     there are, at most the encoder's)."""

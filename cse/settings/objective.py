@@ -209,15 +209,6 @@ class SupervisedContrastiveSettings(LabelLossSettings):
     """Every text of the label in the batch is a positive: needs data.view `categories` (Khosla et al. 2020)."""
 
 
-class CollectionSettings(LossSettings):
-    """Rank all documents as a teacher does: for queries, by which `post.kind: query_map` is fitted, too."""
-
-    views = ("pairs",)
-    rows = "pairs of a query and its document"
-    copies = False
-    contrasts = False  # the documents are, not the rows
-
-
 class ObjectiveSettings(SettingsGroup):
     """The terms of the loss."""
 
@@ -233,7 +224,6 @@ class ObjectiveSettings(SettingsGroup):
     distillation: DistillationSettings = DistillationSettings()
     label_proxies: LabelProxiesSettings = LabelProxiesSettings()
     supervised_contrastive: SupervisedContrastiveSettings = SupervisedContrastiveSettings()
-    collection: CollectionSettings = CollectionSettings()
 
     def terms(self) -> dict[str, LossSettings]:
         """Return the losses with a positive weight, by name and in order."""

@@ -17,7 +17,6 @@ from cse.process import handling
 from cse.settings import Settings, load_settings
 
 PREPARED = Path("data/prepared")
-MINED = Path("data/mined")
 CHECKPOINT = Path("data/checkpoint")
 METRICS = Path("data/metrics")
 PLOTS = Path("data/plots")

@@ -17,10 +17,8 @@ from cse.settings.domains import settings_of_domain
 from cse.settings.load import PARAMS_FILE, load_settings
 from cse.stages.common import DOMAINS, METRICS, SCRATCH, run_safely
 from cse.stages.evaluate import evaluate_stage
-from cse.stages.mine import mine_stage
 from cse.stages.place import Place
 from cse.stages.prepare import prepare_stage
-from cse.training import Folders
 
 GROUPS = (
     "data", "mine", "backbone", "prompt", "template", "pooler", "post", "augment", "objective", "train", "evaluation",
@@ -45,15 +43,14 @@ def domain_stage(
         metrics: parent of the domain's scores, ``NAME.json``.
     """
     own, scores = Place(place / name), metrics / f"{name}.json"
-    folder, rows = own.folder, Folders.below(own.folder)
+    folder, prepared = own.folder, own.folder / "prepared"
     check_file(scores, is_json_with("dev_spearman"))
     click.echo(f"domain {name}: {settings.bank.domains[name].data}")
-    prepare_stage(settings, prepared=rows.prepared, progress=sys.stderr.isatty())
-    mine_stage(settings, prepared=rows.prepared, mined=rows.mined)
-    own.train(settings, rows, scratch=scratch, plots=own.plots / "train")
+    prepare_stage(settings, prepared=prepared, progress=sys.stderr.isatty())
+    own.train(settings, prepared, scratch=scratch, plots=own.plots / "train")
     evaluate_stage(
         settings,
-        prepared=rows.prepared,
+        prepared=prepared,
         checkpoint=own.checkpoint,
         metrics=folder / "evaluation.json",
         records=folder / "evaluation",

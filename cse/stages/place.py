@@ -27,7 +27,6 @@ from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
 from cse.stages.train import launched, train_stage
-from cse.training import Folders
 from cse.training.batches import Mixture, RowOrder, row_keys
 from cse.training.encoder import open_language_model
 from cse.training.observers import CsvLog, Observer
@@ -57,12 +56,11 @@ def link_files(source: Path, folder: Path, names: Iterable[str]) -> None:
             shutil.copyfile(source / name, folder / name)
 
 
-def steps_of(settings: Settings, folders: Folders) -> int:
+def steps_of(settings: Settings, prepared: Path) -> int:
     """Return the updates of a whole training; where batches depend on the rows, that reads them."""
     train = settings.train
-    main = (folders.mined if settings.mine.wanted else folders.prepared) / TRAIN_FILE
-    further = [(folders.prepared / source_file(source.name), source.weight) for source in settings.data.more]
-    opened = [(open_rows(file), weight) for file, weight in ((main, 1.0), *further)]
+    further = [(source_file(source.name), source.weight) for source in settings.data.more]
+    opened = [(open_rows(prepared / file), weight) for file, weight in ((TRAIN_FILE, 1.0), *further)]
     orders = [RowOrder(len(rows), row_keys(rows) if train.distinct_batches else None, w) for rows, w in opened]
     steps = Mixture(orders, batch_size=train.batch_size, epochs=train.epochs, seed=train.seed).steps
     return min(steps, train.max_steps or steps)
@@ -100,7 +98,7 @@ class Place:
     def train(
         self,
         settings: Settings,
-        folders: Folders,
+        prepared: Path,
         *,
         scratch: Path = SCRATCH,
         plots: Path | None = None,
@@ -123,15 +121,13 @@ class Place:
         """
         return train_stage(
             settings,
-            prepared=folders.prepared,
-            mined=folders.mined,
+            prepared=prepared,
             checkpoint=self.checkpoint,
             metrics=self.metrics,
             plots=plots or self.plots,
             scratch=scratch,
             launch=partial(_watched, watch) if watch else launched,
             backbone=backbone,
-            tokens=folders.tokens,
             kept=kept,
             say=say,
         )

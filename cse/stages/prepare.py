@@ -1,7 +1,8 @@
-"""Stage ``prepare``: convert a text source to Arrow data sets."""
+"""Stage ``prepare``: convert a text source to Arrow data sets, and sentences to pairs if the settings ask for it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,28 @@ from cse.settings import Settings
 from cse.settings.data import DataSettings
 from cse.stages.common import PREPARED, run_stage
 
-GROUPS = ("data",)
+GROUPS = ("data", "mine", "backbone")
 
 
 def prepare_stage(settings: Settings, *, prepared: Path = PREPARED, progress: bool = True) -> None:
     """Prepare the data and print a summary."""
-    click.echo(summary(prepare(settings.data, prepared, progress)))
+    click.echo(summary(prepare_rows(settings, prepared, progress)))
+
+
+def prepare_rows(settings: Settings, out: Path, progress: bool) -> dict[str, Any]:
+    """Prepare the data, with pairs of neighbours in place of sentences if group ``mine`` asks for them."""
+
+    def pairs_of(sentences: Sequence[str]) -> Iterable[tuple[str, str]]:
+        from cse.model.device import choose_device  # torch takes seconds
+        from cse.model.neighbours import neighbours_of
+        from cse.model.sentence_encoder import load_bare
+
+        own = settings.backbone
+        bare = load_bare(own.name, own.revision, own.max_length, own.texts).to(choose_device("auto"))
+        return neighbours_of(bare, sentences, settings.mine.neighbours, progress=progress)
+
+    mines = settings.mine.neighbours > 0 and settings.data.rows == "sentences"
+    return prepare(settings.data, out, progress, pairs_of if mines else None)
 
 
 def summary(report: dict[str, Any]) -> str:
@@ -26,6 +43,8 @@ def summary(report: dict[str, Any]) -> str:
     main = report["train"] | {"view": report["view"], "made_from": report.get("made_from")}
     for name, entry in [("train", main), *report.get("more", {}).items()]:
         lines += _of_source(name, entry)
+    if "pairs" in report:
+        lines.insert(1, f"  pairs     {report['pairs']:,} of sentences that are among each other's nearest")
     lines.append(f"dev         {dev['task']} from {dev['from'] or 'nowhere'}")
     tasks = ", ".join(f"{name} {pairs:,}" for name, pairs in evaluation["tasks"].items()) or "none"
     lines.append(f"evaluation  {sum(evaluation['tasks'].values()):,} pairs: {tasks}")

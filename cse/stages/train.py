@@ -22,8 +22,7 @@ from cse.process import only_one
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.stages.common import CHECKPOINT, METRICS, MINED, PLOTS, PREPARED, SCRATCH, run_stage
-from cse.training import Folders
+from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, SCRATCH, run_stage
 from cse.training.fit_post import fit_post
 from cse.training.ready import Training, groups_of, open_training
 from cse.training.state import RunState
@@ -42,14 +41,12 @@ def train_stage(
     settings: Settings,
     *,
     prepared: Path = PREPARED,
-    mined: Path = MINED,
     checkpoint: Path = CHECKPOINT,
     metrics: Path = METRICS / "train.json",
     plots: Path = PLOTS / "train",
     scratch: Path = SCRATCH,
     launch: Callable[[Training], RunState] = launched,
     backbone: Backbone | StaticWords | None = None,
-    tokens: Path | None = None,
     kept: KeptVectors | None = None,
     say: Callable[..., object] = click.echo,
 ) -> dict[str, Any]:
@@ -73,8 +70,7 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        folders = Folders(prepared, mined, tokens)
-        training = open_training(settings, folders, scratch=scratch, backbone=backbone, kept=kept)
+        training = open_training(settings, prepared, scratch=scratch, backbone=backbone, kept=kept)
         with only_one(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",

@@ -2,29 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 # whole folders, so as not to duplicate the list in dvc.yaml; restarting a killed run is cheap
 _TRAINS = (*("adapt", "data", "evaluation", "losses", "model", "runtime", "search", "stages", "training", "tune"),)
-
-
-@dataclass(frozen=True)
-class Folders:
-    """The folders of a training's rows; of these, ``mined`` is read only if the settings say so.
-
-    Attributes:
-        tokens: where launchers share tokenised rows; None: each process tokenises its own.
-    """
-
-    prepared: Path
-    mined: Path
-    tokens: Path | None = None
-
-    @classmethod
-    def below(cls, folder: Path) -> Folders:
-        """Return those of a training that has a folder to itself."""
-        return cls(folder / "prepared", folder / "mined")
 
 
 def training_code() -> list[Path]:

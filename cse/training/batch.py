@@ -15,13 +15,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
 import torch
-from filelock import FileLock
 from tokenizers import Tokenizer
 from tqdm.auto import tqdm
 
@@ -31,7 +29,6 @@ from cse.losses.group import ALONE, Group, GroupLayout
 from cse.losses.shared import Batch, PaddedRows, Slice, project_in_order, run_twice
 from cse.model.passes import Constants, Packed, Prefix, TokenBatch, pack_rows
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.outputs import publish_file
 from cse.runtime.tokens import Tokenizers, Tokens, tokenize
 from cse.settings.train import AugmentSettings, TrainSettings
 from cse.training.augment import ChangeIds, alteration, change_ids
@@ -103,26 +100,6 @@ def tokenise(
     if view == "labelled":
         labels = np.array([LABELS.index(label) for label in texts_in(rows, "label")], np.int64)
     return TokenTable(tuple(made[one] for one in wanted), pad_id, labels)
-
-
-def shared_table(path: Path, make: Callable[[], TokenTable]) -> TokenTable:
-    """Return a table of arrays that are mapped from a file, which the first process writes while others wait."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(path.with_suffix(".lock")):
-        if not path.is_file():
-            made = make()
-            # a column that two views read is written once
-            parts = {
-                id(each): [torch.from_numpy(each.ids), torch.from_numpy(each.starts), each.truncated]
-                for each in made.columns
-            }
-            rest = {"labels": made.labels, "keys": made.keys}
-            more = {name: torch.from_numpy(array) for name, array in rest.items() if array is not None}
-            with publish_file(path) as draft, draft.open("wb") as stream:
-                torch.save((made.pad_id, [parts[id(each)] for each in made.columns], more), stream)
-    pad_id, columns, more = torch.load(path, mmap=True, weights_only=True)
-    found = tuple(Tokens(ids.numpy(), starts.numpy(), truncated) for ids, starts, truncated in columns)
-    return TokenTable(found, pad_id, **{name: values.numpy() for name, values in more.items()})
 
 
 # ---- slices ---------------------------------------------------------------------------------------------------------

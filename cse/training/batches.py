@@ -13,14 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import blake2b
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 
 import numpy as np
 import pyarrow as pa
 
 from cse.data.store import GROUP, VIEW_COLUMNS, view_of
 
-NO_KEY = -1
 _CHUNK = 10_000
 
 
@@ -67,26 +66,13 @@ class Batches:
 
 
 def row_keys(rows: pa.Table) -> np.ndarray:
-    """Return the keys that no two rows of a batch may share, int64 ``(rows, K)``: group and texts as numbers.
-
-    ``NO_KEY`` stands for a key that keeps no rows apart: of one row alone, or a text that occurs in one group alone.
-    """
+    """Return the keys that no two rows of a batch may share, int64 ``(rows, K)``: texts and group as numbers."""
     names = [name for name in VIEW_COLUMNS[view_of(rows)] if name != "label"]
-    texts_RK = np.unique(np.stack([_digests(rows, name) for name in names], axis=1), return_inverse=True)[1]
-    texts_RK = texts_RK.reshape(len(rows), len(names)).astype(np.int64)
-    for later in range(1, len(names)):  # a text that a row holds twice
-        again = (texts_RK[:, :later] == texts_RK[:, later, None]).any(axis=1)
-        texts_RK[again, later] = NO_KEY
+    digests_RK = np.stack([_digests(rows, name) for name in names], axis=1)
+    keys_RK = np.unique(digests_RK, return_inverse=True)[1].reshape(digests_RK.shape)
     if GROUP not in rows.column_names:
-        return _without_single(texts_RK)
-    group_R = np.unique(_digests(rows, GROUP), return_inverse=True)[1].astype(np.int64)
-    groups_RK = np.broadcast_to(group_R[:, None], texts_RK.shape)
-    there, number = texts_RK != NO_KEY, int(texts_RK.max(initial=0)) + 1
-    lowest, highest = np.full(number, len(rows)), np.full(number, -1)
-    np.minimum.at(lowest, texts_RK[there], groups_RK[there])
-    np.maximum.at(highest, texts_RK[there], groups_RK[there])
-    texts_RK[there & (lowest == highest)[texts_RK]] = NO_KEY  # kept apart by their group
-    return _without_single(np.concatenate([group_R[:, None] + number, texts_RK], axis=1))
+        return keys_RK
+    return np.column_stack([group_numbers(rows) + keys_RK.max(initial=0) + 1, keys_RK])
 
 
 def group_numbers(rows: pa.Table) -> np.ndarray:
@@ -103,107 +89,42 @@ def _digests(rows: pa.Table, name: str) -> np.ndarray:
     return found
 
 
-def _without_single(keys_RK: np.ndarray) -> np.ndarray:
-    """Number the keys from 0; those of one row alone become ``NO_KEY``."""
-    found, places, counts = np.unique(keys_RK, return_inverse=True, return_counts=True)
-    useful = (counts > 1) & (found != NO_KEY)
-    numbers = np.where(useful, np.cumsum(useful) - 1, NO_KEY)
-    return numbers[places].reshape(keys_RK.shape)
-
-
-def most_frequent(keys_RK: np.ndarray) -> int:
-    """Return how many rows have the most frequent key: the least number of batches."""
-    return int(np.bincount(keys_RK[keys_RK != NO_KEY]).max(initial=0))
+def rows_by_key(keys_RK: np.ndarray) -> np.ndarray:
+    """Return how many rows have each key; the most is the least number of batches."""
+    number = int(keys_RK.max(initial=0)) + 1
+    once = np.unique(keys_RK + number * np.arange(len(keys_RK))[:, None])  # a row may have a key twice
+    return np.bincount(once % number, minlength=number)
 
 
 def distinct_batches(keys_RK: np.ndarray, *, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
     """Return an epoch's batches, each row in one, no two rows of a batch with a common key.
 
-    There are as many batches as the batch size or the most frequent key asks for (more only if rows have several keys
-    that rule each other out), and their sizes differ by no more than that demands. Rows of the most frequent keys come
-    first, each into the smallest batch that may take it; the order within equals is random.
+    There are as many batches as the batch size or the most frequent key asks for, more only if rows have several keys
+    that rule each other out. Rows of the most frequent keys come first, each into the smallest batch that may take it,
+    of equal ones the one that has waited longest: so batches that took a row of a key come last for the next of it.
     """
-    rng = np.random.default_rng([seed, epoch])
-    order = rng.permutation(len(keys_RK))
-    counts = np.bincount(keys_RK[keys_RK != NO_KEY])
-    number = max(math.ceil(len(order) / batch_size), int(counts.max(initial=0)))
-    free = [(0, tie, batch) for batch, tie in enumerate(rng.permutation(number).tolist())]
-    found = _filled(keys_RK, order, counts, free, batch_size)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    batches = [np.array(sorted(rows, key=place.__getitem__), np.int64) for rows in found if rows]
-    return [batches[i] for i in rng.permutation(len(batches))]
-
-
-def _filled(
-    keys_RK: np.ndarray, order: np.ndarray, counts: np.ndarray, free: list[tuple[int, int, int]], batch_size: int
-) -> list[list[int]]:
-    """Put every row into the smallest batch that holds none of its keys.
-
-    Rows that share their most frequent key follow each other; a batch that took one, or may not take the next, is held
-    back until they are through. A batch is (rows, random number, its number); ``free`` has the empty ones.
-    """
-    chief_R, crossing = _chief_keys(keys_RK, counts)
-    sequence = _by_class(chief_R, order)
-    shared = [[key for key in keys if key != NO_KEY and crossing[key]] for keys in keys_RK.tolist()]
-    batches: list[list[int]] = [[] for _ in free]
-    held: list[tuple[int, int, int]] = []  # batches without a row of this class, refused to an earlier row of it
-    used: list[tuple[int, int, int]] = []  # batches that took a row of this class
-    taken: set[tuple[int, int]] = set()
-    heapify(free)
-    current = None
-    for tie, row in enumerate(sequence.tolist()):
-        if chief_R[row] != current:
-            current = chief_R[row]
-            for entry in (*held, *used):
-                heappush(free, entry)
-            held, used = [], []
-        keys = shared[row]
-        size, _, batch = _fitting(keys, held, free, taken) or (0, tie, len(batches))
+    rng, rows = np.random.default_rng([seed, epoch]), np.arange(len(keys_RK))
+    counts = rows_by_key(keys_RK)
+    chief_R = keys_RK[rows, counts[keys_RK].argmax(axis=1)]
+    sequence = np.lexsort((rng.permutation(rows), rng.permutation(len(counts))[chief_R], -counts[chief_R]))
+    number = max(math.ceil(len(rows) / batch_size), int(counts.max(initial=0)))
+    batches: list[list[int]] = [[] for _ in range(number)]
+    taken: list[set[int]] = [set() for _ in batches]  # keys of each
+    free = [(0, batch, batch) for batch in range(number)]  # rows of it, when it took the last, its number
+    for now, row in enumerate(sequence.tolist(), start=number):
+        keys = {key for key in keys_RK[row].tolist() if counts[key] > 1}
+        refused = []
+        while free and not taken[free[0][2]].isdisjoint(keys):
+            refused.append(heappop(free))
+        size, _, batch = heappop(free) if free else (0, now, len(batches))
         if batch == len(batches):
             batches.append([])
+            taken.append(set())
         batches[batch].append(row)
-        taken.update((batch, key) for key in keys)
-        if size + 1 < batch_size:
-            used.append((size + 1, tie, batch))
-    return batches
-
-
-def _fitting(
-    keys: list[int], held: list[tuple[int, int, int]], free: list[tuple[int, int, int]], taken: set[tuple[int, int]]
-) -> tuple[int, int, int] | None:
-    """Take and return the smallest batch without these keys; hold back those that have one."""
-    for number, entry in enumerate(held):
-        if not any((entry[2], key) in taken for key in keys):
-            return held.pop(number)
-    while free:
-        entry = heappop(free)
-        if not any((entry[2], key) in taken for key in keys):
-            return entry
-        held.append(entry)
-    return None
-
-
-def _chief_keys(keys_RK: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each row's most frequent key (a number of its own without one) and which keys share a row with another."""
-    rows = np.arange(len(keys_RK))
-    there_RK = keys_RK != NO_KEY
-    padded = np.append(counts, 0)  # NO_KEY reads the last
-    chief_R = keys_RK[rows, padded[keys_RK].argmax(axis=1)]
-    crossing = np.zeros(len(padded), bool)
-    several_R = there_RK.sum(axis=1) > 1
-    crossing[keys_RK[several_R][there_RK[several_R]]] = True
-    return np.where(chief_R == NO_KEY, len(counts) + rows, chief_R), crossing
-
-
-def _by_class(chief_R: np.ndarray, order: np.ndarray) -> np.ndarray:
-    """Return the rows sorted by class: the largest first, classes of a size and rows of a class in random order."""
-    classes, inverse, sizes = np.unique(chief_R, return_inverse=True, return_counts=True)
-    place = np.empty_like(order)
-    place[order] = np.arange(len(order))
-    first = np.full(len(classes), len(order))
-    np.minimum.at(first, inverse, place)
-    return np.lexsort((place, first[inverse], -sizes[inverse]))
+        taken[batch] |= keys
+        for entry in (*refused, *([(size + 1, now, batch)] if size + 1 < batch_size else [])):
+            heappush(free, entry)
+    return [rng.permutation(batches[batch]) for batch in rng.permutation(len(batches)) if batches[batch]]
 
 
 class Mixture:

@@ -83,7 +83,7 @@ def pairs_of(sources: Sequence[tuple[pa.Table, bool]], documents: Sequence[str] 
         found = {number[text]: at for at, text in enumerate(documents) if text in number}
         missing = next((text for text in number if number[text] not in found), None)
         if missing is not None:
-            raise CseError(f"objective.collection: {missing[:40]!r} is in a row and not among the documents; {AGAIN}")
+            raise CseError(f"post.kind: {missing[:40]!r} is in a row and not among the documents; {AGAIN}")
         where = np.array([found[each] for each in place], np.int64)
     collection = list(number) if documents is None else documents
     return QueryPairs(queries, collection, where, np.array(stands_in, bool), np.array(source, np.int64))
@@ -177,8 +177,6 @@ def collection_from(
     Args:
         most: queries, at most, picked at even intervals; None: all. The documents of all rows stay.
     """
-    if encoder.documents is None:
-        raise CseError("objective.collection: trains queries alone; set prompt.side: query")
     for data in sources:
         if data.view != "pairs":
             raise CseError(

@@ -15,10 +15,8 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from cse.data.store import PreparedData
 from cse.errors import CseError, in_terms_of
 from cse.files import fingerprint
-from cse.losses.collection import Collection
 from cse.losses.contrastive_tension import ContrastiveTension
 from cse.losses.distillation import Distillation
 from cse.losses.energy_hinge import EnergyHinge
@@ -41,7 +39,6 @@ from cse.settings import objective as of
 from cse.settings.objective import DistillationSettings, LossSettings, ObjectiveSettings
 from cse.settings.train import TrainSettings
 from cse.training.batch import TokenTable
-from cse.training.collection import collection_from
 from cse.training.corruption import corrupter_of
 
 
@@ -84,11 +81,8 @@ class Losses(nn.Module):
         return {f"loss.terms.{name}.{part}": rate for name, term in terms for part, rate in term.rates().items()}
 
     def memory(self) -> dict[str, torch.Tensor]:
-        """Return the terms' buffers by name, but for those that follow from the data; a resumed run needs them besides
-        the trained weights.
-        """
-        kept = self.state_dict()
-        return {name: buffer for name, buffer in self.named_buffers() if name in kept}
+        """Return the terms' buffers by name; a resumed run needs them besides the trained weights."""
+        return dict(self.named_buffers())
 
     def named_terms(self) -> list[tuple[str, Loss]]:
         return list(self.terms.items())  # type: ignore[arg-type]
@@ -111,7 +105,6 @@ def losses_from(
     *,
     own: Sequence[Mapping[str, float]] = ({},),
     head: MlmHead | None = None,
-    sources: Sequence[PreparedData] = (),
     device: torch.device = _CPU,
     bf16: bool = False,
 ) -> Losses:
@@ -133,11 +126,6 @@ def losses_from(
     def distillation() -> Distillation:
         return Distillation(encoder, objective.distillation, teachers_of(objective.distillation, encoder, train))
 
-    def collection() -> Collection:
-        made = collection_from(encoder, sources)
-        sizes = [len(data.train) for data in sources]
-        return Collection(encoder, objective.collection, made.documents, made.targets, sizes)
-
     made: dict[type[LossSettings], Callable[[], Loss]] = {
         of.NtXentSettings: lambda: NtXent(encoder, objective.nt_xent),
         of.MatryoshkaSettings: lambda: Matryoshka(encoder, objective.matryoshka),
@@ -151,7 +139,6 @@ def losses_from(
         of.DistillationSettings: distillation,
         of.LabelProxiesSettings: label_proxies,
         of.SupervisedContrastiveSettings: lambda: SupervisedContrastive(encoder, objective.supervised_contrastive),
-        of.CollectionSettings: collection,
     }
     return Losses({name: made[type(settings)]() for name, settings in objective.terms().items()}, own)
 

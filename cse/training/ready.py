@@ -32,10 +32,10 @@ from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
-from cse.training import Folders, training_code
+from cse.training import training_code
 from cse.training.augment import second_text
-from cse.training.batch import TokenTable, shared_table, tokenise
-from cse.training.batches import group_numbers, most_frequent, row_keys
+from cse.training.batch import TokenTable, tokenise
+from cse.training.batches import group_numbers, row_keys, rows_by_key
 from cse.training.corruption import check_generator
 from cse.training.encoder import (
     check_copies,
@@ -49,7 +49,6 @@ from cse.training.encoder import (
 from cse.training.fit_post import check_post
 from cse.training.loop import train
 from cse.training.losses import losses_from, teachers_content
-from cse.training.mining import check_backbone, rows_to_train
 from cse.training.observers import Observer, watchers
 from cse.training.state import RunFolder, RunState
 
@@ -68,7 +67,6 @@ class Training:
     """
 
     settings: Settings
-    folders: Folders
     data: PreparedData
     sources: list[TrainingSource]
     encoder: SentenceEncoder
@@ -98,8 +96,8 @@ class Training:
         return self.settings.objective.over(self.settings.data.more_terms)
 
     def tables(self) -> list[TokenTable]:
-        """Return the training rows of each source as token ids; shared rows are memory-mapped."""
-        return [table_of(self.settings, self.encoder, source, self.folders.tokens) for source in self.sources]
+        """Return the training rows of each source as token ids."""
+        return [table_of(self.settings, self.encoder, source) for source in self.sources]
 
     def run(self, observer: Observer, group: Group = ALONE) -> RunState:
         """Train, or resume a killed run, and leave the best weights in the encoder; see ``train``."""
@@ -115,7 +113,6 @@ class Training:
                 tables[0],
                 own=[{name: term.weight for name, term in source.objective} for source in self.sources],
                 head=self.head,
-                sources=[source.data for source in self.sources],
                 device=self.device,
                 bf16=self.bf16,
             )
@@ -173,7 +170,7 @@ class Training:
 
 def open_training(
     settings: Settings,
-    folders: Folders,
+    prepared: Path,
     *,
     scratch: Path,
     backbone: Backbone | StaticWords | None = None,
@@ -184,10 +181,9 @@ def open_training(
 
     ``kept`` has the vectors of the bare backbone, where it is the side of documents.
     """
-    data = rows_to_train(settings, folders)
+    data = PreparedData(prepared)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
     backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
-    check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)
@@ -211,13 +207,10 @@ def open_training(
             "threads": torch.get_num_threads(),
             **depends_on(settings, opened=backbone.files),
         }
-        rows = sorted({*folders.prepared.glob("*.arrow"), folders.prepared / TASKS_FILE, data.rows_file})
+        rows = sorted({*prepared.glob("*.arrow"), prepared / TASKS_FILE})
         folder = scratch / "resume" / fingerprint(facts, rows)
-    if settings.train.workers > 1 and folders.tokens is None:
-        folders = replace(folders, tokens=folder / "tokens")  # made here once, for all workers
     training = Training(
         settings=settings,
-        folders=folders,
         data=data,
         sources=sources,
         encoder=encoder,
@@ -253,6 +246,8 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     Rows that were prepared for another objective, or too few, are refused: ``-s`` may override what they were made for.
     """
     main = TrainingSource("data.train_path", data, settings.objective, 1.0)
+    if settings.mine.neighbours and data.view != "pairs":
+        raise CseError(f"{data.folder}: contains {data.view}, but mine.neighbours asks for pairs; run `cse prepare`")
     if settings.train.parameters == "none":
         return [main]
     for name, term in main.objective.terms().items():
@@ -279,47 +274,29 @@ def sources_of(settings: Settings, data: PreparedData) -> list[TrainingSource]:
     return found
 
 
-def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource, folder: Path | None) -> TokenTable:
-    """Return the rows of a source as token ids, memory-mapped if launchers share them in a folder."""
-    rows, view, copies = source.data.train, source.data.view, source.objective.copies
+def table_of(settings: Settings, encoder: SentenceEncoder, source: TrainingSource) -> TokenTable:
+    """Return the rows of a source as token ids."""
+    rows, train = source.data.train, settings.train
     labels = any(term.labels for term in source.objective.terms().values()) and GROUP in rows.column_names
-    before = texts_before(encoder, settings.train.roles, view)
-    tokenizers = [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))]
-
-    def make() -> TokenTable:
-        table = tokenise(
-            rows,
-            view,
-            tokenizers,
-            max_length=settings.train.max_length,
-            pad_id=encoder.backbone.pad_id,
-            views=copies,
-            before=before,
-            second_text=second_text(settings.augment, encoder.backbone, settings.train.seed),
-        )
-        if settings.train.distinct_batches:
-            table = replace(table, keys=row_keys(rows))
-        return replace(table, labels=group_numbers(rows)) if labels else table
-
-    facts = {
-        "tokenizers": [tokenizer.to_str() for tokenizer in tokenizers],
-        "max_length": settings.train.max_length,
-        "before": before,
-        "views": copies,
-        "mask_span": [settings.augment.mask_span, settings.train.seed] if settings.augment.mask_span else 0,
-        "distinct_batches": settings.train.distinct_batches,
-        "labels": labels,
-    }
-    place = folder and folder / f"{fingerprint(facts, [source.data.rows_file])}.pt"
-    made = make() if place is None else shared_table(place, make)
-    return replace(made, weight=source.weight)
+    table = tokenise(
+        rows,
+        source.data.view,
+        [encoder.tokenizer_of_view(number, training=True) for number in range(max(len(encoder.templates), 1))],
+        max_length=train.max_length,
+        pad_id=encoder.backbone.pad_id,
+        views=source.objective.copies,
+        before=texts_before(encoder, train.roles, source.data.view),
+        second_text=second_text(settings.augment, encoder.backbone, train.seed),
+    )
+    keys = row_keys(rows) if train.distinct_batches else None
+    return replace(table, keys=keys, labels=group_numbers(rows) if labels else table.labels, weight=source.weight)
 
 
 def say_small(table: TokenTable, batch_size: int, source: TrainingSource) -> None:
     """Say so if rows that may not meet make batches much smaller than asked for."""
     if table.keys is None:
         return
-    most, usual = most_frequent(table.keys), math.ceil(len(table) / batch_size)
+    most, usual = int(rows_by_key(table.keys).max(initial=0)), math.ceil(len(table) / batch_size)
     if most > usual:
         what = f"a pass over {source.key}" if source.key.startswith("data.more") else "an epoch"
         click.echo(

@@ -14,7 +14,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +37,6 @@ from cse.ray_session import (
 )
 from cse.settings import Settings
 from cse.storage import filesystem, is_local
-from cse.training import Folders
 from cse.training.loop import take_best
 from cse.training.observers import Observer, StepRecord
 from cse.training.ready import Training, open_training
@@ -57,9 +56,8 @@ _DRAFTS = "cse-train-"  # folders of what is on its way to the storage
 def train_on_workers(training: Training) -> RunState:
     """Train on ``train.workers`` workers and leave the best weights in the encoder."""
     wanted, folder = training.settings.train.workers, training.folder.path
-    folders = Folders(**{name: path and path.resolve() for name, path in vars(training.folders).items()})
+    rows = training.data.folder.resolve()
     url = os.environ.get(STORAGE_VARIABLE, "").rstrip("/")
-    training.tables()  # workers memory-map them
     with ray_session() as ray:
         from pyarrow.fs import FSSpecHandler, PyFileSystem
         from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
@@ -72,7 +70,7 @@ def train_on_workers(training: Training) -> RunState:
         store, path = filesystem(url or str((folder / "ray").resolve()))  # by fsspec, as everywhere here
         trainer = TorchTrainer(
             work,
-            train_loop_config={"task": WorkerTask(settings, ray.put(files_in(folders)) if url else folders, relay)},
+            train_loop_config={"task": WorkerTask(settings, ray.put(files_in(rows)) if url else rows, relay)},
             scaling_config=ScalingConfig(
                 num_workers=(1, wanted),  # at least 1
                 use_gpu=gpus,
@@ -156,30 +154,24 @@ def _reason(error: Exception) -> str:
 
 @dataclass(frozen=True)
 class WorkerTask:
-    """What every worker is given; ``folders`` are ``files_in`` them, in Ray's object store, where no disk is shared."""
+    """What every worker is given; ``rows``: folder of the prepared data, or a reference to its files in Ray's store."""
 
     settings: dict[str, Any]
-    folders: Any
+    rows: Any
     relay: Any
 
 
-def files_in(folders: Folders) -> dict[str, bytes]:
-    """Return the files of a training's folders by their names."""
-    below = [(name, path, path.rglob("*")) for name, path in vars(folders).items() if path is not None]
-    return {
-        f"{name}/{file.relative_to(path)}": file.read_bytes()
-        for name, path, files in below
-        for file in files
-        if file.is_file()
-    }
+def files_in(folder: Path) -> dict[str, bytes]:
+    """Return the files of a folder by their names."""
+    return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
 
 
-def unpacked(files: Mapping[str, bytes], folder: Path) -> Folders:
-    """Write what ``files_in`` returned into a folder."""
+def unpacked(files: Mapping[str, bytes], folder: Path) -> Path:
+    """Write what ``files_in`` returned into a new folder."""
+    folder.mkdir(parents=True)
     for name, content in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
-    return Folders(*(folder / field.name for field in fields(Folders)))
+    return folder
 
 
 def work(config: dict[str, WorkerTask]) -> None:
@@ -192,10 +184,10 @@ def work(config: dict[str, WorkerTask]) -> None:
     own = Path(tempfile.mkdtemp(prefix=_DRAFTS))
     gone = throwaway_folder(own, f"{_DRAFTS}*", f"{own}: in use by another process; run again")
     with told(lambda failure: ray.get(task.relay.fail.remote(failure)), context.get_world_rank()), gone:
-        folders = task.folders
-        if not isinstance(folders, Folders):
-            folders = unpacked(ray.get(folders), own / "rows")
-        training = open_training(Settings.model_validate(task.settings), folders, scratch=own, folder=own)
+        rows = task.rows
+        if not isinstance(rows, Path):
+            rows = unpacked(ray.get(rows), own / "rows/prepared")
+        training = open_training(Settings.model_validate(task.settings), rows, scratch=own, folder=own)
         group, observer = Group.joined(get_device()), Observer()
         if group.rank == 0:
             task.relay.tell.remote(GROUP, f"workers that share each batch: {group.size}")

@@ -20,7 +20,6 @@ from cse.process import only_one
 from cse.ray_session import ray_session
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.training import Folders
 from cse.training.ready import depends_on
 from cse.tune.outcome import FAILED, FINISHED, Sweep, TrialRecord, read_sweep, write_sweep
 from cse.tune.spaces import SEED, Setting, Space, build_space, check_seeds, only, reached
@@ -32,13 +31,13 @@ _NOT_THE_TRIALS = (
 
 
 def run_sweep(
-    settings: Settings, rows: Folders, *, scratch: Path, names: Sequence[str] = (), seeds: int = 1, confirm: int = 0
+    settings: Settings, prepared: Path, *, scratch: Path, names: Sequence[str] = (), seeds: int = 1, confirm: int = 0
 ) -> tuple[Sweep, Job]:
     """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
         settings: base settings that each trial modifies.
-        rows: prepared and mined; the test sets beside them are not opened.
+        prepared: folder of the rows; the test sets beside them are not opened.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
         names: of the space's named settings, to train these alone; none: all.
         seeds: that each setting is trained with, counted up from ``train.seed``.
@@ -49,11 +48,11 @@ def run_sweep(
     whole = build_space(settings)
     space = only(whole, names)
     check_seeds(space, settings, seeds, confirmed=confirm > 0)
-    measured = _check_objective(settings, rows.prepared, space)
+    measured = _check_objective(settings, prepared, space)
     drawn = space.search == "optuna"
     job = Job(
         settings=settings,
-        folder=(scratch / "tune" / _name(whole, settings, rows)).resolve(),
+        folder=(scratch / "tune" / _name(whole, settings, prepared)).resolve(),
         evaluations=EVALUATIONS if drawn else None,
         ranges=tuple(part.key for part in space.dimensions if not part.values),
     )
@@ -61,7 +60,7 @@ def run_sweep(
         done = read_sweep(job.folder) if drawn else None
         if done is not None:
             return done, job
-        share_data(rows, job.data, mined=settings.mine.wanted)
+        share_data(prepared, job.data)
         records = _search(space, job) if drawn else _try_all(space, job, 1 if confirm else seeds)
         sweep = Sweep(job.folder, space.name, space.keys, tuple(records), *measured)
         write_sweep(sweep)
@@ -184,7 +183,7 @@ def _check_objective(settings: Settings, prepared: Path, space: Space) -> tuple[
     return len(task), dev_measure(task, settings.train.dev_measure, "train.dev_measure")
 
 
-def _name(space: Space, settings: Settings, rows: Folders) -> str:
+def _name(space: Space, settings: Settings, prepared: Path) -> str:
     """Return a name for the sweep folder that changes with anything that could change a trial's score."""
     values = flatten(settings.model_dump(mode="json"))
     others = ("data.", "evaluation.", "export.", "promotion.", "bank.")
@@ -196,10 +195,9 @@ def _name(space: Space, settings: Settings, rows: Folders) -> str:
     }
     if settings.data.more:
         around["data.more"] = settings.data.more_in_training
-    dev = open_dev(PreparedData(rows.prepared))
+    dev = open_dev(PreparedData(prepared))
     files = [TRAIN_FILE, *(source_file(source.name) for source in settings.data.more)]
-    mined = [rows.mined / TRAIN_FILE] if settings.mine.wanted else []
-    data = [*(rows.prepared / name for name in files), *mined]
+    data = [prepared / name for name in files]
     facts = {
         "space": [str(part) for part in space.dimensions],  # a list of settings may grow
         "around": around,

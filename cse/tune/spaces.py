@@ -286,14 +286,13 @@ def _check(space: Space, settings: Settings) -> None:
         raise CseError(f"tune.over: {doubled[0]} appears twice; keep one")
     with in_terms_of("tune: "):
         for key in space.keys:
-            _refuse(key, _unused(key, space, settings), _decides_rows(key, settings))
+            _refuse(key, _unused(key, space, settings))
     now = flatten(settings.model_dump(mode="json"))
     for setting in space.settings:
         with in_terms_of(f"setting {setting.name}: "):
             for key in (key for key, value in setting.values.items() if key not in now or value != now[key]):
                 if key != "train.parameters":
                     _check_key(key)
-                _refuse(key, _decides_rows(key, settings))
             settings_with(settings, setting.values, called=f"tune: {setting.name}")
     reached(space, settings)
 
@@ -320,12 +319,6 @@ def _unused(key: str, space: Space, settings: Settings) -> str:
     weight, trained = f"objective.{part}.weight", settings.objective.over(settings.data.more_terms).terms()
     unused = group == "objective" and key != weight and weight not in space.keys and part not in trained
     return f"the term has weight 0 ({weight}); give it a weight, or search another key" if unused else ""
-
-
-def _decides_rows(key: str, settings: Settings) -> str:
-    """Return why a key decides which rows there are: those were mined before any trial; else nothing."""
-    decides = key.startswith("backbone.") or key in ("pooler.kind", "train.roles")
-    return "rows were mined with one value of it; remove it" if settings.mine.wanted and decides else ""
 
 
 def _refuse(key: str, *reasons: str | bool) -> None:

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from filelock import FileLock
 
-from cse.artifact import Kind
-from cse.data.store import TRAIN_FILE, PreparedData
+from cse.data.store import PreparedData
 from cse.data.tasks.store import open_dev
 from cse.errors import is_full_disk
 from cse.evaluation.dev_facts import SELECTION, dev_of, value_of
@@ -25,8 +24,7 @@ from cse.files import fingerprint
 from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.stages.place import Place, kept_backbone, link_files, link_rows, spacing, steps_of
-from cse.training import Folders
+from cse.stages.place import Place, kept_backbone, link_rows, spacing, steps_of
 from cse.training.observers import Observer, StepRecord
 from cse.tune.outcome import TrialRecord
 from cse.tune.spaces import SEED, named
@@ -59,10 +57,9 @@ class Job:
         return self.settings.tune.cpus_per_trial
 
     @property
-    def data(self) -> Folders:
-        """Training rows and dev pairs, without any test set."""
-        shared = self.folder / "data"
-        return Folders(shared, shared / "mined", self.folder / "tokens")
+    def data(self) -> Path:
+        """Folder of training rows and dev pairs, without any test set."""
+        return self.folder / "data"
 
     def config_of(self, drawn: Mapping[str, Any]) -> dict[str, Any]:
         """Return a trial's configuration: plain Python values, floats of ranges rounded, no seed but another one."""
@@ -99,14 +96,11 @@ class Job:
         return Ledger(self.folder_of(config)).read(RUN)
 
 
-def share_data(rows: Folders, shared: Folders, *, mined: bool) -> None:
-    """Hard-link training rows for the trials, mined ones if there are any, beside the dev task: no test set."""
-    shutil.rmtree(shared.prepared, ignore_errors=True)
-    shared.prepared.mkdir(parents=True)
-    link_rows(rows.prepared, shared.prepared, open_dev(PreparedData(rows.prepared)))
-    if mined:
-        shared.mined.mkdir()
-        link_files(rows.mined, shared.mined, (TRAIN_FILE, Kind.MINED_ROWS.manifest))
+def share_data(prepared: Path, shared: Path) -> None:
+    """Hard-link training rows for the trials beside the dev task: no test set."""
+    shutil.rmtree(shared, ignore_errors=True)
+    shared.mkdir(parents=True)
+    link_rows(prepared, shared, open_dev(PreparedData(prepared)))
 
 
 @dataclass

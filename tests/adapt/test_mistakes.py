@@ -50,7 +50,7 @@ FILES = {
         ("--labels labels.csv --backbone a a", "--backbone: a is named twice"),
         ("--labels labels.csv --backbone a -s backbone.name=b", "--backbone: -s backbone.name names one too"),
         ("--labels names.txt --backbone bert other", "several are compared on held-out rows or judged"),
-        ("lines.txt --backbone bert other", "rows are mined by a model before backbones are compared"),
+        ("lines.txt --backbone bert other", "several are compared on held-out rows or judged"),
         ("--labels labels.csv --backbone bert ./missing", "no folder ./missing"),
     ],
 )

@@ -27,7 +27,7 @@ from tests.waiting import wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-PREPARE, MINE, TRAIN, EVALUATE, EXPORT = STAGES
+PREPARE, TRAIN, EVALUATE, EXPORT = STAGES
 OUTPUTS = ("data/prepared", "data/metrics", "data/checkpoint", "data/plots", "data/bundle")
 LONG = {"train.epochs": 30, "train.save_seconds": 0.0}  # 600 updates, a few seconds
 
@@ -81,8 +81,8 @@ def test_a_setting_that_the_file_lacked_makes_the_stages_stale_that_read_it(copy
         ({"pooler.mlp": "train_only", "evaluation.device": "cpu"}, {TRAIN, EVALUATE}),
         ({"objective.replaced_tokens.mask_share": 0.2}, {TRAIN}),
         ({"template.end_with_period": True}, {TRAIN}),
-        ({"mine.margin": 0.9, "data.encoding": "latin-1"}, {PREPARE, MINE, TRAIN}),
-        ({"backbone.max_length": 16}, {MINE, TRAIN}),
+        ({"data.encoding": "latin-1"}, {PREPARE, TRAIN}),
+        ({"backbone.max_length": 16}, {PREPARE, TRAIN}),
     ):
         assert not values.keys() & flatten(YAML(typ="safe").load(original)).keys()
         write_values(params, values)

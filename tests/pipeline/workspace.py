@@ -27,7 +27,7 @@ FILES = (
     *(".dvc/config", ".dvc/.gitignore", ".dvcignore", ".gitignore", "data/.gitignore", *RAW),
 )
 FOLDERS = ("cse", "flows", ".dvc/plots")
-STAGES = ("prepare", "mine", "train", "evaluate", "export")
+STAGES = ("prepare", "train", "evaluate", "export")
 TINY = {
     "data.source": "files",
     "backbone.name": "backbone",

@@ -29,7 +29,7 @@ def test_params_file_has_what_dvc_asks_it_for():
     stages = [entry.get("do", entry) for entry in parse(text)["stages"].values()]
     named = {key for stage in stages for key in stage["params"] if "$" not in key}
     named |= set(re.findall(r"\$\{([a-z_]+[.][a-z_.]+)\}", text)) - {"item.data"}
-    assert {"augment", "train.roles", "data.train_path", "bank.domains"} <= named
+    assert {"augment", "data.train_path", "bank.domains"} <= named
     for key in named:
         value = parse(params_text())
         for name in key.split("."):

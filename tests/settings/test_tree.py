@@ -85,12 +85,8 @@ NO_HINGE = "objective: {energy_hinge: {weight: 0.0}"
         ),
         ("post: {kind: query_map}", "post.kind: query_map maps queries alone; set prompt.side: query"),
         (
-            f"data: {{view: pairs}}\n{NO_HINGE}, collection: {{weight: 1.0}}}}",
-            "it trains queries alone; set",
-        ),
-        (
-            "data: {view: documents, pairs: [sentences]}\nmine: {negatives: 1}",
-            "mine.negatives: negatives are mined",
+            "data: {view: pairs}\nmine: {neighbours: 1}",
+            "mine.neighbours: pairs are made of sentences",
         ),
         ("train: {distinct_batches: true}\nobjective: {contrastive_tension: {weight: 1.0}}", "from whole batches"),
     ],

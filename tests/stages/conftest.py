@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from cse.settings.load import Settings, check_settings, set_key
-from cse.training import Folders
 from cse.training.ready import Training, open_training
 from tests.stages.training import train_in
 from tests.systems.tiny import make_views, write_words
@@ -79,7 +78,6 @@ def opened(data, tmp_path) -> Callable[..., Training]:
     """Open a training on a view: all that is done before a step."""
 
     def call(settings: Settings, view: str = "sentences") -> Training:
-        folders = Folders(data[view], tmp_path / "mined")
-        return open_training(settings, folders, scratch=tmp_path / "scratch")
+        return open_training(settings, data[view], scratch=tmp_path / "scratch")
 
     return call

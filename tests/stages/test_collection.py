@@ -1,8 +1,7 @@
-"""Train a query side: a map and prompts against a whole collection, from documents and from judged pairs."""
+"""Train a query side: a map against a whole collection, from documents and from judged pairs."""
 
 from __future__ import annotations
 
-import csv
 from functools import partial
 
 import numpy as np
@@ -21,7 +20,6 @@ from tests.tiny import WORDS
 
 MAP = {"train.parameters": "none", "prompt.kind": "none", "prompt.length": 0, "post.kind": "query_map"}
 LEAST_STEPS = "cse.training.fit_post._LEAST"
-TERMS = {"objective.nt_xent.weight": 0.0, "objective.collection.weight": 1.0}
 
 
 @pytest.fixture(scope="module")
@@ -86,18 +84,6 @@ def test_a_map_learns_the_teachers_ranking_and_leaves_documents_alone(prepared, 
     assert agreement(encoder.encode(queries, role="query")) > agreement(bare.encode(queries)) + 0.05
 
 
-def test_prompts_of_queries_learn_against_the_collection(prepared, tmp_path, models):
-    settings = prepared(TERMS | {"train.epochs": 6, "train.learning_rate": 0.05})
-    encoder = train(settings, tmp_path)
-    bare = SentenceEncoder.load(str(models["bert"]))
-    texts = ["the cat", "a dog runs"]
-    np.testing.assert_array_equal(encoder.encode(texts), bare.encode(texts))
-    assert np.abs(encoder.encode(texts, role="query") - bare.encode(texts)).max() > 1e-3
-    rows = list(csv.DictReader((tmp_path / "plots/train.csv").open()))
-    losses = [float(row["collection"]) for row in rows]
-    assert losses[-1] < losses[0]
-
-
 def test_rows_that_were_drawn_are_trained_against_all_documents(prepared, documents, tmp_path, monkeypatch):
     judged = {"name": "judged", "path": str(documents / "judged.csv"), "view": "pairs"}
     drawn = {"data.max_rows": 7, "data.more": [judged]}
@@ -127,8 +113,6 @@ def test_behind_a_bare_backbone(prepared, tmp_path, models):
 
 def test_what_cannot_be_a_collection_is_refused(prepared, data, tmp_path, models):
     encoder, sentences = SentenceEncoder.load(str(models["bert"])), [PreparedData(data["sentences"])]
-    said = refusal(collection_from, encoder, sentences)
-    assert "objective.collection: trains queries alone; set prompt.side: query" in said
     sided = SentenceEncoder(encoder.backbone, side="query")
     assert "contains sentences, but queries are trained on pairs" in refusal(collection_from, sided, sentences)
     prepared({"data.train_path": str(write_lines(tmp_path / "one.txt", ["A cat sleeps. A dog runs."]))})

@@ -23,7 +23,6 @@ from cse.stages.bank import judge
 from cse.stages.domain import read_domain_scores
 from cse.stages.evaluate import evaluate_stage
 from cse.stages.export import export_stage
-from cse.training import Folders
 from cse.tune.trial import share_data
 from tests.parts import refusal
 from tests.stages.training import train_in
@@ -90,7 +89,7 @@ def test_the_scores_of_a_domain_keep_the_key_that_marks_them(tmp_path):
 
 def test_a_trial_sees_all_documents_where_rows_were_drawn(prepared, tmp_path):
     write_table(prepared / DOCUMENTS_FILE, pa.schema([("text", pa.string())]), [("one",), ("two",)])
-    share_data(Folders(prepared, prepared), Folders.below(tmp_path / "trials"), mined=False)
+    share_data(prepared, tmp_path / "trials/prepared")
     assert list(PreparedData(tmp_path / "trials/prepared").documents) == ["one", "two"]
 
 

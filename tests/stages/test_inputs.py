@@ -12,7 +12,6 @@ import pytest
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.settings.objective import DistillationSettings
 from cse.settings.train import TrainSettings
-from cse.training import Folders
 from cse.training.losses import teachers_of
 from cse.training.ready import depends_on, open_training
 from tests.parts import refusal
@@ -62,8 +61,7 @@ def test_other_bytes_in_the_same_folder_are_another_training(inputs, data, tmp_p
     settings, folders = inputs
 
     def folder() -> str:
-        folders = Folders(data["sentences"], tmp_path)
-        return open_training(settings, folders, scratch=tmp_path / "scratch").folder.path.name
+        return open_training(settings, data["sentences"], scratch=tmp_path / "scratch").folder.path.name
 
     before = folder()
     assert folder() == before

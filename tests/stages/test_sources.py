@@ -10,7 +10,6 @@ import pytest
 from cse.data.store import PreparedData, source_file, write_rows
 from cse.model.checkpoint import read_config
 from cse.stages.prepare import prepare_stage
-from cse.training import Folders
 from cse.training.ready import open_training
 from tests.parts import refusal
 from tests.rows import write_table
@@ -54,8 +53,7 @@ def run(tmp_path):
     def call(settings, name="run", prepare=True):
         if prepare:
             prepare_stage(settings, prepared=tmp_path / "prepared", progress=False)
-        shared = {name: tmp_path / name for name in ("mined", "scratch")}
-        return train_in(tmp_path / name, settings, tmp_path / "prepared", **shared)
+        return train_in(tmp_path / name, settings, tmp_path / "prepared", scratch=tmp_path / "scratch")
 
     return call
 
@@ -66,8 +64,7 @@ def curve(folder):
 
 
 def opened(settings, tmp_path):
-    folders = Folders(tmp_path / "prepared", tmp_path / "mined")
-    return open_training(settings, folders, scratch=tmp_path)
+    return open_training(settings, tmp_path / "prepared", scratch=tmp_path)
 
 
 def test_domain_sentences_with_triplets_that_have_a_hinge(run, several, files, tmp_path):

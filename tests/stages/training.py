@@ -16,7 +16,7 @@ from tests.parts import backbone_of, new_prompt, new_template, sentence_encoder
 
 def train_in(folder: Path, settings: Settings, prepared: Path, **others: Any) -> dict[str, Any]:
     """Train; what is read and written lies in ``folder``, but for ``prepared`` and what is named."""
-    outputs = {name: folder / name for name in ("mined", "checkpoint", "plots", "scratch")}
+    outputs = {name: folder / name for name in ("checkpoint", "plots", "scratch")}
     return train_stage(settings, **({"prepared": prepared, "metrics": folder / "train.json"} | outputs | others))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from cse.losses.collection import NO_DOCUMENT, Collection, Targets
 from cse.losses.contrastive_tension import ContrastiveTension
 from cse.losses.distillation import Distillation
 from cse.losses.energy_hinge import EnergyHinge
@@ -42,14 +41,13 @@ from tests.training.helpers import (
 
 SYSTEMS = (
     "promcse", "hinge", "full", "masked_lm", "d2cse", "diffcse", "denoised", "tension", "self_guided", "information",
-    "classifier", "queue", "near", "proxies", "collection",
+    "classifier", "queue", "near", "proxies",
 )  # fmt: skip
 VIEWS = {
     "hinge": "triplets",
     "near": "triplets",
     "classifier": "labelled",
     "proxies": "pairs",
-    "collection": "pairs",
 }  # all others: sentences
 CPU = torch.device("cpu")
 VOCABULARY = Vocabulary(size=46, mask=45, special=(2, 3, 45, 0))  # of the tiny BERT
@@ -112,24 +110,12 @@ def _losses(name: str, encoder: SentenceEncoder) -> Losses:
     if name == "queue":
         nt_xent.queue = momentum_queue(encoder, size=6, momentum=0.5)
     alone: dict[str, Callable[[], Loss]] = {
-        "collection": lambda: _collection(encoder),
         "tension": lambda: ContrastiveTension(encoder, Fours(weight=1.0)),
         "self_guided": lambda: self_guided_term(encoder),
         "information": lambda: MutualInformation(encoder, of.MutualInformationSettings(weight=1.0)),
         "classifier": lambda: NliSoftmax(encoder, of.NliSoftmaxSettings(weight=1.0)),
     }
     return Losses({name: alone[name]()} if name in alone else terms)
-
-
-def _collection(encoder: SentenceEncoder) -> Collection:
-    """Ten documents, four of which share each row's target; every third row was taken from one."""
-    rng = np.random.default_rng(5)
-    documents = rng.normal(size=(10, encoder.dimension)).astype(np.float32)
-    place = np.stack([rng.permutation(9)[:4] for _ in range(40)])
-    share = rng.dirichlet(np.ones(4), size=40).astype(np.float32)
-    own = np.where(np.arange(40) % 3 == 0, 9, NO_DOCUMENT)
-    settings = of.CollectionSettings(weight=1.0)
-    return Collection(encoder, settings, documents, Targets(place, share, own), [40])
 
 
 def _table(name: str, encoder: SentenceEncoder, count: int) -> TokenTable:

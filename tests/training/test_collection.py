@@ -1,4 +1,4 @@
-"""What a teacher thinks of a collection, and which texts are among each other's nearest, against loops by hand."""
+"""What a teacher thinks of a collection, against loops by hand."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from cse.errors import CseError
 from cse.losses.collection import NO_DOCUMENT
 from cse.runtime.kept_vectors import empty
 from cse.search.words import Words
-from cse.training import mining
 from cse.training.collection import QueryPairs, pairs_of, teach
-from cse.training.mining import mutual_neighbours
 
 DOCUMENTS = ["cats sleep", "dogs bark at cats", "a red bus", "rain", "cats and dogs play in the rain"]
 QUERIES = ["cats", "bus", "rain on dogs", "nothing of it"]
@@ -93,29 +91,5 @@ def test_sources_share_one_collection_or_one_that_is_given():
     assert (some.queries, some.documents, some.place.tolist()) == (["a", "a"], pairs.documents, [0, 0])
     pairs = pairs_of([(first, True)], ["w", "y", "z", "x"])
     assert (list(pairs.documents), pairs.place.tolist()) == (["w", "y", "z", "x"], [3, 1])
-    with pytest.raises(CseError, match=r"objective\.collection: 'x' is in a row and not among the documents"):
+    with pytest.raises(CseError, match=r"post\.kind: 'x' is in a row and not among the documents"):
         pairs_of([(first, True)], ["y", "z"])
-
-
-def naive(vectors, nearest):
-    cosine = vectors @ vectors.T
-    of = [
-        sorted((j for j in range(len(vectors)) if j != i), key=lambda j: -cosine[i, j])[:nearest]
-        for i in range(len(vectors))
-    ]
-    return [[i, j] for i in range(len(vectors)) for j in range(i + 1, len(vectors)) if j in of[i] and i in of[j]]
-
-
-@pytest.mark.parametrize("cells", [1 << 24, 120], ids=["one block", "blocks"])
-@pytest.mark.parametrize("nearest", [1, 3, 36])
-def test_pairs_are_mutual_neighbours(monkeypatch, cells, nearest):
-    monkeypatch.setattr(mining, "CELLS", cells)
-    vectors = unit(37, 3, 5)
-    found = mutual_neighbours(vectors, nearest)
-    assert found.tolist() == naive(vectors, nearest)
-    assert len(found) > 5
-
-
-def test_more_neighbours_than_sentences_and_a_single_sentence():
-    assert mutual_neighbours(unit(3, 3, 5), 10).tolist() == [[0, 1], [0, 2], [1, 2]]
-    assert mutual_neighbours(unit(1, 3, 5), 10).shape == (0, 2)

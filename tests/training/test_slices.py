@@ -17,7 +17,7 @@ from cse.settings.train import TrainSettings
 from cse.training.batch import cheapest_cuts, slices_of
 from tests.parts import Cut, backbone_of
 from tests.training.helpers import copies
-from tests.training.systems import SYSTEMS, assert_same_step, make_system, take_step
+from tests.training.systems import SYSTEMS, assert_same_step, take_step
 
 ROWS = np.array([3, 17, 0, 9, 31, 5, 22])  # 14 sentences of two views, 21 of three
 CUTS = (Cut(4, None), Cut(1, 4), Cut(3, 5))
@@ -36,12 +36,6 @@ def test_slices_are_not_part_of_the_objective(folders, name, family):
         unequal += len(set(rows)) > 1
         assert_same_step(found, whole)
     assert unequal == len(CUTS)
-
-
-@pytest.mark.parametrize(("name", "kept"), [("collection", False), ("queue", True)])
-def test_a_saved_state_holds_only_what_does_not_follow_from_the_data(folders, name, kept):
-    _, losses, _ = make_system(name, folders["bert"], dropout=0.0)
-    assert bool(losses.memory()) is kept
 
 
 LENGTHS = np.array([3, 3, 4, 5, 5, 5, 9, 9, 12, 30])

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from cse.settings import load_settings
-from cse.training import Folders
 from cse.tune.trial import Job, share_data
 from tests.cli.workspace import write_params, write_prepared
 
@@ -19,7 +18,7 @@ def folder(tiny_folders, tmp_path):
 
 @pytest.fixture
 def rows(folder):
-    return Folders.below(folder / "data")
+    return folder / "data/prepared"
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def make_job(folder, rows):
     def make(*, evaluations=None, ranges=(), **values):
         settings = load_settings(folder / "params.yaml", {"train.eval_every": 4, **values})
         job = Job(settings=settings, folder=folder / "sweep", evaluations=evaluations, ranges=ranges)
-        share_data(rows, job.data, mined=False)
+        share_data(rows, job.data)
         return job
 
     return make

@@ -5,8 +5,7 @@ from __future__ import annotations
 import click
 
 from cse.cli.options import data_option, settings_from, settings_options
-from cse.stages.common import MINED, SCRATCH
-from cse.training import Folders
+from cse.stages.common import SCRATCH
 from flows.tune import sweep_and_confirm, tune
 
 SCRIPT = """
@@ -21,7 +20,7 @@ sys.exit(run_safely(lambda: main.main(standalone_mode=False)))
 @settings_options
 @data_option
 def main(params, overrides, data, **trials):
-    sweep_and_confirm(settings_from(params, overrides), Folders(data, MINED), scratch=SCRATCH, **trials)
+    sweep_and_confirm(settings_from(params, overrides), data, scratch=SCRATCH, **trials)
 
 
 main.params += [option for option in tune.params if option.name in ("names", "seeds", "confirm", "against")]

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from cse.artifact import Kind
-from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
+from cse.data.store import PreparedData, source_file, write_rows
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
@@ -48,26 +47,21 @@ def test_a_trial_equals_the_stage_and_is_trained_once(make_job, folder, monkeypa
 
 
 def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
-    rows.mined.mkdir()
-    write_rows(rows.mined / TRAIN_FILE, "triplets", [("a", "b", "c")])
-    (rows.mined / Kind.MINED_ROWS.manifest).write_text("{}", encoding="utf-8")
     job = make_job()
-    share_data(rows, job.data, mined=True)
-    assert len(open_rows(job.data.mined / TRAIN_FILE)) == 1 and (job.data.mined / Kind.MINED_ROWS.manifest).is_file()
-    prepared, data = PreparedData(rows.prepared), PreparedData(job.data.prepared)
+    prepared, data = PreparedData(rows), PreparedData(job.data)
     dev, tested = open_dev(prepared), open_tasks(prepared, TEST)
     assert open_dev(data).sentence1 == dev.sentence1 and len(data.train) == 64
     assert tested and not open_tasks(data, TEST) and not open_tasks(data, OWN)
     seen = {*all_texts(dev)}
     held = [text.encode() for task in tested for text in all_texts(task) if not any(text in each for each in seen)]
-    bytes_of = (job.data.prepared / TASKS_FILE).read_bytes()
+    bytes_of = (job.data / TASKS_FILE).read_bytes()
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
 
 
 def test_trials_read_further_sources(make_job, folder, rows):
     """64 rows in batches of 16, and half as many of 20 others."""
     triplets = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
-    write_rows(rows.prepared / source_file("nli"), "triplets", triplets)
+    write_rows(rows / source_file("nli"), "triplets", triplets)
     path = folder / "data/prepared/report.json"
     report = json.loads(path.read_text())
     path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
@@ -165,7 +159,7 @@ def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows
                 run_trial(CONFIG, job, reports.append)
     assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
     fresh = replace(job, folder=folder / "fresh")
-    share_data(rows, fresh.data, mined=False)
+    share_data(rows, fresh.data)
     run_trial(config, job, reports.append)
     assert not job.record_of(config).reason
     place_module._kept.clear()
