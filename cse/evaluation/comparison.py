@@ -281,7 +281,7 @@ class Compared:
 def compare_measured(before: Measured, after: Measured) -> list[Compared]:
     """Compare two models on every measure that both have, own tasks first.
 
-    A measure that is no mean over items and not of pairs (V-measure, a threshold) has no comparison.
+    A measure that is no mean over items and not of pairs (a threshold) has no comparison.
     """
     found = []
     for task, measures in after.measures.items():

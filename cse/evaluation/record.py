@@ -26,7 +26,7 @@ from cse.files import read_csv, rounded, write_csv
 RECORD_FILE = Kind.RECORD.manifest
 DENSITY_FILE, RETRIEVAL_FILE = "density.csv", "retrieval.csv"
 ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
-FORMAT = 4
+FORMAT = 5
 _AGAIN = "evaluate the model again with --out"
 
 

@@ -93,11 +93,8 @@ def evaluate_stage(
 
 
 def headline(result: SuiteResults) -> dict[str, float]:
-    """Return the average, if any, then one number per task, to fit ``dvc metrics show``.
-
-    The record has the other ways of aggregating subsets.
-    """
-    scores: dict[str, float | None] = {}
+    """Return the average, if any, then one number per task, to fit ``dvc metrics show``."""
+    scores: dict[str, float] = {}
     sts = result.sts
     if sts is not None:
         scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
@@ -113,7 +110,7 @@ def headline(result: SuiteResults) -> dict[str, float]:
     if result.space is not None:
         scores |= result.space.values
     scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
-    return {name: value for name, value in scores.items() if value is not None}
+    return scores
 
 
 _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below the limit of 255

@@ -19,7 +19,7 @@ from tests.tiny import WORDS
 def pairs() -> ScoredPairs:
     rng = np.random.default_rng(0)
     first, second = ([" ".join(rng.choice(WORDS, 5)) for _ in range(40)] for _ in range(2))
-    return ScoredPairs("own", first, second, rng.uniform(0, 5, 40).round(1), ["all"] * 40)
+    return ScoredPairs("own", first, second, rng.uniform(0, 5, 40).round(1))
 
 
 @pytest.fixture

@@ -33,18 +33,12 @@ class _Columns:
 
 @dataclass(frozen=True)
 class ScoredPairs(_Columns):
-    """Sentence pairs with gold similarities, of one or more subsets.
-
-    Attributes:
-        score: gold similarity, float64 ``(n,)``; higher is more similar.
-        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...), ``n`` of them.
-    """
+    """Sentence pairs with gold similarities, ``score``: float64 ``(n,)``, higher is more similar."""
 
     name: str
     sentence1: list[str]
     sentence2: list[str]
     score: np.ndarray
-    subset: list[str]
 
 
 @dataclass(frozen=True)
@@ -193,14 +187,12 @@ class CaptionPairs(_Columns):
 
     Attributes:
         score: gold similarity from 0 to 5, float64 ``(n,)``.
-        caption: number of each pair's first caption, int64 ``(n,)``.
         image: number of the image of each pair's first caption, int64 ``(n,)``.
     """
 
     sentence1: list[str]
     sentence2: list[str]
     score: np.ndarray
-    caption: np.ndarray
     image: np.ndarray
     name: str = "CxC-STS"
 
