@@ -32,12 +32,7 @@ def format_suite(
     """Format every measure of models on the same data, and the rows that each was trained on, as far as known."""
     reads = {name: reads_in_words(results.reads) for name, results in models.items()}
     differing = reads if len(set(reads.values())) > 1 else {}
-    return _measures(models, style) + _lines("reads", differing, style) + training_lines(trained_on or {}, style)
-
-
-def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
-    """Return lines that say which rows each model was trained on; empty if nothing is known."""
-    return _lines("trained on", trained_on, style)
+    return _measures(models, style) + _lines("reads", differing, style) + _lines("trained on", trained_on or {}, style)
 
 
 def reads_in_words(reads: Mapping[str, Any]) -> str:
