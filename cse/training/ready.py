@@ -28,7 +28,6 @@ from cse.model.checkpoint import WEIGHTS_FILE
 from cse.model.device import choose_bf16, choose_device, is_out_of_memory
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
@@ -176,7 +175,6 @@ def open_training(
     folders: Folders,
     *,
     scratch: Path,
-    backbone: Backbone | StaticWords | None = None,
     folder: Path | None = None,
     kept: KeptVectors | None = None,
 ) -> Training:
@@ -186,7 +184,7 @@ def open_training(
     """
     data = rows_to_train(settings, folders)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
-    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
+    backbone = open_backbone(settings.backbone, settings.pooler, data)
     check_backbone(folders.mined, settings.mine, backbone.files)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)

@@ -25,7 +25,7 @@ from cse.files import fingerprint
 from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.stages.place import Place, kept_backbone, link_files, link_rows, spacing, steps_of
+from cse.stages.place import Place, link_files, link_rows, spacing, steps_of
 from cse.training import Folders
 from cse.training.observers import Observer, StepRecord
 from cse.tune.outcome import TrialRecord
@@ -172,7 +172,6 @@ def _train(config: dict[str, Any], job: Job, report: Report) -> dict[str, Any]:
         settings,
         job.data,
         scratch=folder / "scratch",
-        backbone=kept_backbone(settings),
         watch=lambda training: [_Reporter(report)],
     )
     done, before, after = (
