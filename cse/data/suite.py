@@ -240,8 +240,9 @@ def _read_tabs(path: Path, name: str, columns: tuple[int, int, int], expected: i
 
 def _read_year(root: Path, name: str) -> ScoredPairs:
     rows: list[Scored] = []
+    subsets: list[str] = []
     files = iter(_files(name))
-    for expected, source, gold in zip(YEARS[name].values(), files, files, strict=True):
+    for (subset, expected), source, gold in zip(YEARS[name].items(), files, files, strict=True):
         pairs, scores = (list(text_lines(root / file)) for file in (source, gold))
         if len(scores) != len(pairs):
             raise CseError(
@@ -254,7 +255,8 @@ def _read_year(root: Path, name: str) -> ScoredPairs:
                 value = read_score(score, f"{root / gold}:{number}", _SCORES, _AGAIN)
                 rows.append((_words(first), _words(second), value))
         _check_count(root / gold, len(rows) - before, expected)
-    return make_scored(name, rows)
+        subsets += [subset] * expected
+    return make_scored(name, rows, subsets)
 
 
 def _split(path: Path, number: int, line: str, least: int) -> list[str]:

@@ -1,6 +1,7 @@
 """Semantic textual similarity under the "all" protocol of SimCSE: cosine of a pair, Spearman per task, no regressor.
 
-A task's score is one correlation over all pairs of its subsets (``all`` in papers), as in SimCSE and PromCSE.
+A task's score is ``all``, one correlation over all pairs of its subsets, as in SimCSE and PromCSE. Of STS12 to STS16 a
+record also has what other papers report: ``mean``, of the correlations of the subsets, and ``wmean``, weighted by pairs.
 Scores are correlations times 100. The published ``Avg.`` is the mean of the seven scores, each
 rounded to two decimals; it exists only if all seven tasks are present.
 
@@ -18,7 +19,7 @@ from scipy.stats import rankdata
 
 from cse.data.tasks.kinds import CaptionPairs, ScoredPairs, sentences_of
 from cse.errors import CseError
-from cse.evaluation.measures import Averaged, Score, TextEncoder, Vectors, spearman
+from cse.evaluation.measures import Averaged, Score, TextEncoder, UndefinedScore, Vectors, spearman
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 REPETITIONS, SEED = 1000, 123  # of numpy's legacy generator, as in PromCSE's evaluator
@@ -36,9 +37,21 @@ def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> Averaged:
     scores = {}
     for task in tasks:
         cosines = vectors.cosines(task.sentence1, task.sentence2)
-        values = {"all": 100 * spearman(cosines, task.score, task.name)}
+        values = {"all": 100 * spearman(cosines, task.score, task.name)} | _of_subsets(task, cosines)
         scores[task.name] = Score(values, facts={"pairs": len(task)}, items={"cosine": cosines, "gold": task.score})
     return Averaged(scores, SEVEN_TASKS)
+
+
+def _of_subsets(task: ScoredPairs, cosines: np.ndarray) -> dict[str, float]:
+    if task.subset is None:
+        return {}
+    names, subset, sizes = np.unique(task.subset, return_inverse=True, return_counts=True)
+    parts = [subset == place for place in range(len(names))]
+    try:
+        found = [100 * spearman(cosines[part], task.score[part], task.name) for part in parts]
+    except UndefinedScore:  # of a subset whose scores are all equal
+        return {}
+    return {"mean": float(np.mean(found)), "wmean": float(np.average(found, weights=sizes))}
 
 
 def score_cxc(vectors: Vectors, pairs: CaptionPairs) -> Score:

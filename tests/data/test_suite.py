@@ -65,6 +65,7 @@ def test_a_whole_folder_gives_seven_tasks_and_dev(tmp_path):
     sts12 = found.sts[0]
     assert sts12.sentence1[1] == 'MSRpar "one 1'
     assert sts12.sentence2[1] == "other two 1 ."
+    assert list(dict.fromkeys(sts12.subset)) == list(YEARS["STS12"])
     assert found.sts[5].sentence2[0] == "b c"
     assert len(read_suite(tmp_path).sts) == 7, "the folder around it will do"
 

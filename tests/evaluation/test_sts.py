@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -50,15 +51,21 @@ def seven(**more):
 
 def test_scores_agree_with_a_reference():
     encoder = FakeEncoder()
-    tasks = [make_task("STS12", 49), make_task("STS-B", 25)]
+    parts, subsets = [slice(0, 30), slice(30, 42), slice(42, 49)], np.repeat(["news", "video", "forum"], [30, 12, 7])
+    tasks = [replace(make_task("STS12", 49), subset=subsets.tolist()), make_task("STS-B", 25)]
     results = evaluate_sts(encoder, tasks)
     for task in tasks:
         cosines = []
         for first, second in zip(task.sentence1, task.sentence2, strict=True):
             u, v = (encoder.vector(sentence).astype(np.float64) for sentence in (first, second))
             cosines.append(u @ v / np.sqrt((u @ u) * (v @ v)))
-        expected = 100 * spearmanr(cosines, task.score)[0]
-        assert results.to_dict("sts")["sts"][task.name] == {"all": pytest.approx(expected), "pairs": len(task)}
+        expected = {"all": 100 * spearmanr(cosines, task.score)[0], "pairs": len(task)}
+        if task.subset:
+            of_parts = [100 * spearmanr(cosines[part], task.score[part])[0] for part in parts]
+            expected |= {"mean": np.mean(of_parts), "wmean": np.dot(of_parts, [30, 12, 7]) / 49}
+        assert results.to_dict("sts")["sts"][task.name] == pytest.approx(expected)
+    alone = replace(tasks[0], subset=["one pair", *subsets[1:].tolist()])
+    assert [*evaluate_sts(encoder, [alone]).tasks["STS12"].values] == ["all"], "one pair has no correlation"
 
 
 # ---- averages -----------------------------------------------------------------------------------------------------

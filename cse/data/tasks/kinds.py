@@ -33,12 +33,18 @@ class _Columns:
 
 @dataclass(frozen=True)
 class ScoredPairs(_Columns):
-    """Sentence pairs with gold similarities, ``score``: float64 ``(n,)``, higher is more similar."""
+    """Sentence pairs with gold similarities.
+
+    Attributes:
+        score: gold similarity, float64 ``(n,)``; higher is more similar.
+        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...) where there are several.
+    """
 
     name: str
     sentence1: list[str]
     sentence2: list[str]
     score: np.ndarray
+    subset: list[str] | None = None
 
 
 @dataclass(frozen=True)

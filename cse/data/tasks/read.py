@@ -229,10 +229,10 @@ def _scored(table: TableFile, name: str, columns: Columns, how: Reading, *, leas
     return make_scored(name, rows)
 
 
-def make_scored(name: str, rows: list[Scored]) -> ScoredPairs:
+def make_scored(name: str, rows: list[Scored], subsets: list[str] | None = None) -> ScoredPairs:
     """Turn rows ``(sentence1, sentence2, score)`` into ``ScoredPairs``."""
     first, second, score = ([row[place] for row in rows] for place in range(3))
-    return ScoredPairs(name, first, second, np.array(score, np.float64))  # type: ignore[arg-type]
+    return ScoredPairs(name, first, second, np.array(score, np.float64), subsets)  # type: ignore[arg-type]
 
 
 def _read_triplets(table: TableFile, name: str, columns: Columns) -> Triplets:
