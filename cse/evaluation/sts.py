@@ -1,7 +1,7 @@
 """Semantic textual similarity under the "all" protocol of SimCSE: cosine of a pair, Spearman per task, no regressor.
 
 A task's score is ``all``, one correlation over all pairs of its subsets, as in SimCSE and PromCSE. Of STS12 to STS16 a
-record also has what other papers report: ``mean``, of the correlations of the subsets, and ``wmean``, weighted by pairs.
+record also has what other papers report: the ``mean`` over the subsets, and ``wmean``, weighted by their pairs.
 Scores are correlations times 100. The published ``Avg.`` is the mean of the seven scores, each
 rounded to two decimals; it exists only if all seven tasks are present.
 
