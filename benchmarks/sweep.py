@@ -27,7 +27,7 @@ from cse.files import read_csv
 from cse.settings import load_settings
 from cse.settings.document import write_values
 from cse.settings.load import settings_with
-from cse.stages.place import Place, kept_backbone
+from cse.stages.place import Place
 
 KEY = "train.learning_rate"
 
@@ -52,9 +52,8 @@ def one_by_one(clone: Path, rates: list[float], out: Path) -> float:
     def run() -> None:
         for number, rate in enumerate(rates):
             place, own = Place(out / str(number)), settings_with(settings, {KEY: rate})
-            place.train(own, data, scratch=place.folder / "scratch", backbone=kept_backbone(own))
+            place.train(own, data, scratch=place.folder / "scratch")
 
-    kept_backbone(settings)  # loaded before the clock starts
     with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
         return timed(run)
 

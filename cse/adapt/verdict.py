@@ -157,7 +157,7 @@ def change_tables(adapted: Adapted) -> list[Table]:
     data = PreparedData(adapted.folder / "prepared")
     task = next((one for one in open_tasks(data, OWN) if one.name == name), None)
     folders = {record.name: record.folder for system in adapted.systems for record in system.records}
-    items = [read_items(folders[one] / ITEMS_FILE).get(name, {}) for one in (BARE, adapted.model)]
+    items = [read_items(folders[one] / ITEMS_FILE).get(f"tasks/{name}", {}) for one in (BARE, adapted.model)]
     if isinstance(task, LabelledTexts) and all(f"{measure}{TOLD}" in one for one in items):
         labels = known_labels(task.test_label, task.reference_label)
         before, after = ([labels[int(number)] for number in one[f"{measure}{TOLD}"]] for one in items)

@@ -29,7 +29,6 @@ Examples:
   cse evaluate prompts-42=runs/a/checkpoint prompts-43=runs/b/checkpoint --suite sts,cxc \\
       --data SentEval/data/downstream --cxc cxc_sts_test.csv --out runs/evaluation
   cse evaluate data/checkpoint --task my-questions --task my-search
-  cse evaluate data/checkpoint --mteb STSBenchmark,SICK-R
 """
 
 
@@ -51,7 +50,6 @@ Examples:
     "Without --data and --suite, nothing else is measured.",
 )
 @click.option("--cxc", type=PATH, help="CSV of CxC-STS that includes the captions.")
-@click.option("--mteb", metavar="TASKS", help="Score on these MTEB tasks instead; needs the extra `mteb`.")
 @click.option(
     "--format",
     "style",
@@ -64,7 +62,7 @@ Examples:
 @click.option("--out", type=PATH, help="Write one record per model here, for `cse report`.")
 def evaluate(
     models: Sequence[str], params: Path, overrides: Sequence[str], data: Path | None, suite: str | None,
-    tasks: Sequence[Path], cxc: Path | None, mteb: str | None, style: str,
+    tasks: Sequence[Path], cxc: Path | None, style: str,
     json_path: Path | None, out: Path | None,
 ) -> None:  # fmt: skip
     """Score models on STS, on everything the papers measure, or on your own tasks.
@@ -74,7 +72,7 @@ def evaluate(
     Spearman * 100. Without MODELS and options, this runs the pipeline's stage: the trained checkpoint and its backbone.
     """
     settings = settings_from(params, overrides, optional=True)
-    asked = (*models, *tasks, data, suite, cxc, mteb, json_path, out)
+    asked = (*models, *tasks, data, suite, cxc, json_path, out)
     if style == "text" and all(value is None for value in asked):
         check_given(str(CHECKPOINT), PREPARED)
         from cse.stages.evaluate import evaluate_stage
@@ -88,23 +86,14 @@ def evaluate(
         if not meaning_of(model).whole_bank:  # which stands for all of its domains
             check_given(model)
     own = _own_tasks(tasks, settings)
-    if data is None and mteb is None and (suite or cxc or not tasks):
+    if data is None and (suite or cxc or not tasks):
         check_given(prepared=PREPARED)
     from cse.evaluation.suite import measures_from
-    from cse.evaluation.table import format_rows, format_suite, training_lines
-    from cse.stages.evaluate import evaluate_models, evaluate_on_mteb, rows_of
+    from cse.evaluation.table import format_suite
+    from cse.stages.evaluate import evaluate_models, rows_of
     from cse.stages.open_model import each_domain
 
     named, device, progress = each_domain(given), settings.evaluation.device, sys.stderr.isatty()
-    if mteb is not None:
-        write_json = json_writer(json_path)
-        wanted = [name.strip() for name in mteb.split(",")]
-        scores = evaluate_on_mteb(named, wanted, device=device, progress=progress)
-        columns = list(next(iter(scores.values())))
-        rows = [[name, *(f"{100 * found[task]:.2f}" for task in columns)] for name, found in scores.items()]
-        click.echo(format_rows([["model", *columns], *rows], style) + training_lines(rows_of(named), style), nl=False)
-        write_json(scores)
-        return
     measures = measures_from(suite) if suite else tuple(settings.evaluation.measures)
     if tasks:
         measures = tuple(dict.fromkeys((*measures, "tasks"))) if suite or data or cxc else ("tasks",)

@@ -7,7 +7,8 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from heapq import heappush, heapreplace
+from heapq import nsmallest
+from operator import itemgetter
 from random import Random
 
 import numpy as np
@@ -147,18 +148,17 @@ def _clean(rows: Iterable[Row], report: CleaningReport, settings: DataSettings, 
 
 def _draw(rows: Iterable[Row], count: int, seed: int, report: CleaningReport) -> Iterator[Row]:
     """Yield ``count`` random rows in source order: each row gets a random number and the smallest win."""
-    rng = Random(f"cse draw rows {seed}")
-    drawn: list[tuple[float, int, Row]] = []  # a heap of negated numbers, so the largest is on top
-    for place, row in enumerate(rows):
-        entry = (-rng.random(), -place, row)
-        if len(drawn) < count:
-            heappush(drawn, entry)
-        else:
-            report.not_drawn += 1
-            if entry > drawn[0]:
-                heapreplace(drawn, entry)
-    for _, _, row in sorted(drawn, key=lambda entry: -entry[1]):
-        yield row
+    rng, seen = Random(f"cse draw rows {seed}"), 0
+
+    def numbered() -> Iterator[tuple[float, int, Row]]:
+        nonlocal seen
+        for row in rows:
+            seen += 1
+            yield rng.random(), seen, row
+
+    drawn = nsmallest(count, numbered())
+    report.not_drawn = seen - len(drawn)
+    yield from (row for _, _, row in sorted(drawn, key=itemgetter(1)))
 
 
 def trimmed(text: str | None) -> str:

@@ -52,7 +52,6 @@ _PACKED = ".gz"
 _LONGEST = 1 << 24  # characters of a line or field: an open quote, or a line without end, must not fill the memory
 _LONGEST_ARRAY = 1 << 28
 _EXPANDED, _RATIO = 1 << 28, 200  # text that a file may hold in any case, or for each of its bytes
-_SURE = 4  # lines that are rows by chance, in a file whose texts have line breaks, are fewer
 _BATCH_ROWS = 8192
 _SEEN = 1000  # objects that tell the columns
 _EQUAL = 16  # bytes of a row; a column of fewer repeats its texts
@@ -284,8 +283,7 @@ def delimited_records(
 ) -> Iterator[Numbered]:
     """Yield each csv or tsv record with the number of its first line.
 
-    A csv record between two stray quotes is refused: one of many lines that are rows, or of fewer in a file whose texts
-    have no other line breaks.
+    A csv record of several lines that are whole rows themselves is refused: it begins and ends at stray quotes.
     """
     if kind != "csv":
         for number, line in enumerate(lines, start=first):
@@ -293,8 +291,6 @@ def delimited_records(
         return
     csv.field_size_limit(_LONGEST)
     held: list[str] = []  # the lines of the record
-    stray: tuple[int, int] | None = None  # first line and lines of a record that may be several
-    broken = False  # whether texts have line breaks
 
     def taken() -> Iterator[str]:
         for line in lines:
@@ -302,33 +298,21 @@ def delimited_records(
             yield f"{line}\n"
 
     reader = csv.reader(taken(), strict=True, delimiter=separator)
-    while True:
-        number = first + reader.line_num
-        held.clear()
-        try:
-            record = next(reader)
-        except StopIteration:
-            if stray and not broken:
-                raise _stray(shown, *stray) from None
-            return
-        except csv.Error as error:
-            raise CseError(
-                f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
-            ) from None
-        if len(held) > 1:
-            found = _are_rows(held, separator, len(record))
-            if found and len(held) >= _SURE:
-                raise _stray(shown, number, len(held))
-            stray, broken = stray or ((number, len(held)) if found else None), broken or not found
-        blank = not record or (len(record) == 1 and not record[0].strip())
-        yield number, BLANK if blank else record
-
-
-def _stray(shown: str, number: int, lines: int) -> CseError:
-    return CseError(
-        f"{shown}:{number}: a quote opens here and closes in line {number + lines - 1}, and each line between is a "
-        'whole row; double stray quotes (""), or write texts with line breaks as jsonl'
-    )
+    number = first
+    try:
+        for record in reader:
+            if len(held) > 1 and _are_rows(held, separator, len(record)):
+                raise CseError(
+                    f"{shown}:{number}: a quote opens here and closes in line {number + len(held) - 1}, and each line "
+                    'between is a whole row; double stray quotes (""), or write texts with line breaks as jsonl'
+                )
+            yield number, BLANK if not record or (len(record) == 1 and not record[0].strip()) else record
+            number = first + reader.line_num
+            held.clear()
+    except csv.Error as error:
+        raise CseError(
+            f"{shown}:{number}: broken csv record ({error}); close every quoted field, double the quotes inside"
+        ) from None
 
 
 def _are_rows(lines: Sequence[str], separator: str, fields: int) -> bool:

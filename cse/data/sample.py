@@ -30,10 +30,10 @@ def sample_rows(view: str) -> Iterator[tuple[str, ...]]:
 
 
 def sample_pairs(part: Literal["dev", "test"]) -> ScoredPairs:
-    """Return the scored pairs that select checkpoints (500) or measure them (1,000); the subsets are their kinds."""
-    first, second, score, kinds = (list(map(itemgetter(place), _rows(part))) for place in range(4))
+    """Return the scored pairs that select checkpoints (500) or measure them (1,000)."""
+    first, second, score = (list(map(itemgetter(place), _rows(part))) for place in range(3))
     name = SAMPLE if part == "test" else f"{SAMPLE}-{part}"
-    return ScoredPairs(name, first, second, np.array(score, dtype=np.float64), kinds)
+    return ScoredPairs(name, first, second, np.array(score, dtype=np.float64))
 
 
 def _rows(name: str) -> Iterator[tuple[str, ...]]:

@@ -199,10 +199,10 @@ def senteval_root(folder: Path) -> Path | None:
 
 
 def read_stsb(folder: Path, split: str) -> ScoredPairs:
-    """Read a split of STS-B (``train``, ``dev`` or ``test``); the subsets are its genres."""
+    """Read a split of STS-B (``train``, ``dev`` or ``test``)."""
     (file,) = _files(f"STS-B {split}")
     path = (senteval_root(folder) or folder) / file
-    return _read_tabs(path, f"STS-B {split}", (5, 6, 4), STSB[split], subset=0)
+    return _read_tabs(path, f"STS-B {split}", (5, 6, 4), STSB[split])
 
 
 def _read_sts(root: Path, name: str) -> ScoredPairs:
@@ -225,20 +225,17 @@ def _first_missing(root: Path, files: Iterable[str]) -> str | None:
     return next((file for file in files if not (root / file).is_file()), None)
 
 
-def _read_tabs(
-    path: Path, name: str, columns: tuple[int, int, int], expected: int, *, subset: int | None = None, heads: int = 0
-) -> ScoredPairs:
-    """Read pairs from the columns of two sentences and a gold score; without a column of subsets, they are one."""
-    rows, subsets = [], []
+def _read_tabs(path: Path, name: str, columns: tuple[int, int, int], expected: int, *, heads: int = 0) -> ScoredPairs:
+    """Read pairs from the columns of two sentences and a gold score."""
+    rows = []
     first, second, gold = columns
     for number, line in enumerate(text_lines(path), start=1):
         if line.strip() and number > heads:
             fields = _split(path, number, line, max(columns) + 1)
             score = read_score(fields[gold], f"{path}:{number}", _SCORES, _AGAIN)
             rows.append((_words(fields[first]), _words(fields[second]), score))
-            subsets.append(name if subset is None else fields[subset])
     _check_count(path, len(rows), expected)
-    return make_scored(name, rows, subsets)
+    return make_scored(name, rows)
 
 
 def _read_year(root: Path, name: str) -> ScoredPairs:
@@ -371,4 +368,4 @@ def read_cxc(path: Path) -> CaptionPairs:
     edges = both[np.array(same)]
     graph = coo_matrix((np.ones(len(edges)), edges.T), shape=(len(ids), len(ids)))
     _, image_of = connected_components(graph, directed=False)
-    return CaptionPairs(first, second, np.array(score), both[:, 0], image_of[both[:, 0]].astype(np.int64))
+    return CaptionPairs(first, second, np.array(score), image_of[both[:, 0]].astype(np.int64))

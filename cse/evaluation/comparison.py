@@ -38,7 +38,7 @@ SMALLEST_P = 2 / (RESAMPLES + 1)
 _ROWS_AT_ONCE = 100  # resamples; bounds memory to this many times the number of items
 _OF_PAIRS = {SPEARMAN: pairs.rank_correlations, AP: pairs.average_precisions, F1: pairs.best_f1s}
 Numbers = float | NDArray[np.float64]
-Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, then by measure, see ``Score.items``
+Items = Mapping[str, Mapping[str, np.ndarray]]  # by task, ``tasks/NAME`` or ``sts/NAME``, and measure
 STS = "STS"
 ONE_TRAINING = "this one training only"
 
@@ -230,14 +230,13 @@ class Measured:
     """What one model scored, once per training seed.
 
     Attributes:
-        tasks, sts: items of the user's own tasks and of the similarity tasks, one mapping per seed.
+        items: of the user's own tasks and of the similarity tasks, one mapping per seed, see ``write_items``.
         measures: by own task, the names of its measures, the main one first.
         trained: whether another seed would have scored otherwise; the bare backbone has none.
         content: hashes of what was measured, one mapping per seed, see ``content_of_suite``; empty if not known.
     """
 
-    tasks: Sequence[Items]
-    sts: Sequence[Items]
+    items: Sequence[Items]
     measures: Mapping[str, Sequence[str]]
     trained: bool = True
     content: Sequence[Mapping[str, str]] = ()
@@ -281,16 +280,16 @@ class Compared:
 def compare_measured(before: Measured, after: Measured) -> list[Compared]:
     """Compare two models on every measure that both have, own tasks first.
 
-    A measure that is no mean over items and not of pairs (V-measure, a threshold) has no comparison.
+    A measure that is no mean over items and not of pairs (a threshold) has no comparison.
     """
     found = []
     for task, measures in after.measures.items():
         for number, measure in enumerate(measures if task in before.measures else ()):
-            if pair := _pair(before, after, "tasks", task, measure):
+            if pair := _pair(before, after, f"tasks/{task}", measure):
                 found.append(Compared(task, measure, number == 0, compare(*pair)))
-    seeds = [*before.sts, *after.sts]
-    names = [name for name in seeds[-1] if all(name in each for each in seeds)] if after.sts and before.sts else []
-    tasks = {name: pair for name in names if (pair := _pair(before, after, "sts", name, SPEARMAN))}
+    common = set[str].intersection(*(set(items) for items in (*before.items, *after.items)))
+    names = [key.removeprefix("sts/") for key in after.items[0] if key in common and key.startswith("sts/")]
+    tasks = {name: pair for name in names if (pair := _pair(before, after, f"sts/{name}", SPEARMAN))}
     seven = [name for name in tasks if name in SEVEN_TASKS]
     found += [Compared(name, SPEARMAN, True, compare(*tasks[name])) for name in tasks if name not in seven]
     if seven:
@@ -319,12 +318,12 @@ def compared_rows(found: Sequence[Compared]) -> list[list[str]]:
     return rows
 
 
-def _outcomes(model: Measured, kind: str, task: str, measure: str) -> Outcomes | None:
-    """Return what a measure is computed from: items of the task (``kind``: ``tasks`` or ``sts``) by seed, if any."""
-    items = [seed[task] for seed in (model.tasks if kind == "tasks" else model.sts) if task in seed]
+def _outcomes(model: Measured, task: str, measure: str) -> Outcomes | None:
+    """Return what a measure is computed from: items of the task by seed, if any."""
+    items = [seed[task] for seed in model.items if task in seed]
     if not items:
         return None
-    content = model.content_of(f"{kind}/{task}")
+    content = model.content_of(task)
     if measure in items[0]:
         return Outcomes(np.stack([each[measure] for each in items]) / 100, trained=model.trained, content=content)
     if measure in _OF_PAIRS and COSINE in items[0]:
@@ -333,6 +332,6 @@ def _outcomes(model: Measured, kind: str, task: str, measure: str) -> Outcomes |
     return None
 
 
-def _pair(before: Measured, after: Measured, kind: str, task: str, measure: str) -> tuple[Outcomes, Outcomes] | None:
-    one, other = (_outcomes(model, kind, task, measure) for model in (before, after))
+def _pair(before: Measured, after: Measured, task: str, measure: str) -> tuple[Outcomes, Outcomes] | None:
+    one, other = (_outcomes(model, task, measure) for model in (before, after))
     return None if one is None or other is None else (one, other)

@@ -1,4 +1,4 @@
-"""Measures of labelled texts: neighbours, class means, clusters.
+"""Measures of labelled texts: neighbours, class means.
 
 Test and reference rows are unit vectors, float32 ``(t, D)`` and ``(n, D)``; labels are whole numbers.
 """
@@ -14,7 +14,6 @@ from cse.runtime.encode import best_places, unit_rows
 
 NEIGHBOURS = 5
 _CELLS = 1 << 20  # of a block that is sorted, which takes twenty times its memory
-CLUSTERING = {"n_init": 10, "random_state": 0}
 
 
 def neighbour_labels(test_TD: np.ndarray, reference_ND: np.ndarray, reference_label: np.ndarray) -> np.ndarray:
@@ -61,15 +60,6 @@ def class_means(vector_ND: np.ndarray, label: np.ndarray) -> tuple[np.ndarray, n
     mean_CD = np.zeros((len(classes), vector_ND.shape[1]))
     np.add.at(mean_CD, place_N, vector_ND)
     return classes, unit_rows(mean_CD)
-
-
-def cluster_agreement(test_TD: np.ndarray, label: np.ndarray) -> float:
-    """Return the V-measure, from 0 to 1, of k-means with as many clusters as the test texts have labels."""
-    from sklearn.cluster import KMeans
-    from sklearn.metrics import v_measure_score
-
-    clusters = min(len(np.unique(label)), len(np.unique(test_TD, axis=0)))
-    return float(v_measure_score(label, KMeans(clusters, **CLUSTERING).fit_predict(test_TD)))
 
 
 def numbered(*columns: Sequence[str]) -> list[np.ndarray]:

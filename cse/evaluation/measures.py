@@ -83,7 +83,6 @@ class Score:
             triplet, a test row (for ``MAP`` of labelled texts, those that are not alone in their label). Pairs have
             ``cosine`` and ``gold`` instead, from which every measure of theirs can be computed, as they are; labelled
             texts also the number of the label that each measure told, as ``kNN label``.
-        subsets: Spearman by subset of scored pairs; None if undefined (constant scores, a single pair).
         examples: queries of a paraphrase retrieval with what they found.
     """
 
@@ -91,7 +90,6 @@ class Score:
     setting: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     items: dict[str, np.ndarray] = field(default_factory=dict, compare=False)
-    subsets: dict[str, float | None] = field(default_factory=dict)
     examples: list[Any] = field(default_factory=list, compare=False)
 
     @property
@@ -100,7 +98,7 @@ class Score:
         return self.facts.get("main") or next(iter(self.values))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return numbers, facts and setting for JSON, without items, subsets and examples."""
+        """Return numbers, facts and setting for JSON, without items and examples."""
         return {**self.values, **self.facts, **({"setting": self.setting} if self.setting else {})}
 
 
@@ -111,14 +109,11 @@ class Averaged:
     Attributes:
         tasks: scores by task, in the order of evaluation.
         published: names of the tasks in the published average, in the order of tables.
-        aggregates: measures of which each has its own average; none: the one that stands for a task has.
     """
 
     tasks: dict[str, Score]
     published: tuple[str, ...]
-    aggregates: tuple[str, ...] = ()
     setting: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def average_name(self) -> str:
@@ -130,27 +125,23 @@ class Averaged:
         """The value that stands for each task."""
         return {name: score.values[score.main] for name, score in self.tasks.items()}
 
-    def average(self, measure: str | None = None) -> float | None:
+    def average(self) -> float:
         """Return the mean of the scores, each rounded to two decimals, of the tasks that ``average_name`` covers.
 
-        ``Avg.`` ignores tasks other than the published ones. None if a task lacks the measure (default: its main one).
+        ``Avg.`` ignores tasks other than the published ones.
         """
-        covered = self.published if self.average_name == "Avg." else tuple(self.tasks)
-        scores = [self.tasks[name].values.get(measure or self.tasks[name].main) for name in covered]
-        found = [round(score, 2) for score in scores if score is not None]
-        return float(np.mean(found)) if len(found) == len(scores) else None
+        figures = self.figures
+        covered = self.published if self.average_name == "Avg." else figures
+        return float(np.mean([round(figures[name], 2) for name in covered]))
 
     def to_dict(self, called: str) -> dict[str, Any]:
-        """Return nested numbers for JSON: tasks under ``called``, the average under its name, facts, setting.
+        """Return nested numbers for JSON: tasks under ``called``, the average under its name, setting.
 
-        ``{"sts": {"STS12": {"all": ..., "mean": ..., "wmean": ..., "pairs": 3108}, ...}, "Avg.": {"all": ...}, ...}``;
-        an undefined average of an aggregate is left out.
+        ``{"sts": {"STS12": {"all": ..., "pairs": 3108}, ...}, "Avg.": ..., ...}``
         """
-        averages = {name: value for name in self.aggregates if (value := self.average(name)) is not None}
         return {
             called: {name: score.to_dict() for name, score in self.tasks.items()},
-            self.average_name: averages if self.aggregates else round(self.average() or 0.0, 4),
-            **self.facts,
+            self.average_name: round(self.average(), 4),
             **({"setting": self.setting} if self.setting else {}),
         }
 

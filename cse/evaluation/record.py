@@ -3,7 +3,7 @@
 ``record.json`` holds the name, the model, the scores with their settings, the environment, and hashes: of the items
 that were measured, of the model, of every other file (``cse.artifact``). Optional files:
 ``density.csv`` (curves of the cosines of one task's pairs), ``retrieval.csv`` (each query with its nearest sentences),
-``tasks.npz`` and ``sts.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
+``items.npz`` (what the scores of the user's own tasks and of STS are made of, see ``write_items``).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from cse.files import read_csv, rounded, write_csv
 
 RECORD_FILE = Kind.RECORD.manifest
 DENSITY_FILE, RETRIEVAL_FILE = "density.csv", "retrieval.csv"
-ITEMS_FILE, STS_FILE = "tasks.npz", "sts.npz"
-FORMAT = 4
+ITEMS_FILE = "items.npz"
+FORMAT = 5
 _AGAIN = "evaluate the model again with --out"
 
 
@@ -73,10 +73,10 @@ def write_record(
                 for place, (text, cosine) in enumerate(one.nearest, start=1)
             ),
         )
-    if results.tasks:
-        write_items(folder / ITEMS_FILE, {name: score.items for name, score in results.tasks.items()})
-    if results.sts is not None:
-        write_items(folder / STS_FILE, {name: score.items for name, score in results.sts.tasks.items()})
+    kinds = {"tasks": results.tasks, "sts": {} if results.sts is None else results.sts.tasks}
+    items = {f"{kind}/{task}": score.items for kind, tasks in kinds.items() for task, score in tasks.items()}
+    if items:
+        write_items(folder / ITEMS_FILE, items)
     tree = {"format": FORMAT, "name": name, "model": model, "scores": results.to_dict(), "environment": environment}
     tree |= {"content": results.content, "identity": identity, "drawn_task": results.drawn_task}
     write_manifest(folder, Kind.RECORD, rounded(tree))
@@ -109,7 +109,7 @@ def trained_on(model: Mapping[str, Any]) -> str | None:
 
 
 def write_items(path: Path, tasks: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-    """Write the items of tasks as ``.npz``, one array per ``TASK/MEASURE``, float64; see ``Score.items``."""
+    """Write the items of tasks such as ``tasks/NAME`` and ``sts/NAME``, one array per measure; see ``Score.items``."""
     items: dict[str, Any] = {
         f"{name}/{measure}": np.asarray(each, np.float64)
         for name, measures in tasks.items()

@@ -10,10 +10,9 @@ find it, as in BEIR. Beside the vectors, nDCG@10 of words alone (BM25), and of w
 ``cse.search.hybrid``).
 
 Of paraphrases, as in D2CSE's tables 3 and 4: each sentence of an STS-B pair with gold score 5 retrieves the other. The
-papers do not state the candidates. With ``dedup`` each string occurs once and is never its own candidate; only this
-agrees with D2CSE's figures. Without it every sentence slot but the query's own is a candidate, and a duplicate of the
-query always ranks first (DiffCSE's figures). One query with near-identical candidates is shown by itself: is the
-paraphrase ranked first (D2CSE table 2)?
+papers do not state the candidates: here each string occurs once and is never its own candidate, which alone agrees with
+D2CSE's figures. One query with near-identical candidates is shown by itself: is the paraphrase ranked first (D2CSE
+table 2)?
 """
 
 from __future__ import annotations
@@ -45,6 +44,7 @@ _CUT, _DEPTH, _MISSED = 10, 100, 1 << 30
 _CELLS = 1 << 24  # of a block of cosines: 64 MiB of float32
 _BLOCK = 1024  # queries of paraphrases
 CUTS = (1, 3, 5)
+_PARAPHRASE = 5.0  # gold score, at least
 SHOWN = 5  # nearest sentences kept for reading
 # the example of D2CSE's table 2, written as in STS-B; the second candidate has gold 5
 QUERY = "you can do it , too ."
@@ -165,23 +165,19 @@ class Example:
     nearest: list[tuple[str, float]]
 
 
-def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, dedup: bool = True) -> Score:
-    """Look up the partner of each sentence of the pairs whose gold score is at least ``gold``; recall is in percent.
+def score_retrieval(vectors: Vectors, pairs: ScoredPairs) -> Score:
+    """Look up the partner of each sentence of the pairs with gold score 5; recall is in percent.
 
     A partner's rank is 1 plus the number of candidates that are strictly nearer.
     """
-    rows = np.flatnonzero(pairs.score >= gold)
-    if not len(rows):
-        raise CseError(f"{pairs.name}: no pair has a gold score of {gold:g} or more; give pairs that are paraphrases")
-    slots = [*pairs.sentence1, *pairs.sentence2]
-    pool = list(dict.fromkeys(slots)) if dedup else slots
-    own = np.concatenate([rows, rows + len(pairs)])  # slots of the queries
-    wanted = np.concatenate([rows + len(pairs), rows])
-    if dedup:
-        place = {text: i for i, text in enumerate(pool)}
-        own, wanted = (np.array([place[slots[i]] for i in ends]) for ends in (own, wanted))
-        different = own != wanted  # a sentence is not looked up in itself
-        own, wanted = own[different], wanted[different]
+    gold = zip(pairs.sentence1, pairs.sentence2, pairs.score.tolist(), strict=True)
+    alike = [(one, other) for one, other, score in gold if score >= _PARAPHRASE and one != other]
+    if not alike:
+        raise CseError(f"{pairs.name}: no pair has a gold score of {_PARAPHRASE:g}; give pairs that are paraphrases")
+    pool = list(dict.fromkeys([*pairs.sentence1, *pairs.sentence2]))
+    place = {text: number for number, text in enumerate(pool)}
+    both = [*alike, *((other, one) for one, other in alike)]
+    own, wanted = np.array([(place[one], place[other]) for one, other in both]).T
     unit_ND = unit_rows(vectors.of(pool).astype(np.float64))
     examples = []
     for start in range(0, len(own), _BLOCK):
@@ -196,10 +192,8 @@ def score_retrieval(vectors: Vectors, pairs: ScoredPairs, *, gold: float = 5.0, 
             examples.append(Example(pool[query], pool[partner], int(rank_Q[q]), nearest))
     ranks = np.array([example.rank for example in examples])
     recall = {f"recall@{cut}": 100 * float((ranks <= cut).mean()) for cut in CUTS}
-    kind = "distinct sentences" if dedup else "sentences, repetitions kept"
-    setting = f"{len(examples)} queries from pairs with gold >= {gold:g}, both directions, {len(pool) - 1:,} {kind}"
-    facts = {"queries": len(examples), "candidates": len(pool) - 1, "gold": gold, "dedup": dedup}
-    return Score(recall, setting, facts, examples=examples)
+    told = f"{len(examples)} queries from pairs with gold >= {_PARAPHRASE:g}, both directions"
+    return Score(recall, f"{told}, {len(pool) - 1:,} distinct sentences", examples=examples)
 
 
 def score_near_identical(vectors: Vectors) -> dict[str, float]:

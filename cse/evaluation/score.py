@@ -37,7 +37,7 @@ from cse.runtime.uses import role_for
 from cse.search.words import DOCUMENTS
 
 AP, F1, THRESHOLD, ACCURACY = "AP", "F1", "F1 threshold", "accuracy"
-KNN, SAME_LABEL, CLASS_MEAN, V_MEASURE = "kNN", "MAP", "class mean", "V-measure"
+KNN, SAME_LABEL, CLASS_MEAN = "kNN", "MAP", "class mean"
 CLASS_PROBABILITY = "class probability"  # of the label that a text has, see ``own_probability``
 COSINE, GOLD = "cosine", "gold"  # items of pairs that no value is a mean of
 TOLD = " label"  # ends the name of the items that say which label a measure told, see ``labels.numbered``
@@ -47,7 +47,7 @@ MEASURES: dict[str, tuple[str, ...]] = {
     BINARY: (AP, F1, THRESHOLD),
     TRIPLETS: (ACCURACY,),
     RETRIEVAL: (*retrieval.MEASURES, retrieval.WITH_WORDS, retrieval.OF_WORDS),
-    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, ACCURACY, V_MEASURE),
+    LABELLED: (KNN, SAME_LABEL, CLASS_MEAN, ACCURACY),
 }
 _TO_CHOOSE = {LABELLED: (CLASS_PROBABILITY,)}  # measures that choose among models where asked to, and are not reported
 _SETTINGS = {
@@ -57,7 +57,7 @@ _SETTINGS = {
     RETRIEVAL: "exact search by cosine, by words (BM25) or half of each, linear gain",
     LABELLED: f"{KNN}: vote of {labels.NEIGHBOURS} reference rows by cosine; {SAME_LABEL}: each test row's search for "
     f"the others of its label; {CLASS_MEAN}: nearest mean of a label's reference rows; {ACCURACY}: logistic "
-    f"regression on reference rows and names of labels; {V_MEASURE}: k-means, seed 0",
+    f"regression on reference rows and names of labels",
 }
 
 
@@ -245,7 +245,6 @@ def _of_labels(task: LabelledTexts, vectors: UnitVectors) -> _Measures:
         CLASS_MEAN: lambda: told(labels.class_mean_labels),
         CLASS_PROBABILITY: lambda: _Found(own_probability(*classifier()[:2])),
         ACCURACY: classified,
-        V_MEASURE: lambda: _Found(labels.cluster_agreement(among_themselves(), test)),
     }
 
 

@@ -2,8 +2,7 @@
 
 ``alignment = mean ||f(x) - f(x+)||^2`` over positive pairs, ``uniformity = log mean exp(-2 ||f(x) - f(y)||^2)`` over
 all pairs of different rows, vectors of unit length (Wang and Isola 2020), exact. Papers use different pairs and rows
-without saying so; the setting is part of the result. The default follows SimCSE's authors: positives with gold above 4,
-rows of all STS-B splits.
+without saying so. This follows SimCSE's authors: positives with gold above 4, rows of all STS-B splits.
 
 Pictures show a kernel density of the cosines of one task's pairs, per group of gold similarity (PromCSE figure 3, D2CSE
 figure 2b). The papers state neither the split nor the bounds of the groups. Here the range of gold scores is cut into
@@ -26,38 +25,27 @@ from cse.evaluation.measures import Score, Vectors
 from cse.runtime.encode import unit_rows
 
 _BLOCK = 1024  # rows
+_ALIKE = 4.0  # a pair of a higher gold score is positive
 ALL = "all pairs"
 GROUPS, POINTS = 5, 201  # of a density
 DENSITY_COLUMNS = ("group", "pairs", "cosine", "density")
 DRAWN_TASK = "STS-B"
 
 
-def score_space(
-    vectors: Vectors,
-    splits: Sequence[ScoredPairs],
-    *,
-    threshold: float = 4.0,
-    strict: bool = True,
-    dedup: bool = False,
-) -> Score:
+def score_space(vectors: Vectors, splits: Sequence[ScoredPairs]) -> Score:
     """Measure given embeddings on the pairs of some splits."""
     first = [text for split in splits for text in split.sentence1]
     second = [text for split in splits for text in split.sentence2]
-    gold = np.concatenate([split.score for split in splits])
-    positive = np.flatnonzero(gold > threshold if strict else gold >= threshold)
-    least = f"{'>' if strict else '>='} {threshold:g}"
+    positive = np.flatnonzero(np.concatenate([split.score for split in splits]) > _ALIKE)
     if not len(positive):
-        raise CseError(f"alignment: no pair has a gold score {least}; lower it")
+        raise CseError(f"alignment: no pair has a gold score above {_ALIKE:g}")
     aligned = alignment(*(vectors.of([side[i] for i in positive]) for side in (first, second)))
-    rows = list(dict.fromkeys([*first, *second])) if dedup else [*first, *second]
-    names, pairs = [split.name for split in splits], len(positive)
-    kind = "distinct sentences" if dedup else "sentences"
+    rows = [*first, *second]
     return Score(
         {"alignment": aligned, "uniformity": uniformity(vectors.of(rows))},
-        f"{' + '.join(names)}, {pairs:,} pairs with gold {least}, {len(rows):,} {kind}",
-        {"positives": pairs, "sentences": len(rows), "splits": names, "threshold": threshold, "strict": strict,
-         "dedup": dedup},
-    )  # fmt: skip
+        f"{' + '.join(split.name for split in splits)}, {len(positive):,} pairs with gold > {_ALIKE:g}, {len(rows):,} "
+        "sentences",
+    )
 
 
 def alignment(a: np.ndarray, b: np.ndarray) -> float:

@@ -1,24 +1,18 @@
 """Semantic textual similarity under the "all" protocol of SimCSE: cosine of a pair, Spearman per task, no regressor.
 
-Papers aggregate the subsets of a task in three ways; all are computed:
-
-* ``all``: one correlation over all pairs of the task, the headline score, as in SimCSE and PromCSE;
-* ``mean``: mean of the correlations of the subsets;
-* ``wmean``: the same, weighted by the number of pairs.
-
+A task's score is ``all``, one correlation over all pairs of its subsets, as in SimCSE and PromCSE. Of STS12 to STS16 a
+record also has what other papers report: the ``mean`` over the subsets, and ``wmean``, weighted by their pairs.
 Scores are correlations times 100. The published ``Avg.`` is the mean of the seven scores, each
 rounded to two decimals; it exists only if all seven tasks are present.
 
-CxC-STS is Spearman on samples of caption pairs, PromCSE's measure of domain shift (table 2). Each repetition draws
-queries, then one pair per query. PromCSE draws 2,500 of 5,000 images with replacement; Parekh et al. 2021 draw half of
-the captions, which gives the same mean with about half the spread. The setting is part of the result.
+CxC-STS is Spearman on samples of caption pairs, PromCSE's measure of domain shift (table 2): each repetition draws half
+as many images as there are, with replacement, then one pair of each. (Parekh et al. 2021 draw captions: the same mean
+with about half the spread.)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.stats import rankdata
@@ -28,7 +22,7 @@ from cse.errors import CseError
 from cse.evaluation.measures import Averaged, Score, TextEncoder, UndefinedScore, Vectors, spearman
 
 SEVEN_TASKS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
-AGGREGATES = ("all", "mean", "wmean")
+REPETITIONS, SEED = 1000, 123  # of numpy's legacy generator, as in PromCSE's evaluator
 
 
 def evaluate_sts(
@@ -39,75 +33,44 @@ def evaluate_sts(
 
 
 def score_sts(vectors: Vectors, tasks: Sequence[ScoredPairs]) -> Averaged:
-    """Score given embeddings on similarity tasks.
-
-    A task's values are ``all`` and, where every subset has a correlation, ``mean`` and ``wmean``; its fact
-    ``undefined_subsets`` counts subsets without one, if any.
-    """
-    facts = {"pairs": sum(map(len, tasks)), "sentences": len(set(sentences_of(tasks)))}
-    return Averaged({task.name: _score(vectors, task) for task in tasks}, SEVEN_TASKS, AGGREGATES, facts=facts)
-
-
-def _score(vectors: Vectors, task: ScoredPairs) -> Score:
-    cosines, subset_of = vectors.cosines(task.sentence1, task.sentence2), np.asarray(task.subset)
-    subsets: dict[str, float | None] = {}
-    sizes = []
-    for name in dict.fromkeys(task.subset):
-        rows = subset_of == name
-        sizes.append(int(rows.sum()))
-        try:
-            subsets[name] = 100 * spearman(cosines[rows], task.score[rows], f"{task.name} {name}")
-        except UndefinedScore:
-            subsets[name] = None
-    defined = [value for value in subsets.values() if value is not None]
-    undefined = len(subsets) - len(defined)
-    values = {"all": 100 * spearman(cosines, task.score, task.name)}
-    if defined and not undefined:
-        values |= {"mean": float(np.mean(defined)), "wmean": float(np.average(defined, weights=sizes))}
-    facts = {"pairs": len(task)} | ({"undefined_subsets": undefined} if undefined else {})
-    return Score(values, facts=facts, items={"cosine": cosines, "gold": task.score}, subsets=subsets)
+    """Score given embeddings on similarity tasks."""
+    scores = {}
+    for task in tasks:
+        cosines = vectors.cosines(task.sentence1, task.sentence2)
+        values = {"all": 100 * spearman(cosines, task.score, task.name)} | _of_subsets(task, cosines)
+        scores[task.name] = Score(values, facts={"pairs": len(task)}, items={"cosine": cosines, "gold": task.score})
+    return Averaged(scores, SEVEN_TASKS)
 
 
-@dataclass(frozen=True)
-class Bootstrap:
-    """How caption pairs are sampled.
-
-    Attributes:
-        query: what to draw first, ``image`` (PromCSE) or ``caption`` (Parekh et al.).
-        share: fraction of the queries drawn per repetition.
-        seed: seed for numpy's legacy generator, as in PromCSE's evaluator.
-    """
-
-    query: Literal["image", "caption"] = "image"
-    share: float = 0.5
-    replace: bool = True
-    repetitions: int = 1000
-    seed: int = 123
+def _of_subsets(task: ScoredPairs, cosines: np.ndarray) -> dict[str, float]:
+    if task.subset is None:
+        return {}
+    names, subset, sizes = np.unique(task.subset, return_inverse=True, return_counts=True)
+    parts = [subset == place for place in range(len(names))]
+    try:
+        found = [100 * spearman(cosines[part], task.score[part], task.name) for part in parts]
+    except UndefinedScore:  # of a subset whose scores are all equal
+        return {}
+    return {"mean": float(np.mean(found)), "wmean": float(np.average(found, weights=sizes))}
 
 
-def score_cxc(vectors: Vectors, pairs: CaptionPairs, how: Bootstrap | None = None) -> Score:
+def score_cxc(vectors: Vectors, pairs: CaptionPairs) -> Score:
     """Return mean and population standard deviation over the repetitions, and the score of all pairs at once."""
-    how = how or Bootstrap()
     cosines = vectors.cosines(pairs.sentence1, pairs.sentence2)
     all_pairs = 100 * spearman(cosines, pairs.score, "CxC-STS")
-    query = pairs.image if how.query == "image" else pairs.caption
-    order = np.argsort(query, kind="stable")
-    _, starts, sizes = np.unique(query[order], return_index=True, return_counts=True)
-    count = int(len(sizes) * how.share)
+    order = np.argsort(pairs.image, kind="stable")
+    _, starts, sizes = np.unique(pairs.image[order], return_index=True, return_counts=True)
+    count = len(sizes) // 2
     if count < 2:
-        raise CseError(f"CxC-STS: {len(sizes)} {how.query}s are too few to sample {how.share:g} of them")
-    rng = np.random.RandomState(how.seed)
-    scores = np.empty(how.repetitions)
-    for repetition in range(how.repetitions):
-        drawn = rng.choice(len(sizes), count, replace=how.replace)
-        rows = order[starts[drawn] + rng.randint(0, sizes[drawn])]  # one draw per query, in turn
+        raise CseError(f"CxC-STS: {len(sizes)} images are too few to sample half of them")
+    rng = np.random.RandomState(SEED)
+    scores = np.empty(REPETITIONS)
+    for repetition in range(REPETITIONS):
+        drawn = rng.choice(len(sizes), count)
+        rows = order[starts[drawn] + rng.randint(0, sizes[drawn])]  # one draw per image, in turn
         # without spearman's checks and p-value, which would take most of the time
         a, b = (rankdata(values[rows]) - (count + 1) / 2 for values in (cosines, pairs.score))
         scores[repetition] = a @ b / np.sqrt((a @ a) * (b @ b))
     values = {"mean": 100 * float(scores.mean()), "std": 100 * float(scores.std()), "all_pairs": all_pairs}
-    facts = {
-        "drawn": count, "query": how.query, "replace": how.replace, "repetitions": how.repetitions, "seed": how.seed,
-    }  # fmt: skip
-    replacement = "with" if how.replace else "without"
-    setting = f"{how.repetitions:,} samples of {count:,} {how.query}s {replacement} replacement, seed {how.seed}"
-    return Score(values, setting, facts)
+    setting = f"{REPETITIONS:,} samples of {count:,} images with replacement, seed {SEED}"
+    return Score(values, setting)

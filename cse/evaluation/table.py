@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from cse.errors import CseError, nearest, one_line
+from cse.errors import one_line
 from cse.evaluation.measures import Averaged
 
 if TYPE_CHECKING:  # a table of rows needs no encoder
@@ -32,12 +32,7 @@ def format_suite(
     """Format every measure of models on the same data, and the rows that each was trained on, as far as known."""
     reads = {name: reads_in_words(results.reads) for name, results in models.items()}
     differing = reads if len(set(reads.values())) > 1 else {}
-    return _measures(models, style) + _lines("reads", differing, style) + training_lines(trained_on or {}, style)
-
-
-def training_lines(trained_on: Mapping[str, str | None], style: str = "text") -> str:
-    """Return lines that say which rows each model was trained on; empty if nothing is known."""
-    return _lines("trained on", trained_on, style)
+    return _measures(models, style) + _lines("reads", differing, style) + _lines("trained on", trained_on or {}, style)
 
 
 def reads_in_words(reads: Mapping[str, Any]) -> str:
@@ -57,36 +52,21 @@ def settings_in_words(settings: Mapping[str, str]) -> str:
 
 
 def format_table(models: Mapping[str, Averaged], style: str = "text") -> str:
-    """Return scores with tasks as columns: for each model a row of ``all``, with ``mean`` and ``wmean`` below it.
-
-    ``mean`` and ``wmean`` are omitted if no task has subsets that all have a correlation, the average if there is only
-    one task; an undefined score is ``-``.
-    """
-    if style not in TABLE_FORMATS:
-        raise CseError(f"format {style!r}: choose one of {', '.join(TABLE_FORMATS)}{nearest(style, TABLE_FORMATS)}")
-    if not models:
-        raise CseError("table: no results to show; evaluate a model first")
-    first, *_ = models.values()
-    tasks = _columns(models)
+    """Return scores with tasks as columns, the published ones first, and the average last if there are several."""
+    first = next(iter(models.values()))
+    tasks = list(dict.fromkeys([*(task for task in first.published if task in first.tasks), *first.tasks]))
     average = [first.average_name] if len(tasks) > 1 else []
     rows = [["model", *tasks, *average]]
-    scored = [score for results in models.values() for score in results.tasks.values() if len(score.subsets) > 1]
-    aggregates = [one for one in first.aggregates if any(one in score.values for score in scored)]
-    aggregates = aggregates or [first.tasks[tasks[0]].main]
     for name, results in models.items():
-        for aggregate in aggregates:
-            scores = [results.tasks[task].values.get(aggregate) for task in tasks]
-            scores += [results.average(aggregate) for _ in average]
-            shown = ["-" if score is None else f"{score:.2f}" for score in scores]
-            rows.append([name if aggregate == aggregates[0] else aggregate, *shown])
-    below = {1 + index for index in range(len(rows) - 1) if index % len(aggregates)}
-    return format_rows(rows, style, below)
+        scores = [*(results.figures[task] for task in tasks), *(results.average() for _ in average)]
+        rows.append([name, *(f"{score:.2f}" for score in scores)])
+    return format_rows(rows, style)
 
 
-def format_rows(rows: list[list[str]], style: str, below: Collection[int] = ()) -> str:
+def format_rows(rows: list[list[str]], style: str = "text") -> str:
     """Return any table as text; the first row is the head, the first column names a row."""
     shown = [[one_line(cell) for cell in row] for row in rows]
-    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown, below)
+    return {"text": _text, "markdown": _markdown, "latex": _latex}[style](shown)
 
 
 def _lines(verb: str, of_models: Mapping[str, str | None], style: str) -> str:
@@ -129,46 +109,24 @@ def _measures(models: Mapping[str, SuiteResults], style: str) -> str:
     return "\n".join([*parts, *(["".join(lines)] if lines else [])])
 
 
-def _columns(models: Mapping[str, Averaged]) -> list[str]:
-    (first, results), *others = models.items()
-    for name, other in others:
-        if set(other.tasks) != set(results.tasks):
-            difference = ", ".join(sorted(set(other.tasks) ^ set(results.tasks)))
-            raise CseError(f"table: {first} and {name} were not scored on the same tasks ({difference}); score both")
-    known = [task for task in results.published if task in results.tasks]
-    return known + [task for task in results.tasks if task not in known]
-
-
-def _text(rows: list[list[str]], below: Collection[int]) -> str:
-    rows = [[f"  {row[0]}", *row[1:]] if index in below else row for index, row in enumerate(rows)]
+def _text(rows: list[list[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = [
-        "  ".join(cell.ljust(width) if index == 0 else cell.rjust(width) for index, (cell, width) in enumerate(cells))
-        for cells in (list(zip(row, widths, strict=True)) for row in rows)
+        "  ".join(cell.rjust(width) if place else cell.ljust(width) for place, (cell, width) in enumerate(cells))
+        for cells in (zip(row, widths, strict=True) for row in rows)
     ]
     return "\n".join(lines) + "\n"
 
 
-def _markdown(rows: list[list[str]], below: Collection[int]) -> str:
-    """Return a pipe table; a row below another bears its name too, since Markdown has no indent to say so."""
-    named, above = [], ""
-    for index, (name, *cells) in enumerate(rows):
-        above = above if index in below else name
-        named.append([f"{above}, {name}" if index in below else name, *cells])
-    escaped = [[cell.replace("|", "\\|") for cell in row] for row in named]
-    rule = "|---|" + "---:|" * (len(rows[0]) - 1)
-    lines = ["| " + " | ".join(row) + " |" for row in escaped]
-    return "\n".join([lines[0], rule, *lines[1:]]) + "\n"
+def _markdown(rows: list[list[str]]) -> str:
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+    return "\n".join([lines[0], "|---|" + "---:|" * (len(rows[0]) - 1), *lines[1:]]) + "\n"
 
 
-def _latex(rows: list[list[str]], below: Collection[int]) -> str:
-    escaped = [[_escape_latex(cell) for cell in row] for row in rows]
-    head, *body = escaped
-    lines = [rf"\begin{{tabular}}{{l{'r' * (len(head) - 1)}}}", r"\toprule", " & ".join(head) + r" \\", r"\midrule"]
-    for index, row in enumerate(body, start=1):
-        name = rf"\quad {row[0]}" if index in below else row[0]
-        lines.append(" & ".join([name, *row[1:]]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+def _latex(rows: list[list[str]]) -> str:
+    head, *lines = (" & ".join(map(_escape_latex, row)) + r" \\" for row in rows)
+    above = [rf"\begin{{tabular}}{{l{'r' * (len(rows[0]) - 1)}}}", r"\toprule", head, r"\midrule"]
+    return "\n".join([*above, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
 def _escape_latex(text: str) -> str:

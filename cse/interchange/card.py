@@ -189,8 +189,8 @@ def _of_table(tables: Mapping[str, Mapping[str, float | None]]) -> Measures:
 
 def _of_record(scores: Mapping[str, Any]) -> dict[str, Measure]:
     """Read the scores of a record: Spearman times 100 by task, CxC-STS with its deviation, own tasks, accuracies."""
-    averages = {name: score for name, score in scores.items() if name.startswith("Avg.")}
-    found = {name: (score["all"], None) for name, score in (scores.get("sts", {}) | averages).items()}
+    found = {name: (score["all"], None) for name, score in scores.get("sts", {}).items()}
+    found |= {name: (score, None) for name, score in scores.items() if name.startswith("Avg.")}
     if cxc := scores.get("cxc"):
         found["CxC-STS"] = (cxc["mean"], cxc["std"])
     for name, task in scores.get("tasks", {}).items():

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from cse.errors import CseError, nearest
 from cse.evaluation.comparison import ONE_TRAINING, Compared, Measured, compare_measured, compared_rows
-from cse.evaluation.record import ITEMS_FILE, STS_FILE, read_items
+from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.report.systems import System
 from cse.report.tables import Table
 
@@ -38,7 +38,6 @@ def measured(system: System) -> Measured:
     scored = system.first.scores.get("tasks", {})
     return Measured(
         [read_items(record.folder / ITEMS_FILE) for record in system.records],
-        [read_items(record.folder / STS_FILE) for record in system.records],
         {task: list(found["values"]) for task, found in scored.items()},
         system.trained,
         [record.content for record in system.records],

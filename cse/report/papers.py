@@ -164,7 +164,7 @@ def figure(metric: str, dataset: str) -> Callable[[Record], float | bool | None]
     if metric == "rank_of_correct_answer":
         return lambda record: _rank(record, dataset)
     if metric == "spearman_x100":
-        return number_at(*(("Avg.", "all") if average else ("sts", dataset, "all")))
+        return number_at(*(("Avg.",) if average else ("sts", dataset, "all")))
     if metric == "accuracy":
         return number_at("transfer", *(("Avg.",) if average else ("transfer", dataset, "accuracy")))
     if metric.startswith("spearman_bootstrap"):

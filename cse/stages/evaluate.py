@@ -1,10 +1,10 @@
-"""Stage ``evaluate``: compare the checkpoint with its bare backbone, as any models a user names, and on MTEB."""
+"""Stage ``evaluate``: compare the checkpoint with its bare backbone, or any models a user names."""
 
 from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from cse.evaluation.suite import SuiteResults, evaluate_suite
 from cse.evaluation.table import format_suite
 from cse.files import write_csv, write_rounded_json
 from cse.model.checkpoint import identity_of, read_config
-from cse.model.declared import check_model, is_checkpoint
+from cse.model.declared import check_model
 from cse.model.device import choose_device, environment
 from cse.outputs import Kind, check_folder, publish_file, publish_folder
 from cse.runtime.bank import Bank, meaning_of
@@ -93,11 +93,8 @@ def evaluate_stage(
 
 
 def headline(result: SuiteResults) -> dict[str, float]:
-    """Return the average, if any, then one number per task, to fit ``dvc metrics show``.
-
-    The record has the other ways of aggregating subsets.
-    """
-    scores: dict[str, float | None] = {}
+    """Return the average, if any, then one number per task, to fit ``dvc metrics show``."""
+    scores: dict[str, float] = {}
     sts = result.sts
     if sts is not None:
         scores = {sts.average_name: sts.average()} if len(sts.tasks) > 1 else {}
@@ -113,7 +110,7 @@ def headline(result: SuiteResults) -> dict[str, float]:
     if result.space is not None:
         scores |= result.space.values
     scores |= {f"{name} ({score.main})": score.values[score.main] for name, score in result.tasks.items()}
-    return {name: value for name, value in scores.items() if value is not None}
+    return scores
 
 
 _LONGEST = 200  # bytes of a folder name; leaves room for a draft suffix below the limit of 255
@@ -157,26 +154,6 @@ def describe_model(model: str | BackboneOf) -> dict[str, Any]:
     return {"kind": "backbone", "backbone": {"name": model}, "prompt": None}
 
 
-def stale_bundles(models: Iterable[str | BackboneOf]) -> list[str]:
-    """Return a line for each bundle that was not exported from the checkpoint it is compared with.
-
-    A bundle is compared with the checkpoints among the models, or else with the checkpoint next to it. Bundles of bare
-    backbones, and bundles that do not record their origin, are skipped.
-    """
-    found = [meaning_of(model) for model in models if isinstance(model, str)]
-    given, lines = [one.folder for one in found if one.kind is Kind.CHECKPOINT], []
-    for bundle in (one.folder for one in found if one.encodes):
-        known = given or list(filter(is_checkpoint, [bundle.resolve().parent / CHECKPOINT.name]))
-        bank = Bank(bundle, whole=False)
-        made_from = (bank.only or bank.bare).facts.checkpoint
-        if known and made_from and made_from not in map(identity_of, known):
-            lines.append(
-                f"{bundle}: was not exported from {' or '.join(map(str, known))}; run `cse export` "
-                "to bundle that checkpoint"
-            )
-    return lines
-
-
 def rows_of(models: Mapping[str, str | BackboneOf]) -> dict[str, str | None]:
     """Return the rows each model was trained on, by printed name; see ``trained_on``."""
     return {name: trained_on(describe_model(model)) for name, model in models.items()}
@@ -202,8 +179,6 @@ def evaluate_models(
     for model in models.values():
         if isinstance(model, str) and check_model(model).domain is not None:
             open_model(model, device=device, banks=banks)  # raises for an unknown domain before any work
-    for line in stale_bundles(models.values()):
-        click.echo(f"warning: {line}", err=True)
     results, chosen = {}, choose_device(device)
     for name, model in models.items():
         encoder = open_model(model, device=device, banks=banks, kept=kept)
@@ -235,20 +210,6 @@ def record_folder(name: str) -> str:
     """Return a folder name for a model name: letters, digits, dots and dashes, cut to file system limits."""
     plain = re.sub(r"[^\w.-]+", "-", name).strip("-.")
     return plain.encode()[:_LONGEST].decode(errors="ignore") or "model"
-
-
-def evaluate_on_mteb(
-    models: Mapping[str, str], tasks: Sequence[str], *, device: str, progress: bool
-) -> dict[str, dict[str, float]]:
-    """Return the main score of each task by model."""
-    from cse.evaluation.mteb_encoder import MtebEncoder, find_tasks, run_tasks  # imports datasets: seconds
-
-    found, banks, scores = find_tasks(tasks), dict[Path, OnnxEncoder](), {}
-    for name, model in models.items():
-        encoder = MtebEncoder(open_model(model, device=device, banks=banks), record_folder(name))
-        click.echo(f"measuring {name}", err=True)
-        scores[name] = run_tasks(encoder, found, progress=progress)
-    return scores
 
 
 if __name__ == "__main__":

@@ -156,7 +156,7 @@ def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Tas
     click.echo(f"scoring torch and the bundle on {texts:,} texts of the evaluation", err=True)
     if pairs := of_kind(tasks, ScoredPairs):
         name = "STS"
-        scores = [evaluate_sts(model, pairs, progress=bar).average() or 0.0 for model in (encoder, onnx)]
+        scores = [evaluate_sts(model, pairs, progress=bar).average() for model in (encoder, onnx)]
     else:
         found = [score_dev(model, tasks[0], progress=bar) for model in (encoder, onnx)]
         name, scores = f"{tasks[0].name} {found[0].measure}", [score.value for score in found]

@@ -1,4 +1,4 @@
-"""A training with a folder to itself (a trial, a domain, an adaptation): its rows, place, length and backbone."""
+"""A training with a folder to itself (a trial, a domain, an adaptation): its rows, place and length."""
 
 from __future__ import annotations
 
@@ -18,17 +18,11 @@ from cse.data.store import DOCUMENTS_FILE, REPORT_FILE, TRAIN_FILE, PreparedData
 from cse.data.tasks.kinds import Task
 from cse.data.tasks.store import write_tasks
 from cse.evaluation.dev_facts import DevScore, dev_of
-from cse.files import fingerprint
-from cse.model.backbone import Backbone
-from cse.model.backbone_files import find_backbone
-from cse.model.declared import is_word_file
-from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.stages.common import SCRATCH
 from cse.stages.train import launched, train_stage
 from cse.training.batches import Mixture, RowOrder, row_keys
-from cse.training.encoder import open_language_model
 from cse.training.observers import CsvLog, Observer
 from cse.training.ready import Training
 from cse.training.state import RunState
@@ -102,7 +96,6 @@ class Place:
         *,
         scratch: Path = SCRATCH,
         plots: Path | None = None,
-        backbone: Backbone | StaticWords | None = None,
         watch: Watch | None = None,
         kept: KeptVectors | None = None,
         say: Callable[..., object] = click.echo,
@@ -111,7 +104,6 @@ class Place:
 
         Args:
             plots: folder of its curves, if not the usual one.
-            backbone: already open; None: open it.
             watch: returns who observes the training in place of the terminal and TensorBoard.
             kept: has the vectors of the bare backbone.
             say: prints what stage ``train`` says.
@@ -127,7 +119,6 @@ class Place:
             plots=plots or self.plots,
             scratch=scratch,
             launch=partial(_watched, watch) if watch else launched,
-            backbone=backbone,
             kept=kept,
             say=say,
         )
@@ -140,23 +131,3 @@ class Place:
 def _watched(watch: Watch, training: Training) -> RunState:
     """Run a training with its curves and further observers."""
     return training.run(Observer(CsvLog(training.folder.path / "plots", training.measure), *watch(training)))
-
-
-_kept: dict[str, Backbone] = {}  # one at most
-
-
-def kept_backbone(settings: Settings) -> Backbone | None:
-    """Return an instance of the frozen backbone for one training; its weights are loaded once in a process.
-
-    Each training gets its own, because one that is stopped or runs out of memory leaves its backbone in an arbitrary
-    state, perhaps on a GPU. None: the training must load its own.
-    """
-    backbone, pooler = settings.backbone, settings.pooler
-    if settings.train.parameters != "prompts" or is_word_file(Path(backbone.name)):
-        return None
-    key = fingerprint({"backbone": backbone.model_dump(), "pooler": pooler.kind})
-    if key not in _kept:
-        _kept.clear()
-        files = find_backbone(backbone.name, backbone.revision)
-        _kept[key] = open_language_model(files, backbone, pooler)
-    return _kept[key].sibling()

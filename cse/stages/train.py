@@ -13,10 +13,8 @@ from cse.data.store import PreparedData, rows_in_words
 from cse.errors import counted
 from cse.evaluation.dev_facts import DEV, SELECTION, START, DevScore, dev_column, dev_keys, dev_of, facts_of
 from cse.files import fingerprint, is_json_with, naming, write_json
-from cse.model.backbone import Backbone
 from cse.model.checkpoint import count_parameters, save_checkpoint
 from cse.model.device import environment
-from cse.model.static_words import StaticWords
 from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from cse.process import only_one
 from cse.runtime.kept_vectors import KeptVectors
@@ -46,7 +44,6 @@ def train_stage(
     plots: Path = PLOTS / "train",
     scratch: Path = SCRATCH,
     launch: Callable[[Training], RunState] = launched,
-    backbone: Backbone | StaticWords | None = None,
     kept: KeptVectors | None = None,
     say: Callable[..., object] = click.echo,
 ) -> dict[str, Any]:
@@ -70,7 +67,7 @@ def train_stage(
         scratch / "locks" / place,
         f"{checkpoint}: another training is writing here; wait until it finishes, or give another --out",
     ):
-        training = open_training(settings, prepared, scratch=scratch, backbone=backbone, kept=kept)
+        training = open_training(settings, prepared, scratch=scratch, kept=kept)
         with only_one(
             scratch / "locks" / training.folder.path.name,
             f"{training.folder.path}: a training with the same settings and data is running; wait until it finishes",

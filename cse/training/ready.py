@@ -28,7 +28,6 @@ from cse.model.checkpoint import WEIGHTS_FILE
 from cse.model.device import choose_bf16, choose_device, is_out_of_memory
 from cse.model.mlm_head import MlmHead, find_generator, load_mlm_head
 from cse.model.sentence_encoder import SentenceEncoder
-from cse.model.static_words import StaticWords
 from cse.runtime.kept_vectors import KeptVectors
 from cse.settings import Settings
 from cse.settings.objective import ObjectiveSettings
@@ -173,7 +172,6 @@ def open_training(
     prepared: Path,
     *,
     scratch: Path,
-    backbone: Backbone | StaticWords | None = None,
     folder: Path | None = None,
     kept: KeptVectors | None = None,
 ) -> Training:
@@ -183,7 +181,7 @@ def open_training(
     """
     data = PreparedData(prepared)
     objective, sources = settings.objective.over(settings.data.more_terms), sources_of(settings, data)
-    backbone = backbone or open_backbone(settings.backbone, settings.pooler, data)
+    backbone = open_backbone(settings.backbone, settings.pooler, data)
     device = choose_device(settings.train.device)
     bf16 = choose_bf16(settings.train.precision, device)
     encoder = encoder_from(backbone, settings)

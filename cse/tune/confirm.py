@@ -158,8 +158,8 @@ def _figures(record: Record) -> dict[str, float]:
     """Return the test scores of a record, main measures alone: similarity tasks, CxC, own tasks."""
     found, scores = {}, record.scores
     average = next((name for name in scores if name.startswith(("Avg.", "mean of "))), None)  # one, if any was scored
-    if average is not None and "all" in scores[average]:
-        found["STS"] = float(scores[average]["all"])
+    if average is not None:
+        found["STS"] = float(scores[average])
     if scores.get("cxc"):
         found["CxC"] = float(scores["cxc"]["all_pairs"])
     own = scores.get("tasks", {})

@@ -24,7 +24,7 @@ from cse.files import fingerprint
 from cse.ledger import RUN, Ledger, RunRecord
 from cse.settings import Settings
 from cse.settings.load import flatten, settings_with
-from cse.stages.place import Place, kept_backbone, link_rows, spacing, steps_of
+from cse.stages.place import Place, link_rows, spacing, steps_of
 from cse.training.observers import Observer, StepRecord
 from cse.tune.outcome import TrialRecord
 from cse.tune.spaces import SEED, named
@@ -166,7 +166,6 @@ def _train(config: dict[str, Any], job: Job, report: Report) -> dict[str, Any]:
         settings,
         job.data,
         scratch=folder / "scratch",
-        backbone=kept_backbone(settings),
         watch=lambda training: [_Reporter(report)],
     )
     done, before, after = (

@@ -65,7 +65,7 @@ def test_queries_are_adapted_and_documents_keep_their_vectors(cse, searched, tin
     lines = done.out.splitlines()
     assert Ledger(searched / "out/ledger").read("choice").result == "query_map", "nothing chooses"
     items = [read_items(searched / f"out/records/{name}" / ITEMS_FILE) for name in ("query_map", "backbone")]
-    gain = np.subtract(*(one["my-search"]["nDCG@10 with words"] for one in items)).mean()
+    gain = np.subtract(*(one["tasks/my-search"]["nDCG@10 with words"] for one in items)).mean()
     shipped = "query_map (adapted queries)" if gain > 0 else "the bare backbone, since adapted queries found no more"
     assert any(line.startswith(f"in the bundle: {shipped}") for line in lines)
     texts = [text for _, text in drawn()]

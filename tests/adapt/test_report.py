@@ -29,7 +29,7 @@ def tables(folder, task, measure, told):
         records.append(SimpleNamespace(name=name, folder=folder / "records" / name))
         records[-1].folder.mkdir(parents=True)
         items = {measure: 100.0 * (labels == OWN), f"{measure} label": labels}
-        write_items(records[-1].folder / ITEMS_FILE, {task.name: items})
+        write_items(records[-1].folder / ITEMS_FILE, {f"tasks/{task.name}": items})
     system = SimpleNamespace(records=records)
     return change_tables(
         SimpleNamespace(folder=folder, systems=[system], main=(task.name, measure), model=records[1].name)

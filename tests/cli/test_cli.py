@@ -220,7 +220,7 @@ def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
     assert second.startswith("triplets (times 100; triplets: 2; ")
     scores = json.loads((project / "s.json").read_text())["data/bundle"]
     assert set(scores) == {"pooling", "reads", "tasks"}, "without --data and --suite, nothing else"
-    assert (project / "rec/data-bundle/tasks.npz").is_file()
+    assert (project / "rec/data-bundle/items.npz").is_file()
     both = cse("evaluate", "data/bundle", "--suite", "sts", "--task", "own").out
     assert "STS (Spearman * 100)" in both and "twins (times 100" in both
 

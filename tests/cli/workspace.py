@@ -51,9 +51,7 @@ def write_prepared(folder: Path, rows: int = 24, pairs: int = 30) -> Path:
             first.append(" ".join(a))
             second.append(" ".join(b))
             score.append(len(set(a) & set(b)) / len(set(a) | set(b)))
-        return ScoredPairs(
-            name, first, second, np.array(score), ["one"] * (pairs // 2) + ["two"] * (pairs - pairs // 2)
-        )
+        return ScoredPairs(name, first, second, np.array(score))
 
     triplets = [(" ".join(a), " ".join(a[:-1] or a), " ".join(text())) for a in (text() for _ in range(rows))]
     with publish_folder(folder, Kind.PREPARED_DATA) as draft:

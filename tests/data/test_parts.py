@@ -43,7 +43,7 @@ def test_a_searchs_queries_are_shared_out_with_their_judgements():
 
 
 def test_pairs_are_halved_with_their_scores():
-    pairs = ScoredPairs("pairs", list("abcdefg"), list("hijklmn"), np.arange(7.0), ["one"] * 7)
+    pairs = ScoredPairs("pairs", list("abcdefg"), list("hijklmn"), np.arange(7.0))
     halves = dev_part(pairs), part_for_test(pairs)
     rows = [row for half in halves for row in zip(half.sentence1, half.sentence2, half.score, strict=True)]
     assert sorted(rows) == sorted(zip(pairs.sentence1, pairs.sentence2, pairs.score, strict=True))
@@ -52,7 +52,7 @@ def test_pairs_are_halved_with_their_scores():
 def halves_of(texts, kind=ScoredPairs):
     """Rows of these texts in both halves, as sets."""
     columns = [list(column) for column in zip(*texts, strict=True)]
-    gold = {ScoredPairs: [np.arange(len(texts)), ["one"] * len(texts)], BinaryPairs: [np.arange(len(texts)) % 2 == 0]}
+    gold = {ScoredPairs: [np.arange(len(texts))], BinaryPairs: [np.arange(len(texts)) % 2 == 0]}
     task = kind("own", *columns, *gold.get(kind, []))
     halves = dev_part(task), part_for_test(task)
     return [{*zip(*(getattr(half, name) for name in task.held_out), strict=True)} for half in halves]

@@ -177,11 +177,11 @@ def test_what_was_written_comes_back(tmp_path):
     captions = [f"caption {i}" for i in range(5)]
     suite = SuiteData(
         [
-            make_task("STS12", {"one": 4, "two": 3}),
-            Splits("STS-B", {split: make_task(f"STS-B {split}", {"news": 5}) for split in ("train", "test")}),
+            make_task("STS12", 7),
+            Splits("STS-B", {split: make_task(f"STS-B {split}", 5) for split in ("train", "test")}),
             TransferTask("SST-2", part(5), part(3), part(4)),
             TransferTask("MRPC", part(5, second=True), None, part(4, second=True)),
-            CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5), np.arange(5) // 2),
+            CaptionPairs(captions, captions[::-1], np.linspace(0, 5, 5), np.arange(5) // 2),
         ],
         missing=["TREC (TREC/train_5500.label)"],
     )

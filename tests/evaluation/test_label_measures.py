@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from sklearn.cluster import KMeans
-from sklearn.metrics import average_precision_score, f1_score, v_measure_score
+from sklearn.metrics import average_precision_score, f1_score
 from sklearn.neighbors import KNeighborsClassifier
 
 from cse.evaluation import labels
@@ -86,14 +85,6 @@ def test_the_nearest_class_mean_is_the_nearest_centroid_by_angle(clouds):
     assert 0.5 < (expected == test_label).mean() < 1
     others = labels.class_mean_labels(test, reference, reference_label + 40)
     assert others.tolist() == (expected + 40).tolist(), "labels are any numbers"
-
-
-def test_clusters_are_compared_by_v_measure(clouds):
-    test, label = clouds[:2]
-    clusters = KMeans(7, n_init=10, random_state=0).fit_predict(test)
-    assert labels.cluster_agreement(test, label) == pytest.approx(v_measure_score(label, clusters), abs=1e-12)
-    assert labels.cluster_agreement(on_circle(0, 1, 90, 91), np.array([4, 4, 7, 7])) == pytest.approx(1)
-    assert labels.cluster_agreement(on_circle(0, 0, 0), np.array([0, 1, 2])) == 0, "one distinct vector, one cluster"
 
 
 @pytest.mark.parametrize("digits", [9, 1], ids=["no ties", "many ties"])

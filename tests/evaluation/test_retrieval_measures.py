@@ -140,7 +140,7 @@ def test_words_alone_and_words_with_vectors():
 
 def pairs(rows, name="STS-B") -> ScoredPairs:
     first, second, score = zip(*rows, strict=True)
-    return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float), ["one"] * len(score))
+    return ScoredPairs(name, list(first), list(second), np.array(score, dtype=float))
 
 
 def vectors_of(*tasks) -> Vectors:
@@ -171,21 +171,18 @@ ROWS = [
 
 
 @pytest.mark.parametrize("block", [2, 1000])
-@pytest.mark.parametrize("dedup", [True, False])
-def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
+def test_recall_is_the_loop_over_queries(monkeypatch, block):
     monkeypatch.setattr(retrieval, "_BLOCK", block)
     task = pairs(ROWS)
     vectors = vectors_of(task)
-    found = score_retrieval(vectors, task, dedup=dedup)
+    found = score_retrieval(vectors, task)
     slots = task.sentence1 + task.sentence2
-    pool = list(dict.fromkeys(slots)) if dedup else slots
+    pool = list(dict.fromkeys(slots))
     unit = unit_rows(vectors.of(pool).astype(np.float64))
     ranks = []
     for start, other in ((0, 8), (8, 0)):
         for row in np.flatnonzero(task.score == 5):
-            query, partner = start + row, other + row
-            if dedup:
-                query, partner = pool.index(slots[query]), pool.index(slots[partner])
+            query, partner = pool.index(slots[start + row]), pool.index(slots[other + row])
             if query == partner:
                 continue
             cosines = {i: unit[query] @ unit[i] for i in range(len(pool)) if i != query}
@@ -193,7 +190,7 @@ def test_recall_is_the_loop_over_queries(monkeypatch, dedup, block):
     assert [example.rank for example in found.examples] == ranks
     shares = {cut: 100 * np.mean([rank <= cut for rank in ranks]) for cut in (1, 3, 5)}
     assert found.values == {f"recall@{cut}": pytest.approx(share) for cut, share in shares.items()}
-    assert (found.facts["queries"], found.facts["candidates"]) == (8, 11) if dedup else (10, 15)
-    for example in found.examples if dedup else ():
+    assert found.setting == "8 queries from pairs with gold >= 5, both directions, 11 distinct sentences"
+    for example in found.examples:
         assert example.rank > 5 or example.nearest[example.rank - 1][0] == example.partner
         assert example.query not in dict(example.nearest)

@@ -43,7 +43,7 @@ class Roles(FakeEncoder):
         return super().encode([f"{self.texts.get(role, '')}{sentence}" for sentence in sentences], **options)
 
 
-@pytest.mark.parametrize("task", [make_task("scored", {"one": 30}), *TASKS], ids=lambda task: task.name)
+@pytest.mark.parametrize("task", [make_task("scored", 30), *TASKS], ids=lambda task: task.name)
 def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     encoder = FakeEncoder()
     score = score_task(encoder, task, batch_size=7)
@@ -56,7 +56,7 @@ def test_a_value_is_the_mean_of_its_items_and_each_text_is_encoded_once(task):
     if score.facts["kind"] in ("scored pairs", "binary pairs"):
         assert {name: len(items) for name, items in score.items.items()} == {"cosine": len(task), "gold": len(task)}
     else:
-        assert set(means) == set(score.values) - {"V-measure", OF_WORDS}
+        assert set(means) == set(score.values) - {OF_WORDS}
     for sentences, batch_size, *_ in encoder.calls:
         assert (len(sentences), batch_size) == (len(set(sentences)), 7)
 
@@ -93,8 +93,8 @@ def test_a_large_collection_is_encoded_in_parts_and_scores_the_same(monkeypatch)
 
 def test_the_measure_that_selects_checkpoints():
     every = score_task(FakeEncoder(), BANK).values
-    found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "V-measure")]
-    assert [(each.measure, each.value) for each in found] == [("kNN", every["kNN"]), ("V-measure", every["V-measure"])]
+    found = [score_dev(FakeEncoder(), BANK, measure=name) for name in (None, "class mean")]
+    assert [(one.measure, one.value) for one in found] == [(name, every[name]) for name in ("kNN", "class mean")]
     said = refusal(dev_measure, BIRDS, "nDCG@5", "train.dev_measure")
     assert "train.dev_measure: 'nDCG@5' is no measure of birds" in said and "did you mean 'nDCG@10'" in said
     said = refusal(dev_measure, PAIRS, "F1 threshold", "train.dev_measure")
@@ -106,7 +106,7 @@ def only(*tasks) -> SuiteData:
 
 
 def test_tasks_beside_the_other_measures():
-    data = SuiteData([make_task("STS12", {"one": 40})]).with_tasks(TASKS)
+    data = SuiteData([make_task("STS12", 40)]).with_tasks(TASKS)
     results = evaluate_suite(FakeEncoder(), data, measures=("sts", "tasks"))
     assert list(results.tasks) == list(results.to_dict()["tasks"]) == ["pairs", "triplets", "birds", "bank"]
     without = evaluate_suite(FakeEncoder(), data, measures=("sts",))
@@ -116,7 +116,7 @@ def test_tasks_beside_the_other_measures():
 
 
 def test_a_task_that_has_no_score_leaves_the_others():
-    same = ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]), ["x", "x"])
+    same = ScoredPairs("same", ["a", "a"], ["b", "b"], np.array([1.0, 2.0]))
     results = evaluate_suite(FakeEncoder(), only(same, BANK), measures=("tasks",))
     assert list(results.tasks) == ["bank"]
     assert results.missing[0].startswith("same (same: all 2 similarities are equal")
@@ -136,14 +136,12 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
         records.append(read_record(tmp_path / seed))
     one, two = (tmp_path / seed / ITEMS_FILE for seed in ("1", "2"))
     items = read_items(one)
-    assert list(items) == ["pairs", "triplets", "birds", "bank"]
+    assert list(items) == ["tasks/pairs", "tasks/triplets", "tasks/birds", "tasks/bank"]
     for name, score in results.tasks.items():
-        assert list(items[name]) == list(score.items)
-        for measure, values in score.items.items():
-            np.testing.assert_array_equal(items[name][measure], values)
+        np.testing.assert_equal(items[f"tasks/{name}"], score.items)
     assert one.read_bytes() == two.read_bytes(), "no time stamps"
     two.write_bytes(b"PK")
-    assert "tasks.npz: truncated or changed" in refusal(read_items, two)
+    assert "items.npz: truncated or changed" in refusal(read_items, two)
     assert read_items(tmp_path / "none.npz") == {}
     page = as_html(make_report(group(records)))
     assert "Your task: birds" in page
@@ -153,7 +151,7 @@ def test_records_hold_items_and_the_report_a_table(tmp_path):
 def test_a_measure_that_is_not_defined_is_left_out_and_selects_nothing():
     alone = LabelledTexts("alone", TEXTS[:12], LABELS[:12], TEXTS[12:15], ["a", "b", "c"])
     score = score_task(FakeEncoder(), alone)
-    assert list(score.values) == ["kNN", "class mean", "accuracy", "V-measure"]
+    assert list(score.values) == ["kNN", "class mean", "accuracy"]
     assert "MAP" not in score.items
     with pytest.raises(UndefinedScore, match="alone: MAP is not defined: no two test rows have the same label"):
         score_dev(FakeEncoder(), alone, measure="MAP")
@@ -164,7 +162,7 @@ def test_a_query_side_reads_queries_alone(bert):
     words = [" ".join(WORDS[start : start + 3]) for start in range(24)]
     birds = replace(BIRDS, queries=words[:3], documents=words[3:])
     others = [
-        ScoredPairs("scored", words[:12], words[12:], np.arange(12) / 3, ["one"] * 12),
+        ScoredPairs("scored", words[:12], words[12:], np.arange(12) / 3),
         replace(PAIRS, sentence1=words[:12], sentence2=words[12:]),
         replace(BANK, test=words[:12], reference=words[12:]),
     ]

@@ -26,11 +26,11 @@ QUICK = dataclasses.replace(FULL, folds=3, max_epoch=2)
 
 @pytest.fixture
 def data(tmp_path) -> SuiteData:
-    stsb = {split: make_task(f"STS-B {split}", {"one": 50}, seed=i) for i, split in enumerate(("train", "dev", "test"))}
+    stsb = {split: make_task(f"STS-B {split}", 50) for split in ("train", "dev", "test")}
     stsb["test"].score[:4] = 5
     return SuiteData(
         [
-            *(make_task("STS12", {"one": 40, "two": 30}), stsb["test"], Splits("STS-B", stsb)),
+            *(make_task("STS12", 70), stsb["test"], Splits("STS-B", stsb)),
             *(TransferTask("CR", part(40, 2)), TransferTask("MR", part(40, 2))),
             read_cxc(write(tmp_path / "cxc.csv", make_rows())),
         ],
@@ -83,7 +83,7 @@ def test_a_measure_asked_for_alone_is_an_error_where_it_does_not_exist(data):
 
 @pytest.fixture
 def task():
-    return make_task("STS-B", {"captions": 30, "news": 30})
+    return make_task("STS-B", 60)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_whatever_is_changed_in_a_record_is_noticed_in_one_line(written, tmp_pat
     text = (folder / RECORD_FILE).read_text(encoding="utf-8")
     tree = json.loads(text)
     write_sealed(folder / RECORD_FILE, tree | {"format": 99})
-    assert "format 99, this version reads 4" in refusal(read_record, folder)
+    assert "format 99, this version reads 5" in refusal(read_record, folder)
     wrong = [{**tree, key: value} for key in tree for value in (None, [], {}, "x", 1)]
     wrong += [{key: value for key, value in tree.items() if key != gone} for gone in tree]
     damaged = ["", text[:-20], "[]", "null", "[" * 100_000, '{"x":' * 100_000, *map(json.dumps, wrong)]

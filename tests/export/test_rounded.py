@@ -148,7 +148,7 @@ class Fixed:
 def test_the_loss_of_score_is_recorded_and_refused_where_there_is_something_to_score(capsys):
     first, second = ([f"{side} {number * 7919}" for number in range(60)] for side in ("left", "other"))
     gold = (Fixed(0.0).encode(first) * Fixed(0.0).encode(second)).sum(axis=1).astype(float)
-    pairs = ScoredPairs("own", first, second, gold, [""] * 60)
+    pairs = ScoredPairs("own", first, second, gold)
     found = check_score(Fixed(0.0), Fixed(0.1), [pairs], 50.0)
     assert 0 < found["score_loss"] < 50
     assert f"STS: torch 100.00, bundle {100 - found['score_loss']:.2f}, loss" in capsys.readouterr().out

@@ -195,7 +195,7 @@ def test_card_says_what_the_model_is_and_how_well_it_does(cse, hub, project, tin
     config["facts"]["trained_on"] = "me/pairs/train.csv, 24 triplets + own.csv, 9 pairs + you/nli/*.csv, 1 pairs"
     write_manifest(project / "data/checkpoint", Kind.CHECKPOINT, config)
     for name, average in (("one.json", 71.0), ("two.json", 73.0)):
-        record = {"sts": {"STS12": {"all": 70.0}, "STS-B": {"all": None}}, "Avg.": {"all": average}}
+        record = {"sts": {"STS12": {"all": 70.0}, "STS-B": {"all": None}}, "Avg.": average}
         (project / name).write_text(json.dumps({"scores": record | {"cxc": {"mean": 60.0, "std": 0.5}}}))
     push = ("push", "me/tickets", "data/checkpoint", "--card")
     for metrics in ((), ("--metrics", "one.json", "--metrics", "two.json")):  # its own card may be replaced

@@ -44,7 +44,7 @@ def make_task(name: str, rows: int = 40) -> ScoredPairs:
         first.append(" ".join(words))
         second.append(" ".join(["so", *words[:shared], *(f"x{row}w{i}" for i in range(5 - shared))]))
         gold.append(float(shared))
-    return ScoredPairs(name, first, second, np.array(gold), ["news" if i % 2 else "forums" for i in range(rows)])
+    return ScoredPairs(name, first, second, np.array(gold))
 
 
 def make_data(tasks: tuple[str, ...] = SEVEN_TASKS) -> SuiteData:

@@ -51,7 +51,7 @@ def test_seeds_of_a_system_are_compared_together_with_its_bare_backbone(own):
     assert found.after == pytest.approx(np.mean([scores[seed] for seed in (1, 2, 3)]))
     assert (found.items, found.seeds) == (31, (1, 3))
     assert results[1].comparison.items == 80
-    expected = np.mean([record.scores["mean of 2 tasks"]["all"] for record in after.records])
+    expected = np.mean([record.scores["mean of 2 tasks"] for record in after.records])
     assert results[1].comparison.after == pytest.approx(expected, abs=0.01)
 
 

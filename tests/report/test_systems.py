@@ -48,7 +48,7 @@ def test_figures_of_the_columns(records):
     record = find_records([records / "backbone"])[0]
     scores = record.scores
     assert figure("spearman_x100", "STS14")(record) == scores["sts"]["STS14"]["all"]
-    assert figure("spearman_x100", "Avg. STS (7 tasks)")(record) == scores["Avg."]["all"]
+    assert figure("spearman_x100", "Avg. STS (7 tasks)")(record) == scores["Avg."]
     assert figure("recall@3", "STS-B test retrieval")(record) == scores["retrieval"]["recall@3"]
     assert figure("alignment", "STS-B test")(record) == scores["space_test"]["alignment"]
     assert figure("uniformity", "STS-B (split not stated)")(record) == scores["space"]["uniformity"]
@@ -67,4 +67,4 @@ def test_an_average_over_a_part_is_not_the_average(tmp_path):
     record = make_record(tmp_path, "part", BARE, data=make_data(("STS12", "STS13")))
     assert "mean of 2 tasks" in record.scores
     assert figure("spearman_x100", "Avg.")(record) is None
-    assert number_at("Avg.", "all")(record) is None
+    assert number_at("Avg.")(record) is None

@@ -123,7 +123,7 @@ def test_the_stage_evaluates_prepared_tasks_by_default(run, settings, prepared, 
     record = read_record(tmp_path / "records/trained")
     assert record.scores["tasks"]["topics"]["values"]["kNN"] == scores["topics (kNN)"]
     items = read_items(tmp_path / "records/trained" / ITEMS_FILE)
-    assert items["topics"]["kNN"].mean() == pytest.approx(scores["topics (kNN)"], abs=1e-4)
+    assert items["tasks/topics"]["kNN"].mean() == pytest.approx(scores["topics (kNN)"], abs=1e-4)
     assert "search (times 100; retrieval: 2 queries, 118 documents" in capsys.readouterr().out
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cse.data.store import REPORT_FILE, PreparedData
-from cse.data.suite import SuiteData, only_pairs, read_cxc
+from cse.data.suite import SuiteData, read_cxc
 from cse.data.tasks.kinds import Splits, TransferTask
 from cse.data.tasks.store import open_dev, write_tasks
 from cse.evaluation.record import read_record
@@ -19,17 +19,14 @@ from cse.model.backbone_files import find_backbone
 from cse.model.checkpoint import identity_of, save_checkpoint
 from cse.model.sentence_encoder import SentenceEncoder
 from cse.report.systems import find_records, group
-from cse.runtime.bundle import FORMAT, MODEL, TOKENIZER, Manifest
-from cse.runtime.domain import Shape
 from cse.settings.model import BackboneSettings
 from cse.stages.common import shortfall
-from cse.stages.evaluate import describe_model, evaluate_models, evaluate_stage, stale_bundles
+from cse.stages.evaluate import describe_model, evaluate_stage
 from cse.stages.open_model import BackboneOf, open_model
 from tests.evaluation.test_cxc import make_rows, write
 from tests.evaluation.test_sts import make_task
 from tests.evaluation.test_transfer import part
 from tests.parts import new_prompt, refusal, sentence_encoder
-from tests.runtime.conftest import DIMENSION, domain_facts
 from tests.stages.training import train_in, write_checkpoint
 from tests.tiny import WORDS, make_backbone_folder
 
@@ -47,12 +44,11 @@ def in_known_words(pairs):
 
 @pytest.fixture
 def suite(tmp_path) -> SuiteData:
-    names = enumerate(("train", "test"))
-    splits = {split: in_known_words(make_task(f"STS-B {split}", {"news": 30}, seed=i)) for i, split in names}
+    splits = {split: in_known_words(make_task(f"STS-B {split}", 30)) for split in ("train", "test")}
     splits["test"].score[:3] = 5
     return SuiteData(
         [
-            in_known_words(make_task("STS12", {"one": 20})),
+            in_known_words(make_task("STS12", 20)),
             dataclasses.replace(splits["test"], name="STS-B"),
             Splits("STS-B", splits),
             TransferTask("CR", part(60, 2)),
@@ -127,35 +123,3 @@ def test_records_of_a_checkpoint_hold_nothing_that_tells_its_seeds_apart(backbon
     )
     assert identity_of(first) != identity_of(second)
     assert describe_model(str(first)) == describe_model(str(second))
-
-
-def write_bundle(folder, made_from):
-    folder.mkdir(parents=True)
-    files = dict.fromkeys((MODEL, TOKENIZER), "0" * 64)
-    shape = Shape("", 0, 0, 0, DIMENSION, 0, 0)
-    Manifest(FORMAT, 0, domain_facts(checkpoint=made_from), shape, files=files).write(folder)
-    return folder
-
-
-def test_a_bundle_of_another_checkpoint_is_named(backbone, tmp_path, capsys):
-    old, new = (
-        write_checkpoint(tmp_path / name / "checkpoint", backbone, std) for name, std in (("old", 0.1), ("new", 0.2))
-    )
-    fresh = write_bundle(tmp_path / "new/bundle", identity_of(new))
-    stale = write_bundle(tmp_path / "new/stale", identity_of(old))
-    unknown, alone = write_bundle(tmp_path / "new/unknown", ""), write_bundle(tmp_path / "alone/stale", "0" * 64)
-    line = f"{stale}: was not exported from {new}; run `cse export` to bundle that checkpoint"
-    for models, expected in {
-        (new, fresh): [],
-        (new, stale): [line],
-        (stale,): [line],  # a newer checkpoint lies beside it
-        (old, new, stale): [],
-        (new, unknown): [],
-        (alone,): [],
-    }.items():
-        assert stale_bundles(map(str, models)) == expected, models
-    assert stale_bundles([BackboneOf(new), str(stale)]) == [line]
-    models = {"torch": str(new), "onnx": str(stale)}
-    said = refusal(evaluate_models, models, only_pairs([]), measures=("sts",), device="cpu", progress=False)
-    assert "no data for sts" in said
-    assert capsys.readouterr().err.startswith(f"warning: {line}\n"), "before anything is measured"

@@ -58,7 +58,7 @@ def make_views(root: Path, counts: dict[str, int], *, dev: int) -> dict[str, Pat
 
     def pairs(name: str, count: int) -> ScoredPairs:
         first, second = [text() for _ in range(count)], [text() for _ in range(count)]
-        return ScoredPairs(name, first, second, rng.uniform(0, 5, count), ["all"] * count)
+        return ScoredPairs(name, first, second, rng.uniform(0, 5, count))
 
     texts = {"sentences": 1, "pairs": 2, "triplets": 3, "labelled": 2}
     rows = {view: [tuple(text() for _ in range(texts[view])) for _ in range(count)] for view, count in counts.items()}

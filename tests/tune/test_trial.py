@@ -13,11 +13,10 @@ from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.load import settings_with
-from cse.stages import place as place_module
 from cse.stages.place import steps_of
 from cse.tune.driver import _check_objective, _recorded, trials_of
 from cse.tune.spaces import Setting, Space
-from cse.tune.trial import METRIC, WORST, run_trial, share_data
+from cse.tune.trial import METRIC, WORST, run_trial
 from tests.cli.workspace import contents
 from tests.stages.training import train_in
 
@@ -134,35 +133,3 @@ def test_a_full_disk_is_no_failure_of_a_setting(make_job, monkeypatch):
     assert reports[-1][METRIC] > WORST
     (found,) = _recorded(job, [lost])  # what is on record stands
     assert found.state == "finished"
-
-
-def test_what_an_attempt_did_to_its_backbone_ends_with_it(make_job, folder, rows, monkeypatch):
-    """A trial is stopped where it stands: on a GPU, dropout off, gradients on.
-
-    The meta device is as little the CPU as a GPU is. A trained ``[CLS]`` and a prompt that starts from words are made
-    from the backbone's vectors, on the CPU.
-    """
-    config, weights = {"prompt.cls": True, "prompt.init": "text"}, []
-
-    def attempt(settings, *, backbone, **options):
-        weights.append(backbone.model.embeddings.word_embeddings.weight.data_ptr())
-        backbone.to("meta").train().requires_grad_(True)
-        backbone.switch_dropout_off()
-        raise SystemExit
-
-    job, reports = make_job(), []
-    place_module._kept.clear()
-    with monkeypatch.context() as patched:
-        patched.setattr(TRAIN, attempt)
-        for _ in range(2):
-            with pytest.raises(SystemExit):
-                run_trial(CONFIG, job, reports.append)
-    assert len(weights) == 2 and weights[0] == weights[1]  # neither loaded again nor copied
-    fresh = replace(job, folder=folder / "fresh")
-    share_data(rows, fresh.data)
-    run_trial(config, job, reports.append)
-    assert not job.record_of(config).reason
-    place_module._kept.clear()
-    run_trial(config, fresh, reports.append)
-    one, other = (each.folder_of(config) / "checkpoint" for each in (job, fresh))
-    assert contents(one) == contents(other)

@@ -33,18 +33,18 @@ class _Columns:
 
 @dataclass(frozen=True)
 class ScoredPairs(_Columns):
-    """Sentence pairs with gold similarities, of one or more subsets.
+    """Sentence pairs with gold similarities.
 
     Attributes:
         score: gold similarity, float64 ``(n,)``; higher is more similar.
-        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...), ``n`` of them.
+        subset: name of each pair's subset (``MSRpar``, ``headlines``, ...) where there are several.
     """
 
     name: str
     sentence1: list[str]
     sentence2: list[str]
     score: np.ndarray
-    subset: list[str]
+    subset: list[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -195,14 +195,12 @@ class CaptionPairs(_Columns):
 
     Attributes:
         score: gold similarity from 0 to 5, float64 ``(n,)``.
-        caption: number of each pair's first caption, int64 ``(n,)``.
         image: number of the image of each pair's first caption, int64 ``(n,)``.
     """
 
     sentence1: list[str]
     sentence2: list[str]
     score: np.ndarray
-    caption: np.ndarray
     image: np.ndarray
     name: str = "CxC-STS"
 

@@ -226,10 +226,10 @@ def _scored(table: TableFile, name: str, columns: Columns, how: Reading, *, leas
             f"{path}: {count} with the score {rows[0][2]:g}; Spearman needs at least 2 pairs and two different "
             "scores: add pairs or remove the file"
         )
-    return make_scored(name, rows, [name] * len(rows))
+    return make_scored(name, rows)
 
 
-def make_scored(name: str, rows: list[Scored], subsets: list[str]) -> ScoredPairs:
+def make_scored(name: str, rows: list[Scored], subsets: list[str] | None = None) -> ScoredPairs:
     """Turn rows ``(sentence1, sentence2, score)`` into ``ScoredPairs``."""
     first, second, score = ([row[place] for row in rows] for place in range(3))
     return ScoredPairs(name, first, second, np.array(score, np.float64), subsets)  # type: ignore[arg-type]

@@ -48,7 +48,9 @@ def open_dev(data: PreparedData) -> Task | None:
 def _tree(value: Any) -> dict[str, Any]:
     """Return the JSON object of a task, a part of one or an array, all but the names of labels."""
     if is_dataclass(value):
-        told = {each.name: getattr(value, each.name) for each in fields(value) if each.name != "names"}
+        told = {
+            each.name: getattr(value, each.name) for each in fields(value) if each.name not in ("names", "measured")
+        }
         return {"class": type(value).__name__, **told}
     return {"array": value.tolist(), "type": str(value.dtype)}
 
