@@ -12,7 +12,6 @@ from click.core import ParameterSource
 
 from cse.cli.options import parse_overrides, settings_options
 from cse.errors import CseError
-from cse.model.declared import is_gguf, is_word_file
 from cse.settings.load import check_settings, set_key
 
 DEFAULT = Path("data/adapt")
@@ -23,7 +22,7 @@ Examples:
   cse adapt corpus.jsonl --task my-search --dev-queries my-search    half of its queries choose and are trained on
   cse adapt questions.txt --task labelled-questions      plain sentences, measured on labelled ones
   cse adapt --labels intents.csv --budget 30m            labelled texts: trained on one part, measured on the other
-  cse adapt --labels intents.csv --backbone A B C        the one of these backbones that wins for its cost
+  cse adapt --labels intents.csv --backbone A --backbone B      the one of these that wins for its cost
   cse adapt --labels names.txt                           names of labels, one a line, and no text: in seconds
   cse adapt tickets.txt nli.csv --task my-search         NLI beside them, to keep general similarity
   cse adapt --labels intents.csv --shared-backbone       nothing that a bank cannot serve beside other domains
@@ -40,25 +39,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, value: str) -> 
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600}[found[2]]
 
 
-def _is_text(path: Path) -> bool:
-    return path.exists() and not (is_gguf(path) or is_word_file(path) or (path / "config.json").is_file())
-
-
-class _ManyBackbones(click.Command):
-    """Takes ``--backbone A B C`` for ``--backbone A --backbone B --backbone C``; text behind it is a source."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        given, inside = list[str](), False
-        for word in args:
-            first = given[-1:] == ["--backbone"]
-            more = inside and not (first or word.startswith("-") or _is_text(Path(word)))
-            given += ["--backbone"] if more else []
-            inside = word == "--backbone" or first or more
-            given.append(word)
-        return super().parse_args(ctx, given)
-
-
-@click.command(cls=_ManyBackbones, epilog=_EXAMPLES)
+@click.command(epilog=_EXAMPLES)
 @click.argument("sources", nargs=-1, metavar="[SOURCE]...", type=click.Path(path_type=Path))
 @click.option("--task", type=click.Path(path_type=Path), help="Your own task (docs/evaluate.md); never trained on.")
 @click.option(
@@ -79,8 +60,8 @@ class _ManyBackbones(click.Command):
 @click.option("--text-column", help="Column of the labelled texts, if it is not called text or sentence.")
 @click.option("--label-column", help="Column of their labels, if it is not called category, label or intent.")
 @click.option(
-    "--backbone", "backbones", multiple=True, metavar="MODEL...",
-    help="Backbone in place of that of params.yaml; of several the one that wins for its cost, on held-out rows.",
+    "--backbone", "backbones", multiple=True, metavar="MODEL",
+    help="Backbone in place of that of params.yaml; repeated: the one that wins for its cost, on held-out rows.",
 )  # fmt: skip
 @click.option("--budget", callback=_seconds, default="2h", show_default=True, help="Time to spend: 90s, 45m, 2h.")
 @click.option(
@@ -141,12 +122,14 @@ def adapt(
         raise CseError(f"--backbone: {max(backbones, key=backbones.count)} is named twice")
     for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
         set_key(tree, key, own[key])
-    data, columns = check_settings(tree, where="--set").data, own.get("data.columns")
-    if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
-        raise CseError(f"data.columns: a list of names such as [utterance,scenario], found {columns!r}")
+    data, columns = check_settings(tree, where="--set").data, None
+    if "data.columns" in own:
+        raise CseError(
+            "data.columns: a source's columns have usual names here, and labels --text-column, --label-column"
+        )
     if text_column or label_column:
-        if labels is None or columns is not None:
-            raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
+        if labels is None:
+            raise CseError("--text-column and --label-column: for --labels alone; rename the columns of SOURCE")
         columns = (text_column, label_column)
     lowest, highest = data.score_range
     reading = Reading(columns, data.encoding, (lowest, highest))

@@ -145,7 +145,7 @@ def test_a_stage_of_dvc_runs_it_when_the_text_changes(labelled):
     run("git", "init", "-q")
     dvc = (sys.executable, "-m", "dvc")
     run(*dvc, "init", "-q")
-    adapt = f"cse.cli {' '.join(LABELS)} -s train.max_steps=5 --budget 20s --out data/intents --again"
+    adapt = f"cse {' '.join(LABELS)} -s train.max_steps=5 --budget 20s --out data/intents --again"
     stage = ("-q", "-n", "adapt-intents", "-d", "labels.csv", "--outs-persist", "data/intents")
     run(*dvc, "stage", "add", *stage, f"{sys.executable} -m {adapt}")
     assert "adaptation to" not in run(*dvc, "repro", "adapt-intents")

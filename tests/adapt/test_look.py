@@ -94,9 +94,6 @@ def test_columns_of_any_name(tmp_path):
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
     assert look([], labels=usual, reading=Reading((None, "group"))).settings["data.columns"] == ["sentence", "group"]
-    third = write(tmp_path / "three.csv", "q,a,same,other\nx,y,1,z\nz,w,0,z\n")
-    views = [look([third], reading=Reading(["q", "a", name])).view for name in ("same", "other")]
-    assert views == ["pairs", "triplets"]
 
 
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):

@@ -38,7 +38,7 @@ FILES = {
         ("--labels both.csv", "each of the 2 texts has two labels or more; give each text one label"),
         ("--labels name.txt", "the name of 1 label and no text; give two labels or more, or their texts"),
         ("--labels own.csv --text-column utterence", "no column 'utterence' (--text-column); did you mean 'utterance'"),
-        ("--labels own.csv -s data.columns=[utterance]", "labelled texts have two columns, text and label, not 1"),
+        ("--labels own.csv -s data.columns=[utterance]", "data.columns: a source's columns have usual names here"),
         # documents
         ("titles.jsonl", "none of the 3 documents has more than a title, so no sentence stands in for a query"),
         ("page.md", "page.md: 1 document with text; to be searched, name a folder or a table of two"),
@@ -47,11 +47,11 @@ FILES = {
         ("documents.jsonl --dev-queries no", "no: no such file or folder; put data there (or change --dev-queries)"),
         ("documents.jsonl --dev-queries docs", "--dev-queries: docs: a folder of corpus.jsonl, queries"),
         # several backbones
-        ("--labels labels.csv --backbone a a", "--backbone: a is named twice"),
+        ("--labels labels.csv --backbone a --backbone a", "--backbone: a is named twice"),
         ("--labels labels.csv --backbone a -s backbone.name=b", "--backbone: -s backbone.name names one too"),
-        ("--labels names.txt --backbone bert other", "several are compared on held-out rows or judged"),
-        ("lines.txt --backbone bert other", "rows are mined by a model before backbones are compared"),
-        ("--labels labels.csv --backbone bert ./missing", "no folder ./missing"),
+        ("--labels names.txt --backbone bert --backbone other", "several are compared on held-out rows or judged"),
+        ("lines.txt --backbone bert --backbone other", "rows are mined by a model before backbones are compared"),
+        ("--labels labels.csv --backbone bert --backbone ./missing", "no folder ./missing"),
     ],
 )
 def test_mistakes_are_one_line(cse, place, tiny_folders, words, says):

@@ -31,30 +31,19 @@ RATES, LENGTHS = (0.005, 0.01, 0.03), (10, 12, 14, 16)
 
 
 @pytest.mark.parametrize(
-    ("name", "search", "values"),
+    ("name", "values"),
     [
-        ("promcse", "grid", [(256, 512), RATES, LENGTHS]),
-        ("dcpcse", "grid", [(64, 128, 256, 512), RATES, LENGTHS]),
-        ("d2cse", "two_step", [tuple(n / 100 for n in range(1, 10))]),
+        ("promcse", [(256, 512), RATES, LENGTHS]),
+        ("dcpcse", [(64, 128, 256, 512), RATES, LENGTHS]),
+        ("d2cse", [tuple(n / 100 for n in range(1, 10))]),
     ],
 )
-def test_the_grids_of_the_papers(name, search, values):
+def test_the_grids_of_the_papers(name, values):
     space = build_space(settings(tune__space=name))
     keys = ("train.learning_rate",) if name == "d2cse" else ("train.batch_size", "train.learning_rate", "prompt.length")
-    assert (space.search, space.keys, [part.values for part in space.dimensions]) == (search, keys, values)
+    assert (space.search, space.keys, [part.values for part in space.dimensions]) == ("grid", keys, values)
     grid = [setting.values for setting in space.grid()]
     assert len(grid) == math.prod(map(len, values)) == len({tuple(values.items()) for values in grid})
-
-
-def test_the_second_step_lies_between_the_two_best():
-    space = build_space(settings(tune__space="d2cse"))
-    fine = space.second_step({0.01: 70.0, 0.02: 79.0, 0.03: 80.0, 0.04: 78.0})
-    assert [setting.values["train.learning_rate"] for setting in fine] == [
-        0.021, 0.022, 0.023, 0.024, 0.025, 0.026, 0.027, 0.028, 0.029,
-    ]  # fmt: skip
-    apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
-    assert len(apart) == 19
-    assert space.second_step({0.01: 1.0, 0.0105: 2.0}) == []  # nothing lies between
 
 
 # ---- ablations ------------------------------------------------------------------------------------------------------
