@@ -45,11 +45,6 @@ Run it again, after a kill or when texts change: what the table has is not embed
 @encoding_option
 @click.option("--changes", is_flag=True, help="TEXTS has only what is new or changed: other documents stay.")
 @click.option("--workers", type=click.IntRange(min=0), default=0, show_default=True, help="Ray processes; 0: none.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    help="Most rows per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
-)
 @device_option
 @click.option(
     "--kind",
@@ -73,7 +68,6 @@ def index_command(
     encoding: str,
     changes: bool,
     workers: int,
-    batch_size: int | None,
     device: str,
     kind: Kind,
     again: bool,
@@ -100,7 +94,7 @@ def index_command(
     from cse.storage import Folder
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
-    choices = Choices(columns, role, workers, batch_size, device, changes=changes, again=again, kind=kind)
+    choices = Choices(columns, role, workers, device, changes=changes, again=again, kind=kind)
     if model is None:
         refuse_foreign(Folder(out))  # before a model is made
         model = _default_model()

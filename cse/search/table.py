@@ -37,7 +37,7 @@ Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 TABLE = "index"
-TABLE_FOLDER, LOG, LOCK = f"{TABLE}.lance", f"{TABLE}.log", ".cse-lock"
+TABLE_FOLDER, LOCK = f"{TABLE}.lance", ".cse-lock"
 FACTS = b"cse"  # key of the table's metadata
 FORMAT = 6  # of the table
 READY = "ready"
@@ -375,7 +375,7 @@ def refuse_foreign(folder: Folder) -> None:
     names = folder.names() - {LOCK}
     if folder.local:
         check_place(Path(folder.path))
-    if foreign := names - {TABLE_FOLDER, LOG}:
+    if foreign := names - {TABLE_FOLDER, f"{TABLE}.log"}:  # the log of earlier versions
         raise CseError(
             f"{folder.url}: holds files that `cse index` did not put there ({min(foreign)}); use another --out "
             "or move them away"

@@ -100,7 +100,7 @@ def test_vectors_are_those_of_the_encoder(run, corpus, tmp_path, bundle):
     assert {name: str(rows_of(tmp_path / "out").schema.field(name).type) for name in ("id", "text", "embedding")} == {
         "id": "int64", "text": "string", "embedding": f"fixed_size_list<item: float>[{DIMENSION}]",
     }  # fmt: skip
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.lance", "index.log"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["index.lance"]
 
 
 def test_columns_are_kept_in_their_types(run, tmp_path):
