@@ -54,7 +54,6 @@ def ray_session(
 
     Args:
         cpus: CPUs of a private instance; None: those this process may use.
-        variables: of the workers.
         preload: module that each worker of a private instance imports at once, while this process goes on.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
@@ -196,7 +195,6 @@ def cpus_each(there: Sequence[Machine], workers: int, gpus: float = 0.0) -> int:
 
     Args:
         workers: that must find a place at the same time.
-        gpus: that each takes.
     """
     smallest = min((int(machine.cpus) for machine in there if machine.places(1, gpus)), default=0)
     return next((cpus for cpus in range(smallest, 0, -1) if places(there, cpus, gpus) >= workers), 0)

@@ -37,7 +37,6 @@ class Spending:
         first: epochs and steps of a training, whichever is more, before a second seed.
         most: steps of a training, if ``EPOCHS`` are fewer.
         again: whether what was chosen is trained again, on the rows that chose.
-        evaluations: of a training.
     """
 
     first: tuple[int, int] = (0, 0)
@@ -85,7 +84,6 @@ class Workload:
     """What there is to do, whatever the time allows.
 
     Attributes:
-        kind: of the text.
         paces: by system, the cheap one first.
         measuring: seconds that measuring one model takes.
         epochs: of a training, at least.
@@ -150,9 +148,6 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     Args:
         budget: seconds in all.
         spent: seconds so far.
-
-    Raises:
-        TooShortError: one training and its measures would exceed the budget.
     """
     how, left, once = SPENDING[work.kind], budget - spent, work.once(work.epochs)
     times, measures = 2 if how.again else 1, work.measuring * len(work.paces)

@@ -106,7 +106,6 @@ class Found:
 
     Attributes:
         kind: the kind of text, see ``cse.adapt.ladder``: it has its own rungs.
-        told: in words.
         language: ISO 639-1 code of the text's language; None if it has none that can be told.
         few: labelled texts too few to train on, or names of labels alone.
     """
@@ -125,8 +124,6 @@ class Reading:
 
     Attributes:
         columns: of labelled texts: text and label; None, and a column that is None: the usual ones.
-        encoding: ``data.encoding``.
-        score_range: ``data.score_range``.
     """
 
     columns: tuple[str | None, str | None] | tuple[()] | None = None
@@ -155,9 +152,7 @@ def look(
 
     Args:
         sources: files or folders of text; the first is the main one, unless there are labels.
-        task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
-        judged: folder of judged queries that choose and are trained on, for documents alone.
     """
     if task is not None:
         check_exists(task, "the task")
@@ -218,8 +213,6 @@ def base_settings(
     Args:
         params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
             that was named is taken whole, but for its data and dev measure.
-        found: what follows from the text.
-        own: what the user set.
     """
     there = params.exists() or named or params != PARAMS_FILE
     file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}

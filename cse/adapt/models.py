@@ -60,11 +60,8 @@ class Models:
     """What makes the models of an adaptation; what is on record is not made again.
 
     Attributes:
-        kind: of the text.
         use: of labelled texts, ``CLASSIFY`` or ``SEARCH``; None: of other text.
-        label_names: table of texts that describe labels.
         kept: has the vectors of the bare backbone, where nothing changes those of documents.
-        made: settings and place of each model.
     """
 
     settings: Settings

@@ -82,12 +82,8 @@ def adapt(
     """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
     Args:
-        settings: of the project, with those that follow from the text.
         budget: seconds.
-        own_backbone: whether to train the whole model too, if the budget allows.
-        judged: whether judged queries choose among adaptations to documents.
         use: what labelled texts are for, see ``Models``.
-        label_names: table of texts that describe labels.
         rivals: backbones that compete with that of the settings, see ``choose_backbone``.
         again: whether to set another adaptation in the folder aside in place of refusing it.
 
@@ -185,10 +181,7 @@ def open_ledger(
     """Return the ledger of an adaptation, a new one in an empty folder.
 
     Args:
-        settings: of the adaptation, with those that follow from the text.
         asked: what the plan follows from; once there is one, a folder planned for something else is refused.
-        own: what else it is for.
-        again: whether to set another adaptation aside, whatever else is in its folder, in place of refusing it.
     """
     text = {"the text": fingerprint({}, files_of(settings.data))}
     of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings) | dict(own)

@@ -105,9 +105,7 @@ def settings_from(
     """Read the settings file and apply the overrides.
 
     Args:
-        overrides: ``KEY=VALUE`` arguments.
         optional: use the defaults if the default file does not exist.
-        any_view: see ``load_settings``.
         prepared: folder of the rows to train on; if it exists, its view replaces ``data.view``.
     """
     values = parse_overrides(overrides)

@@ -51,11 +51,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Document:
-    """A document: its text begins with its title; the sections of a page are parts of its text, each under its heading.
-
-    Attributes:
-        kept: values of the columns to keep.
-    """
+    """A document: its text begins with its title; the sections of a page are parts of it, each under its heading."""
 
     id: int | str
     text: str
@@ -82,12 +78,10 @@ class Corpus:
     formats; in one of BEIR's layout, the documents alone are read.
 
     Args:
-        url: file, folder or glob, as a path or a URL.
         out: the output folder, whose files are not part of the corpus.
         check_domain: raises ``CseError`` for the name of a domain that cannot be used.
 
     Attributes:
-        columns: the names that its columns have.
         kept: types of the kept columns' values, and ``id_type`` of the ids, once all documents were read.
     """
 

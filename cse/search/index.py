@@ -65,7 +65,6 @@ class Indexed:
 
     Attributes:
         changed: documents among the new ones whose ids were there before.
-        blank: ids of documents that say nothing.
         cut: documents of this run that are longer than the model reads, and not so long that they are split.
         limit: that limit in tokens, the shortest of several domains.
     """
@@ -85,8 +84,6 @@ def index_corpus(url: str, out: str, model: str, choices: Choices) -> Indexed:
     """Bring the table in a folder up to date with a corpus.
 
     Args:
-        url: file, folder or glob, as a path or a URL.
-        out: the folder: a path, or a URL of a bucket.
         model: bundle, or a bank's domain (``BANK:NAME``); with a domain column, a bank.
 
     Raises:

@@ -162,8 +162,6 @@ def open_encoder(url: str, facts: Facts, model: str | None = None, provider: str
     """Open the model that made the vectors of an index.
 
     Args:
-        url: the index.
-        facts: what it says of itself.
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
     """
     made, name = facts["model"], model or facts["bundle"]

@@ -42,7 +42,6 @@ class Choices:
         workers: processes of Ray; 0: none.
         threads: of the encoder in this process; None: one per core.
         changes: whether the corpus is a part, and documents that it does not have stay.
-        again: whether to delete an earlier index and start over.
         kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
             vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
             best; ``auto`` does so above 20,000 rows.

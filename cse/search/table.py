@@ -89,11 +89,7 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchTable:
-    """An open index, fixed at the version that was ready then.
-
-    Attributes:
-        facts: what made it, see ``cse.search.index``.
-    """
+    """An open index, fixed at the version that was ready then."""
 
     table: Any
     url: str
@@ -139,8 +135,6 @@ class SearchTable:
         Args:
             vectors: their vectors (q, d) of unit length; None for mode ``words``.
             k: fewer are returned if there are fewer documents, or if the words of a query are in fewer.
-            where: SQL condition on columns that rows must meet.
-            exact: compare every vector even if the index is approximate.
         """
         for number, query in enumerate(queries, start=1):
             if not query.strip():

@@ -41,8 +41,6 @@ def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: i
     """Train the best settings with several seeds, choose, measure, compare, and print what came out.
 
     Args:
-        prepared: folder with the test sets.
-        count: of settings.
         seeds: of each, counted up from ``train.seed``.
         against: setting to compare with; empty: the bare backbone.
 

@@ -37,7 +37,6 @@ def run_sweep(
     """Search the space of group ``tune``; resume a killed sweep, or just read a finished one.
 
     Args:
-        settings: base settings that each trial modifies.
         rows: prepared and mined; the test sets beside them are not opened.
         scratch: parent of the sweep folder, which is named by a fingerprint of space, settings, data, models and code.
         names: of the space's named settings, to train these alone; none: all.

@@ -98,7 +98,6 @@ class Space:
 
     Attributes:
         name: of one that ships, of a file without its ending, or ``own``.
-        search: ``grid`` or ``optuna``.
         settings: named ones, tried before the combinations of listed values.
     """
 
