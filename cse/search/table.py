@@ -50,8 +50,8 @@ ROW, COSINE, BM25, SCORE = "_rowid", "_cosine", "_score", "_relevance_score"  # 
 _BUCKETS = ("s3", "gs", "az")
 _PROBES = 64  # partitions read, about a quarter of a million rows
 _PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
-_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
+_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 
 
 @dataclass(frozen=True)
@@ -318,10 +318,7 @@ def open_table(url: str) -> SearchTable:
         table = database.open_table(TABLE)
         table.checkout(READY)
     except Exception:  # as in `opened`
-        raise CseError(
-            f"{url}: the index is not finished or damaged; run `cse index` again with --out {url}, and --again if it "
-            "is damaged"
-        ) from None
+        raise CseError(f"{url}: the index is not finished or damaged; {_again(url)}") from None
     return SearchTable(table, url, facts_of(table, folder))
 
 

@@ -272,7 +272,6 @@ REFUSED = [
     ("a.jsonl", b'{"text": 3}\n', {}, "a.jsonl:1: expected text, found int '3'; fix or drop"),
     ("a.parquet", b"text", {}, "a.parquet: not a parquet file"),
     ("a.xml", b"text\na\n", {}, " file here (only a.xml)"),
-    ("a.jsonl.zst", b"", {}, "a.jsonl.zst: compressed; unpack it"),
     ("a.jsonl", b'{"text": "a", "id": "a"}\n{"text": "a", "id": 1}', {}, "a.jsonl:2: id column 'id' held string"),
     ("a.jsonl", b'{"text": "a", "id": 1}\n{"text": "a", "id": null}', {}, "a.jsonl:2: id column 'id' should hold"),
     ("a.jsonl", b'{"text": "a", "id": 9223372036854775808}', {}, "should hold whole numbers or text, found int"),
