@@ -108,14 +108,6 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
 
 
-def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
-    found = look([write(tmp_path / "lines.txt")])
-    assert found.settings["mine.neighbours"] == 5
-    assert "data.hold_out" not in found.settings
-    assert found.settings["data.dev"] == "own", "general similarity does not choose what is best for this text"
-    assert "data.task_path" not in found.settings
-
-
 def test_further_sources_are_trained_on_beside_the_first(tmp_path):
     triplets = write(tmp_path / "NLI (all).csv", "anchor,positive,negative\na,b,c\n")
     lines, faq = write(tmp_path / "lines.txt"), write(tmp_path / "faq.csv", "question,answer\nq,a\n")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pickle
 import re
 from dataclasses import replace
 from functools import partial
@@ -65,13 +64,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     first, second = ({str(path) for name, path in given.items() if name != "mined"} for given in places)
     assert first == {"runs/lr0.01", "runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}
     assert first & second <= {"data/prepared"}
-
-
-def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
-    """An EOFError from anywhere is Ctrl-D to click, as when Python reads byte code that was cut off."""
-    monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
-    with pytest.raises(EOFError, match="Ran out of input"):
-        cse("train")
 
 
 def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
@@ -152,19 +144,6 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     again = cse("post", "data/whitened", "--kind", "flow", "--out", "data/both").refused()
     assert again == "post.kind: the encoder already has whitening; use one without"
     assert not (project / "data/both").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("data/checkpoint",), "post.kind: none adds nothing; give --kind"),
-        (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
-        (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
-    ],
-)
-def test_post_refuses_in_one_line(cse, project, args, message):
-    assert message in cse("post", *args, "--out", "data/post").refused()
-    assert not (project / "data/post").exists()
 
 
 # ---- evaluate -----------------------------------------------------------------------------------------------------
@@ -273,6 +252,9 @@ def test_records_replace_nothing_and_do_not_collide(cse, project):
         ("encode data/bundle --out x.npy --column text", "--column text: <stdin> is read line by line"),
         ("export --format peft", "--format peft: name a folder to write with --out"),
         ("export --format peft data/bundle --out x", "data/bundle: this is an ONNX bundle"),
+        ("post data/bundle --kind flow --out x", "data/bundle: this is an ONNX bundle"),
+        ("post data/checkpoint --out x", "post.kind: none adds nothing; give --kind"),
+        ("post data/checkpoint --kind whitening -s post.dimension=33 --out x", "post.dimension"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(cse, project, line, says):

@@ -143,12 +143,6 @@ def test_a_file_that_is_no_space_is_one_line(space_of, text, message):
     assert message in refusal(space_of, text)
 
 
-PREPARED = {
-    "data__view": "sentences", "objective__energy_hinge__weight": 0.0, "objective__replaced_tokens__weight": 0.01,
-    "objective__replaced_tokens__corruption": "prepared",
-}  # fmt: skip
-
-
 def test_seeds_are_refused_where_they_cannot_be():
     drawn = settings(tune__over=["prompt.length=4..8"])
     check_seeds(build_space(drawn), drawn, 3, confirmed=True)

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import errno
-import json
 from dataclasses import replace
 
 import pytest
 
 from cse.artifact import Kind
-from cse.data.store import TRAIN_FILE, PreparedData, open_rows, source_file, write_rows
+from cse.data.store import TRAIN_FILE, PreparedData, open_rows, write_rows
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.load import settings_with
 from cse.stages import place as place_module
-from cse.stages.place import steps_of
 from cse.tune.driver import _check_objective, _recorded, trials_of
 from cse.tune.spaces import Setting, Space
 from cse.tune.trial import METRIC, WORST, run_trial, share_data
@@ -62,22 +60,6 @@ def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
     held = [text.encode() for task in tested for text in all_texts(task) if not any(text in each for each in seen)]
     bytes_of = (job.data.prepared / TASKS_FILE).read_bytes()
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
-
-
-def test_trials_read_further_sources(make_job, folder, rows):
-    """64 rows in batches of 16, and half as many of 20 others."""
-    triplets = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
-    write_rows(rows.prepared / source_file("nli"), "triplets", triplets)
-    path = folder / "data/prepared/report.json"
-    report = json.loads(path.read_text())
-    path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
-    nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
-    values = {"data.source": "files", "train.batch_size": 16, "train.epochs": 2}
-    job = make_job(**values, **{"data.more": [nli]})
-    assert steps_of(job.settings, job.data) == 2 * (4 + 2)
-    run_trial(CONFIG, job, lambda report: None)
-    result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
-    assert result["steps"] == 12
 
 
 def test_a_seed_makes_another_trial_but_for_that_of_the_settings(make_job):
