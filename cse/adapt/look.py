@@ -111,7 +111,6 @@ class Found:
     """
 
     kind: str
-    view: str
     told: str
     settings: dict[str, Any]
     language: str | None
@@ -162,7 +161,7 @@ def look(
         if named := _names_alone(source, reading):
             own = _PAIRS_ONLY | {"data.source": "files", "data.view": view, "data.train_path": str(source)}
             told = f"{source}: names of {len({label for _, label in named}):,} labels and no text"
-            return Found(LABELS, view, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
+            return Found(LABELS, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
         asked, reading = reading.columns, replace(reading, columns=_labelled_columns(source, reading))
         texts, several = _of_one_label(source, reading)
         counts = Counter(texts.reference_label)
@@ -202,7 +201,7 @@ def look(
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
     beside = "".join(f"; beside them {path}" for path in more)
     told = "labelled texts" if untrained is not None else told
-    return Found(kind, view, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
+    return Found(kind, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
 
 
 def base_settings(

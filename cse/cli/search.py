@@ -187,7 +187,7 @@ def search(
     Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text around the query's words.
     `cse index` makes TABLE.
     """
-    from cse.search.model import changed_queries, open_encoder, role_of_queries
+    from cse.search.model import open_encoder, role_of_queries
     from cse.search.table import MODES, open_table, snippet
 
     if bool(queries) == (task is not None):
@@ -200,8 +200,6 @@ def search(
     if modes != ("words",):
         encoder = open_encoder(table, there.facts, model, device)
         role = role or role_of_queries(there.facts, encoder)
-        if changed := changed_queries(table, there.facts, encoder):
-            click.echo(changed, err=True)
     if task is not None:
         from cse.evaluation.retrieval import measure_search
 

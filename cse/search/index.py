@@ -218,7 +218,7 @@ class _Run:
         named = {f"{name}_column": value for name, value in asdict(self.corpus.columns).items() if name != "encoding"}
         of_rows = {"model": self.model.facts, "role": self.choices.role, "task_text": self.model.task_text, **named}
         of_rows = json.loads(json.dumps(of_rows))
-        opens = {"bundle": self.model.name, "queries": self.model.queries, "format": FORMAT}
+        opens = {"bundle": self.model.name, "format": FORMAT}
         schema = self._schema({FACTS: json.dumps(of_rows | opens)})
         if self.choices.again or TABLE_FOLDER not in self.folder.names():
             if not len(self.seen.keys):

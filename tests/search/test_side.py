@@ -81,9 +81,7 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
         queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
         for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
             assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
-        said = f"the query side is another than when {out} was made; its vectors stay valid"
-        assert (said in found.err) == (side != made_by)
-        assert len(found.err.splitlines()) == (side != made_by)
+        assert not found.err
     assert contents(out) == before
 
 
