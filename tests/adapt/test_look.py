@@ -102,8 +102,6 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
     (tmp_path / "old.csv").write_bytes("sent0;sent1\né;x\n".encode("cp1252"))
     assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).told.endswith("pairs")
-    percent = write(tmp_path / "percent.csv", head.replace("label", "score") + "a,b,90\n")
-    assert look([percent], reading=Reading(score_range=(0.0, 100.0))).settings["data.view"] == "pairs"
     scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
 
