@@ -125,7 +125,7 @@ class Reading:
         columns: of labelled texts: text and label; None, and a column that is None: the usual ones.
     """
 
-    columns: tuple[str | None, str | None] | tuple[()] | None = None
+    columns: Sequence[str | None] | None = None
     encoding: str = "utf-8"
     score_range: tuple[float, float] = (0.0, 5.0)
 

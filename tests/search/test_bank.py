@@ -165,7 +165,7 @@ def test_a_row_of_no_domain_is_named_before_a_model_is_opened(run, tmp_path, ban
     monkeypatch.setattr(module, "Maker", None)
     path = write_named(tmp_path / "a.csv", [*NAMES[:14], "biling", *NAMES[15:]])
     said = run(path, tmp_path / "vectors", bank, "--domain-column", "queue").refused()
-    assert "a.csv:16: no domain 'biling'; did you mean 'billing'?; it has billing, outage, plain" in said
+    assert "a.csv:16: " in said and "no domain 'biling'; did you mean 'billing'?; it has billing, outage" in said
     assert not (tmp_path / "vectors/index.lance").exists()
 
 
