@@ -6,8 +6,6 @@ import csv
 import json
 import os
 import re
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -18,12 +16,7 @@ import pytest
 
 import cse as library
 from cse.cli.main import cli
-from cse.evaluation.linear import FULL
-from cse.evaluation.suite import evaluate_suite
 from tests.cli.workspace import contents, full_disk
-from tests.evaluation.test_cxc import make_rows
-from tests.evaluation.test_cxc import write as write_captions
-from tests.rows import write_lines
 from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
@@ -165,26 +158,6 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     scores = json.loads((project / "scores/all.json").read_text())
     assert list(scores) == ["data/checkpoint", "data/bundle", bare]
     assert f"{scores['data/bundle']['sts']['near']['all']:.2f}" == rows[3][1]
-
-
-def test_full_suite_of_a_partial_folder(cse, project, tiny_folders, monkeypatch):
-    """Two transfer tasks and CxC: what is there is measured, the rest is named."""
-    quick = partial(evaluate_suite, classifier=replace(FULL, folds=3, max_epoch=2))
-    monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", quick)
-    write_lines(project / "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
-    write_lines(project / "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
-    words = {f"c{i}": f"{WORDS[i]} {WORDS[7 * i % 40]} {WORDS[i // 2]}" for i in range(36)}
-    write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
-    done = cse(
-        "evaluate", "data/checkpoint", str(tiny_folders["bert"]), "--suite", "full", "--data", "se", "--cxc", "cxc.csv",
-        "--json", "full.json",
-    )  # fmt: skip
-    assert done.code == 0
-    assert "not measured: STS12 (STS/STS12-en-test/" in done.out
-    assert "Avg." not in done.out
-    trained, bare = json.loads((project / "full.json").read_text()).values()
-    assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
-    assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
 
 
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
