@@ -54,6 +54,8 @@ Step by step, with the sample and the built-in MiniLM backbone:
 Settings are in params.yaml (`cse settings` lists all); published systems are presets:
   cse preset list
   cse preset use promcse-eh-bert-base
+
+CSE_DEBUG=1 in the environment shows the traceback of an error.
 """
 
 
