@@ -57,7 +57,7 @@ def measure(work: Path, options: argparse.Namespace) -> dict[str, Any]:
     def index(corpus: Path) -> float:
         out = work / f"table-{next(tables)}"
         named = ("--out", out, "--model", options.model, "--device", "cpu")
-        seconds, peak = cost("-m", "cse.cli", "index", corpus, *named)
+        seconds, peak = cost("-m", "cse", "index", corpus, *named)
         peaks.append(peak)
         return seconds
 

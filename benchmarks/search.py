@@ -118,7 +118,7 @@ def _ask(
 def command(*words: str) -> tuple[float, float]:
     """Run a command of `cse`; return its seconds and the most memory of all commands so far, in MB."""
     start = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "cse.cli", *words], check=True)
+    subprocess.run([sys.executable, "-m", "cse", *words], check=True)
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     return time.perf_counter() - start, peak
 

@@ -36,7 +36,7 @@ from cse.model.backbone_files import find_backbone
 from cse.model.declared import MINILM
 from cse.process import handling
 
-OURS = (sys.executable, "-m", "cse.cli", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
+OURS = (sys.executable, "-m", "cse", "serve", "{bundle}", "--host", "127.0.0.1", "--port", "{port}")
 OPENVINO_TOLERANCE = 3e-3  # of products in bfloat16, whose sums are in float32
 COLUMNS = ("requests_per_s", "p50_ms", "p99_ms")
 PEERS = {"infinity": peers.infinity, "sentence-transformers": peers.sentence_transformers}

@@ -34,7 +34,7 @@ KEY = "train.learning_rate"
 
 def by_tune(clone: Path, rates: list[float]) -> dict[str, float]:
     """Run ``cse tune`` and return its seconds, and those of its trials together."""
-    command = [sys.executable, "-m", "cse.cli", "tune", "--over", f"{KEY}=[{', '.join(map(str, rates))}]"]
+    command = [sys.executable, "-m", "cse", "tune", "--over", f"{KEY}=[{', '.join(map(str, rates))}]"]
     seconds = timed(lambda: _run(command, clone))
     (trials,) = (clone / ".cse/tune").glob("*/trials.csv")
     rows = read_csv(trials)

@@ -146,7 +146,6 @@ def open_manifest(folder: Path, *kinds: Kind, version: int, needed: Iterable[str
 
     Args:
         version: value of ``format`` that the caller reads.
-        needed: files that it must list.
     """
     path = folder / kinds[0].manifest
     facts = read_object(path, again)

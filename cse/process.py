@@ -23,7 +23,6 @@ def only_one(lock: Path, refusal: str, wait: float = 0.0) -> Iterator[None]:
 
     Args:
         lock: file to lock, used for nothing else; its folder is created.
-        refusal: error message if another process holds the lock.
         wait: seconds to wait for it; below 0: as long as it takes.
     """
     lock.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +47,6 @@ def throwaway_folder(folder: Path, alike: str, refusal: str) -> Iterator[None]:
     Args:
         folder: made if it is not there.
         alike: glob pattern for such folders in the same place.
-        refusal: error message if another process uses the folder.
     """
     for left in folder.parent.glob(f"{alike}.lock"):
         with suppress(CseError, OSError), only_one(left, "in use"):

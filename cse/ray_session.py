@@ -12,15 +12,14 @@ import socket
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
-from tqdm import tqdm
 
-from cse.errors import CseError, error_line, reason_of
+from cse.errors import CseError, error_line
 from cse.process import handling, throwaway_folder, variables_set
 from cse.runtime.session import usable_cpus
 
@@ -29,7 +28,6 @@ _PROJECT = Path(__file__).parents[1]
 _PREFIX = "cse-ray-"  # short, because socket paths in the folder are limited to 107 characters
 _KNOCK_SECONDS = 10.0
 WAIT_SECONDS = 30.0  # between lines that say what a job waits for
-_RETRIES = 2  # of a run whose worker was lost
 _NEARLY = 1e-6  # shares of a GPU are rounded
 _UNLIMITED = 1000  # machines of a kind
 _QUIET = {
@@ -56,7 +54,6 @@ def ray_session(
 
     Args:
         cpus: CPUs of a private instance; None: those this process may use.
-        variables: of the workers.
         preload: module that each worker of a private instance imports at once, while this process goes on.
     """
     os.environ |= {name: value for name, value in _QUIET.items() if name not in os.environ}
@@ -198,7 +195,6 @@ def cpus_each(there: Sequence[Machine], workers: int, gpus: float = 0.0) -> int:
 
     Args:
         workers: that must find a place at the same time.
-        gpus: that each takes.
     """
     smallest = min((int(machine.cpus) for machine in there if machine.places(1, gpus)), default=0)
     return next((cpus for cpus in range(smallest, 0, -1) if places(there, cpus, gpus) >= workers), 0)
@@ -231,76 +227,3 @@ def free_in_words(ray: Any) -> str:
     return (
         f"Ray has {listed_machines(machines(ray))}; {in_words(free.get('CPU', 0), free.get('GPU', 0))} in all are free"
     )
-
-
-class Crew(NamedTuple):
-    """How many workers there are, and what each takes of its machine."""
-
-    workers: int
-    cpus: int
-    gpus: float = 0.0
-
-    def __str__(self) -> str:
-        return in_words(self.cpus, self.gpus)
-
-
-def largest_crew(ray: Any, at_once: int | None, jobs: int, *, gpu: bool | None = None) -> Crew:
-    """Return as many workers as find a place on the machines, and the share of each.
-
-    Args:
-        at_once: most workers; None: one for each CPU, or for each GPU if they get any.
-        gpu: whether they get GPUs; None: if there are any.
-    """
-    there = with_more(ray)
-    gpu = gpus_each(there, 1) > 0 if gpu is None else gpu
-    wanted = at_once or int(sum(machine.gpus if gpu else machine.cpus for machine in there))
-    for workers in range(min(wanted, jobs), 0, -1):
-        gpus = gpus_each(there, workers) if gpu else 0.0
-        if cpus := cpus_each(there, workers, gpus):
-            return Crew(workers, cpus, gpus)
-    least = in_words(1, 1 if gpu else 0)
-    raise CseError(f"no place for a worker, which takes {least} of one machine: Ray has {listed_machines(there)}")
-
-
-def side_by_side(
-    do: Callable[[str, int], object], names: Sequence[str], *, at_once: int | None, unit: str, done: str
-) -> Iterator[tuple[str, str]]:
-    """Do runs side by side; say what became of each as it ends, and yield its name and why it failed, or nothing.
-
-    If a worker is lost, Ray starts its run again on another one, and it resumes if it saves its state.
-
-    Args:
-        do: does the run of a name with so many threads; an error fails that run alone. A worker that ran one keeps
-            what it loaded for the next.
-        at_once: most workers; None: one for each CPU, or for each GPU if there are any.
-        done: what is said of a run that did not fail.
-    """
-    if not names:
-        return
-    with ray_session() as ray, tqdm(total=len(names), unit=unit, disable=not sys.stderr.isatty()) as bar:
-        crew = largest_crew(ray, at_once, len(names))
-        if ray.available_resources().get("CPU", 0) < crew.workers * crew.cpus:
-            bar.write(f"{crew.workers} workers wait for {crew} of one machine each; {free_in_words(ray)}", sys.stderr)
-        task = ray.remote(num_cpus=crew.cpus, num_gpus=crew.gpus, max_retries=_RETRIES, max_calls=0)(_reason_of_run)
-        todo, busy = list(names), dict[Any, str]()
-        while todo or busy:
-            while todo and len(busy) < crew.workers:
-                name = todo.pop(0)
-                busy[task.remote(do, name, crew.cpus)] = name
-            (ended,), _ = ray.wait([*busy], num_returns=1)
-            name = busy.pop(ended)
-            try:
-                reason = ray.get(ended)
-            except ray.exceptions.RayError:  # its process died, or ran out of memory
-                reason = f"its worker died {_RETRIES + 1} times, killed externally or out of memory"
-            bar.update()
-            bar.write(f"{name}: {reason or done}", file=sys.stderr)
-            yield name, reason
-
-
-def _reason_of_run(do: Callable[[str, int], object], name: str, threads: int) -> str:
-    try:
-        do(name, threads)
-    except Exception as error:
-        return reason_of(error)
-    return ""

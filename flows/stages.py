@@ -91,7 +91,7 @@ def run_command(name: str, arguments: list[str]) -> State[Any]:
         log.info("%s", line)
 
     try:
-        run_module("cse.cli", arguments, find_root(), read)
+        run_module("cse", arguments, find_root(), read)
     except CommandError as error:
         return failed(*explain(name, error.code, error.last_lines))
     return Completed(message=last)

@@ -13,13 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from ray.core.generated.autoscaler_pb2 import ClusterConfig
 
-from cse.errors import CseError
 from cse.ray_session import (
-    Crew,
     Machine,
     cpus_each,
     gpus_each,
-    largest_crew,
     listed_machines,
     places,
     with_more,
@@ -80,16 +77,6 @@ def test_gpus_are_whole_or_a_part_that_fits():
     assert places(of((8, 1)), 1, 0.3333) == 3
 
 
-def test_crews():
-    assert largest_crew(ray_of(2, 2, 2), 2, 9) == Crew(2, 2)
-    assert largest_crew(ray_of(2, 3), None, 9) == Crew(5, 1)
-    assert largest_crew(ray_of(2, 3), None, 1) == Crew(1, 2)
-    assert largest_crew(ray_of((4, 1), (4, 1)), 1, 9) == Crew(1, 4, 1.0), "not both GPUs, which no machine has"
-    assert largest_crew(ray_of((1, 1), 8), 4, 9) == Crew(1, 1, 1.0), "the other machine has no GPU"
-    with pytest.raises(CseError, match=r"takes 1 CPU of one machine: Ray has 2 machines of 0 CPUs$"):
-        largest_crew(ray_of(0, 0), None, 9)
-
-
 def test_training_asks_for_what_a_machine_has():
     assert _share(of(2, 2, 2), 2, gpus=False) == {"CPU": 2}
     assert _share(of((8, 1), (2, 1)), 2, gpus=True) == {"GPU": 1, "CPU": 2}
@@ -101,7 +88,6 @@ def test_training_asks_for_what_a_machine_has():
 
 def test_machines_that_an_autoscaler_may_add_count():
     assert with_more(ray_of(0, 4, groups=[(4, 3)])) == of(0, 4, 4, 4)
-    assert largest_crew(ray_of(0, groups=[(4, 2)]), 2, 9) == Crew(2, 4)
     assert len(with_more(ray_of(0, groups=[(4, -1)]))) == 1001, "no limit"
     assert listed_machines(of(0, 4, 4)) == "2 machines of 4 CPUs, 1 of 0 CPUs"
     assert listed_machines([]) == "no machine"

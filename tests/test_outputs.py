@@ -13,7 +13,7 @@ import pytest
 from cse.artifact import is_whole
 from cse.errors import CseError
 from cse.files import begins_with, is_json_with
-from cse.outputs import Kind, check_file, check_folder, check_holder, publish_file, publish_folder
+from cse.outputs import Kind, check_file, check_folder, publish_file, publish_folder
 from tests.cli.workspace import contents
 from tests.parts import refusal as said
 from tests.rows import write_lines
@@ -245,27 +245,6 @@ def test_places_that_are_never_replaced(tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "is_mount", lambda self: self == tmp_path / "disk")
     (tmp_path / "disk").mkdir()
     assert refusal(tmp_path / "disk").startswith("is a mount point")
-
-
-def test_a_folder_of_outputs_holds_no_others(tmp_path, monkeypatch):
-    """Records stand side by side: each is ours, and so is the folder around them."""
-    holder = tmp_path / "runs"
-    check_holder(holder, Kind.RECORD)  # new
-    with publish_folder(holder / "one", Kind.RECORD) as folder:
-        (folder / "pairs.csv").write_text("", encoding="utf-8")
-    (holder / ".two.cse-tmp-host-1-0").mkdir()  # what a killed process left
-    check_holder(holder, Kind.RECORD)
-    text = f"{holder}: holds one, which is no checkpoint of cse; choose another folder"
-    assert said(check_holder, holder, Kind.CHECKPOINT).startswith(text)
-    for name in ("notes.txt", "pictures", ".git"):
-        path = holder / name
-        path.mkdir() if name != "notes.txt" else path.write_text("mine", encoding="utf-8")
-        text = f"holds {name}" if name != ".git" else "is the root of a repository"
-        assert text in said(check_holder, holder, Kind.RECORD)
-        path.rmdir() if path.is_dir() else path.unlink()
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for place in (Path("/"), Path(), tmp_path):
-        assert "is or contains" in said(check_holder, place, Kind.RECORD)
 
 
 SPECIAL = {

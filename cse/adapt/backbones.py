@@ -70,7 +70,6 @@ def choose_backbone(
     """Return the settings with the backbone that wins for its cost, and what to say of it; one alone is not measured.
 
     Args:
-        rivals: that compete with the settings' own.
         task: what is held out to choose; labelled texts without test rows are told by each other.
         measure: that chooses; None: the task's main one.
     """

@@ -33,16 +33,11 @@ class Spending:
     """How the time is spent on one kind of text.
 
     Attributes:
-        on_rates: share of it that tries learning rates.
-        two_rates: whether a budget for two trainings tries two rates.
         first: epochs and steps of a training, whichever is more, before a second seed.
         most: steps of a training, if ``EPOCHS`` are fewer.
         again: whether what was chosen is trained again, on the rows that chose.
-        evaluations: of a training.
     """
 
-    on_rates: float = 0.0
-    two_rates: bool = False
     first: tuple[int, int] = (0, 0)
     most: int = 0
     seeds: int = SEEDS
@@ -51,12 +46,12 @@ class Spending:
 
 
 SPENDING = {
-    TEXT: Spending(on_rates=0.5, two_rates=True),
-    # their first rate is known to do, and the held-out score rises steeply with the first steps
-    LABELS: Spending(on_rates=0.1, first=(4, 120), most=600),
-    # a trial tells nothing, and more steps cost accuracy; trained again on every row, nothing chooses among weights
+    TEXT: Spending(),
+    # the held-out score rises steeply with the first steps
+    LABELS: Spending(first=(4, 120), most=600),
+    # more steps cost accuracy; trained again on every row, nothing chooses among weights
     FEW_ROWS: Spending(first=(4, 60), most=60, again=True, evaluations=1),
-    # one rate and two epochs are known to do
+    # two epochs are known to do
     DOCUMENTS: Spending(seeds=1, again=True),
 }
 
@@ -88,17 +83,15 @@ class Workload:
     """What there is to do, whatever the time allows.
 
     Attributes:
-        kind: of the text.
-        rates: learning rates worth trying by system, the likely ones first.
+        paces: by system, the cheap one first.
         measuring: seconds that measuring one model takes.
         epochs: of a training, at least.
         steps: returns the steps of a training of so many epochs.
         max_steps: of any training; None: as many as its epochs have.
-        selects: whether something chooses among rates, and keeps the best of more epochs.
+        selects: whether something keeps the best of more epochs.
     """
 
     kind: str
-    rates: Mapping[str, Sequence[float]]
     paces: Mapping[str, Pace]
     measuring: float
     epochs: int
@@ -118,65 +111,42 @@ class Workload:
         """Return the seconds of one training of each system."""
         return max(sum(pace.training(self.nearly(epochs)) for pace in self.paces.values()), 1e-3)
 
-    def length(self, epochs: int) -> Length:
-        """Return how long a training of so many epochs is."""
-        steps = self.steps(epochs)
-        return Length(epochs, steps, spacing(steps, SPENDING[self.kind].evaluations))
-
-
-@dataclass(frozen=True)
-class Length:
-    """How long a training is."""
-
-    epochs: int
-    steps: int
-    eval_every: int
-
-    @property
-    def settings(self) -> dict[str, int]:
-        """The settings by dotted key."""
-        return {"train.epochs": self.epochs, "train.eval_every": self.eval_every}
-
 
 @dataclass(frozen=True)
 class TrainingPlan:
     """What is trained.
 
     Attributes:
-        rates: learning rates to try, by system; a single one is not tried but taken.
-        seeds: to train with, 1 to ``SEEDS``.
-        training: how long that of each seed is. If it is a trial's, the best trial is the first seed's model.
+        seeds: to train each system with, 1 to ``SEEDS``.
+        epochs: of each training; it has so many ``steps``.
         notes: what the user should know of what the budget did not allow.
     """
 
-    rates: Mapping[str, Sequence[float]]
+    systems: Sequence[str]
     seeds: int
-    trial: Length
-    training: Length
+    epochs: int
+    steps: int
+    eval_every: int
     notes: Sequence[str] = ()
 
+    @property
+    def settings(self) -> dict[str, int]:
+        """The settings of a training by dotted key."""
+        return {"train.epochs": self.epochs, "train.eval_every": self.eval_every}
+
     def __str__(self) -> str:
-        tried = "; ".join(
-            f"learning rate{'s' if len(rates) > 1 else ''} {', '.join(f'{rate:g}' for rate in rates)} ({system})"
-            for system, rates in self.rates.items()
-        )
-        return (
-            f"{tried}; {counted(self.seeds, 'seed')} of {counted(self.training.epochs, 'epoch')} "
-            f"({self.training.steps:,} steps)"
-        )
+        length = f"{counted(self.epochs, 'epoch')} ({self.steps:,} steps)"
+        return f"{', '.join(self.systems)}; {counted(self.seeds, 'seed')} of {length}"
 
 
 def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
-    """Plan for a budget: a share of it tries learning rates, the rest goes into more seeds, then more epochs.
+    """Plan for a budget: more seeds, then more epochs.
 
     The last system is left out if the budget allows no training of each.
 
     Args:
         budget: seconds in all.
         spent: seconds so far.
-
-    Raises:
-        TooShortError: one training and its measures would exceed the budget.
     """
     how, left, once = SPENDING[work.kind], budget - spent, work.once(work.epochs)
     times, measures = 2 if how.again else 1, work.measuring * len(work.paces)
@@ -188,17 +158,9 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
             f"--budget: one training and its measures need {needed} here, the budget is {_told(budget)}; raise it, or "
             "train on fewer rows (-s data.max_rows=...)"
         )
-    rates = {system: work.rates[system] for system in work.paces}
-    trials, tries = 1, work.selects and how.on_rates > 0
-    if tries:
-        least, most = 2 if how.two_rates and 2 * once + measures <= left else 1, max(map(len, rates.values()))
-        trials = min(max(int(how.on_rates * left // once), least), most)
-    if trials > 1:
-        left -= trials * once
 
     def fits(seeds: int, epochs: int) -> bool:
-        tried = once if trials > 1 and epochs == work.epochs else 0.0  # the best trial is the first seed's model
-        return seeds * (times * work.once(epochs) + measures) - tried <= left
+        return seeds * (times * work.once(epochs) + measures) <= left
 
     def more_epochs(seeds: int, epochs: int, most: int) -> int:
         known = range(epochs + 1, most + 1) if work.selects else ()
@@ -211,10 +173,8 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     notes = []
     if seeds < how.seeds:
         notes += [f"the budget allowed {seeds} of {SEEDS} seeds: the next training may differ by more than this"]
-    if tries and trials == 1:
-        notes += ["the budget allowed one learning rate: another may do better"]
-    rates = {system: list(known[:trials]) for system, known in rates.items()}
-    return TrainingPlan(rates, seeds, work.length(work.epochs), work.length(epochs), notes)
+    steps = work.steps(epochs)
+    return TrainingPlan([*work.paces], seeds, epochs, steps, spacing(steps, how.evaluations), notes)
 
 
 def _told(seconds: float) -> str:

@@ -139,10 +139,6 @@ def index_documents(data: DataSettings, out: Path, kept: KeptVectors | None = No
 
     Documents that are there already stay: whatever was adapted, they keep the bare backbone's vectors. A table is
     indexed as it is, other documents are written as one.
-
-    Args:
-        data: group ``data`` of the adaptation.
-        kept: the bare backbone's vectors.
     """
     if find_spec("lancedb") is None:
         return "no index: LanceDB is not installed (pip install 'cse[search]'), then `cse index`"

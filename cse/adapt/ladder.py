@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-# the kinds of text, which have their own rungs, learning rates and ways to spend the time
+# the kinds of text, which have their own rungs and ways to spend the time
 TEXT, LABELS, FEW_ROWS, DOCUMENTS = "text", "labels", "few rows", "documents"
 CLASSIFY, SEARCH = "classify", "search"  # what labelled texts are for
 
@@ -27,9 +27,8 @@ class Rung:
         words: what it is called on the screen.
         of: the kinds of text that it is for.
         trains: settings on top of the adaptation's.
-        rates: learning rates to try by kind of text, the likely ones first, since a short budget tries fewer; None: no
-            steps are trained, and seeds do not matter.
-        own_rate: whether the settings' own learning rate is for it, and is tried first.
+        steps: whether steps are trained, so that seeds matter.
+        rates: learning rate by kind of text; else that of the settings.
         head_of: the rung behind whose models it is fitted as a head; empty: it stands alone.
         own_backbone: whether the backbone's weights change, so that no bank can serve it beside others.
     """
@@ -37,18 +36,14 @@ class Rung:
     words: str
     of: Sequence[str]
     trains: Mapping[str, Any] = field(default_factory=dict)
-    rates: Mapping[str, Sequence[float]] | None = None
-    own_rate: bool = True
+    steps: bool = False
+    rates: Mapping[str, float] = field(default_factory=dict)
     head_of: str = ""
     own_backbone: bool = False
 
-    def rates_for(self, kind: str, own: float) -> tuple[float, ...]:
-        """Return the learning rates to try; ``own`` is that of the settings."""
-        return tuple(dict.fromkeys([*([own] if self.own_rate else []), *(self.rates or {}).get(kind, ())]))
 
-
-# A tie goes to the cheaper, which stands above. Labels bear higher rates. Of few rows a head costs accuracy, what
-# chooses among them cannot compare it, and more steps or a higher rate cost accuracy too: see docs/results.md.
+# A tie goes to the cheaper, which stands above. Of few rows a head costs accuracy, what chooses among them cannot
+# compare it, and more steps or a higher rate cost accuracy too: see docs/results.md.
 RUNGS = {
     BARE: Rung(
         "the bare backbone",
@@ -57,18 +52,14 @@ RUNGS = {
     ),
     QUERY_MAP: Rung("adapted queries", (DOCUMENTS,), _UNTRAINED),
     HEAD: Rung("a head on the bare backbone", (LABELS,), _UNTRAINED | WITH_HEAD),
-    PROMPTS: Rung(
-        "prompts",
-        (TEXT, LABELS, FEW_ROWS),
-        rates={TEXT: (0.01, 0.03, 0.003, 0.1), LABELS: (0.1, 0.2, 0.05), FEW_ROWS: (0.1, 0.2, 0.05)},
-    ),
+    PROMPTS: Rung("prompts", (TEXT, LABELS, FEW_ROWS), steps=True),
     PROMPTS_HEAD: Rung("prompts with a head", (LABELS,), WITH_HEAD, head_of=PROMPTS),
     FULL: Rung(
         "full fine-tuning",
         (TEXT, LABELS, FEW_ROWS),
         {**_NO_PROMPT, "train.parameters": "full"},
-        rates={TEXT: (5e-5, 1.5e-4, 1.5e-5), LABELS: (2e-4, 5e-4, 5e-5), FEW_ROWS: (5e-5, 1e-4)},
-        own_rate=False,
+        steps=True,
+        rates={TEXT: 5e-5, LABELS: 2e-4, FEW_ROWS: 5e-5},
         own_backbone=True,
     ),
     FULL_HEAD: Rung("full fine-tuning with a head", (LABELS,), WITH_HEAD, head_of=FULL, own_backbone=True),

@@ -30,7 +30,6 @@ from cse.data.shape import (
     CATEGORIES,
     TEXTS,
     Row,
-    holds_labels,
     pair_columns,
     read_rows,
     sentence_columns,
@@ -100,13 +99,11 @@ class Found:
 
     Attributes:
         kind: the kind of text, see ``cse.adapt.ladder``: it has its own rungs.
-        told: in words.
         language: ISO 639-1 code of the text's language; None if it has none that can be told.
         few: labelled texts too few to train on, or names of labels alone.
     """
 
     kind: str
-    view: str
     told: str
     settings: dict[str, Any]
     language: str | None
@@ -118,9 +115,7 @@ class Reading:
     """How files are read.
 
     Attributes:
-        columns: of the main source, in the order of its view; None, and a column that is None: the usual ones.
-        encoding: ``data.encoding``.
-        score_range: ``data.score_range``.
+        columns: of labelled texts: text and label; None, and a column that is None: the usual ones.
     """
 
     columns: Sequence[str | None] | None = None
@@ -149,20 +144,18 @@ def look(
 
     Args:
         sources: files or folders of text; the first is the main one, unless there are labels.
-        task: the user's own task, measured at the end and never trained on.
         labels: labelled texts to train on and, for their test part, to measure.
-        judged: folder of judged queries that choose and are trained on, for documents alone.
     """
     if task is not None:
         check_exists(task, "the task")
-    asked, several, few, untrained = reading.columns, "", False, None
+    several, few, untrained = "", False, None
     if labels is not None:
         source, view, more = _reference(labels), "categories", list(sources)
         if named := _names_alone(source, reading):
             own = _PAIRS_ONLY | {"data.source": "files", "data.view": view, "data.train_path": str(source)}
             told = f"{source}: names of {len({label for _, label in named}):,} labels and no text"
-            return Found(LABELS, view, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
-        reading = replace(reading, columns=_labelled_columns(source, reading))
+            return Found(LABELS, told, own, None, LabelledTexts(source.stem, [], [], [], [], names=named))
+        asked, reading = reading.columns, replace(reading, columns=_labelled_columns(source, reading))
         texts, several = _of_one_label(source, reading)
         counts = Counter(texts.reference_label)
         middle, few = statistics.median(counts.values()), len(counts) < _FEW_LABELS
@@ -173,12 +166,14 @@ def look(
         kind = LABELS
         settings = _PAIRS_ONLY | _OF_LABELS | (_OF_FEW_LABELS if few else {}) | (_OF_FEW_ROWS if few_rows else {})
         task = labels if labels.is_dir() else task  # its other part
+        if asked and reading.columns:
+            settings["data.columns"] = list(reading.columns)
     elif not sources:
         raise CseError("nothing to adapt to: name a file or folder of text, or labelled texts with --labels")
     else:
         source, *more = sources
         check_exists(source, "the source")
-        view = _view_of_columns(source, reading) if asked else view_of_source(source, reading)
+        view = view_of_source(source, reading)
         kind = DOCUMENTS if view == "documents" and not reading.answers(source) else TEXT
         settings = _for_search(source, reading.encoding) if kind == DOCUMENTS else _for_rows(view, source, reading)
     if judged is not None:
@@ -189,8 +184,6 @@ def look(
     settings |= {"data.source": "files", "data.view": view, "data.train_path": str(source)}
     if task is not None:
         settings["data.task_path"] = str(task)
-    if asked and reading.columns:
-        settings["data.columns"] = list(reading.columns)
     if more:
         # the hinge is for triplets alone; further sources have none of the labels that a loss may need
         terms = {"energy_hinge": 0.0} if view == "triplets" else {"nt_xent": 1.0} if few else {}
@@ -201,7 +194,7 @@ def look(
     told = "questions and answers" if settings.get("data.pairs") == ["question_answer"] else _TOLD[view]
     beside = "".join(f"; beside them {path}" for path in more)
     told = "labelled texts" if untrained is not None else told
-    return Found(kind, view, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
+    return Found(kind, f"{source}{read}: {told}{several}{beside}", settings, language, untrained)
 
 
 def base_settings(
@@ -212,8 +205,6 @@ def base_settings(
     Args:
         params: the settings file. Of params.yaml the backbone, the machine and the form of the bundle are taken; a file
             that was named is taken whole, but for its data and dev measure.
-        found: what follows from the text.
-        own: what the user set.
     """
     there = params.exists() or named or params != PARAMS_FILE
     file = flatten(load_settings(params, any_view=True).model_dump(mode="json")) if there else {}
@@ -275,21 +266,6 @@ def view_of_source(path: Path, reading: Reading = Reading()) -> str:
         f"{path}: the columns {', '.join(there)} are not known; rename them to one of: title,text; question,answer; "
         "text; sent0,sent1; anchor,positive,negative; or prepare the rows yourself (docs/your-own-data.md)"
     )
-
-
-def _view_of_columns(source: Path, reading: Reading) -> str:
-    """Return the view of columns that were asked for; the third of three is a label if its values are."""
-    columns = reading.columns or ()
-    if not 1 <= len(columns) <= 3:
-        raise CseError(
-            f"data.columns: one for sentences, two for pairs, three for triplets or labelled pairs, not {len(columns)}"
-        )
-    if len(columns) < 3:
-        return ("sentences", "pairs")[len(columns) - 1]
-    file, label = find_data_file(source), str(columns[2])
-    table = open_table(file, reading.encoding)
-    check_column(label, table.columns, str(file), "data.columns")
-    return "pairs" if holds_labels(table, label) else "triplets"
 
 
 def _for_rows(view: str, source: Path, reading: Reading) -> dict[str, Any]:
@@ -401,8 +377,6 @@ def _labelled_columns(file: Path, reading: Reading) -> tuple[str, ...]:
     if ending(file) not in TABLES:
         return ()
     asked, there = reading.columns or (None, None), open_table(file, reading.encoding).columns
-    if len(asked) != 2:
-        raise CseError(f"data.columns: labelled texts have two columns, text and label, not {len(asked)}")
     found = []
     for name, usual, option in zip(asked, (TEXTS, CATEGORIES), ("--text-column", "--label-column"), strict=True):
         name = name or next((one for one in usual if one in there and one not in asked), None)
@@ -415,8 +389,7 @@ def _labelled_columns(file: Path, reading: Reading) -> tuple[str, ...]:
 
 def _names_alone(file: Path, reading: Reading) -> list[tuple[str, str]]:
     """Return names and labels of a file that has labels and no texts: a label a line, or with a description."""
-    asked = reading.columns or ()
-    text, label = asked if len(asked) == 2 else (None, None)
+    text, label = reading.columns or (None, None)
     if ending(file) in TABLES:
         there = open_table(file, reading.encoding).columns
         label = label or next((one for one in CATEGORIES if one in there), None)

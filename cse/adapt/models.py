@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import click
 
 from cse.adapt.clock import Pace, time_training
 from cse.adapt.ladder import BARE, CLASSIFY, DOCUMENTS, FEW_ROWS, RUNGS, WITH_HEAD, Ladder
-from cse.artifact import is_whole
 from cse.data.store import PreparedData
 from cse.data.suite import open_suite
 from cse.data.tasks.kinds import HELD_OUT, LabelledTexts, Retrieval, Task, kind_of
 from cse.data.tasks.parts import dev_part, part_for_test
 from cse.data.tasks.store import OWN, open_dev, open_tasks
 from cse.errors import CseError
-from cse.evaluation.dev_facts import dev_keys, value_of
+from cse.evaluation.dev_facts import dev_keys
 from cse.evaluation.retrieval import WITH_WORDS
 from cse.evaluation.score import ACCURACY, CLASS_PROBABILITY, MEASURES, SAME_LABEL, score_dev, score_task
 from cse.files import write_json
@@ -41,7 +39,7 @@ from cse.training.fit_post import FIT_BATCH, put_behind
 RATE = "train.learning_rate"
 ALL_ROWS = "all_rows"  # folder of models trained on the rows too that chose them
 ON_ALL_ROWS = {"data.dev": "none", "train.dev_measure": None}
-_PICKING = "picking"  # folder of the rows beside what picks weights and rates
+_PICKING = "picking"  # folder of the rows beside what picks weights
 _SAYS_NOTHING = (
     "dev         0 pairs",
     "evaluation  0 pairs",
@@ -59,11 +57,8 @@ class Models:
     """What makes the models of an adaptation; what is on record is not made again.
 
     Attributes:
-        kind: of the text.
         use: of labelled texts, ``CLASSIFY`` or ``SEARCH``; None: of other text.
-        label_names: table of texts that describe labels.
         kept: has the vectors of the bare backbone, where nothing changes those of documents.
-        made: settings and place of each model.
     """
 
     settings: Settings
@@ -83,12 +78,12 @@ class Models:
 
     @property
     def trained_on(self) -> Path:
-        """The rows as trainings see them: beside what picks weights and rates, and nothing that is measured."""
+        """The rows as trainings see them: beside what picks weights, and nothing that is measured."""
         return self.folder / _PICKING
 
     @property
     def keeps_last(self) -> bool:
-        """Whether trainings keep their last weights; else a part of what chooses picks weights and rates."""
+        """Whether trainings keep their last weights; else a part of what chooses picks weights."""
         return self.kind in (FEW_ROWS, DOCUMENTS)
 
     @property
@@ -111,7 +106,7 @@ class Models:
 
     @property
     def picks(self) -> bool:
-        """Whether a part of it picks weights and rates."""
+        """Whether a part of it picks weights."""
         return open_dev(PreparedData(self.trained_on)) is not None
 
     @property
@@ -143,7 +138,9 @@ class Models:
 
     def settings_of(self, system: str, values: Mapping[str, Any] | None = None) -> Settings:
         """Return the settings of a rung, with some values."""
-        return settings_with(self.settings, {**RUNGS[system].trains, **(values or {})})
+        rates = RUNGS[system].rates
+        rate = {RATE: rates[self.kind]} if rates else {}
+        return settings_with(self.settings, {**RUNGS[system].trains, **rate, **(values or {})})
 
     # ---- rows -------------------------------------------------------------------------------------------------------
 
@@ -165,7 +162,7 @@ class Models:
                 part_for_test(task)
                 picks = dev_part(task)
             except CseError as few:
-                say(f"{few}: the last weights are kept, and the first learning rate")
+                say(f"{few}: the last weights are kept")
         with publish_folder(self.trained_on, Kind.PREPARED_DATA) as folder:
             link_rows(self.data, folder, picks)
 
@@ -181,43 +178,14 @@ class Models:
 
         return Pace(**self.ledger.run(f"time {system}", work).result)
 
-    def best_rate(self, system: str, rates: Sequence[float], length: Mapping[str, Any]) -> float:
-        """Train with each learning rate, and return the one with the best dev score, the only one without a trial."""
-        if len(rates) == 1:
-            return rates[0]
-        scores: dict[float, float] = {}
-        for rate in rates:
-            settings = self.settings_of(system, {RATE: rate, **length})
-            tried = self.ledger.run(
-                f"try {system}-{rate:g}",
-                partial(self._try, system, settings),
-                fails=lambda error: isinstance(error, CseError) and str(error).startswith(RATE),  # too high to train
-            )
-            if tried.reason:
-                say(tried.reason)
-            else:
-                scores[rate] = tried.result
-        if not scores:
-            raise CseError(tried.reason)
-        best = max(scores, key=scores.__getitem__)
-        say(f"best of {len(rates)} learning rates ({system}): {best:g}, dev {scores[best]:.2f}")
-        return best
-
-    def _try(self, system: str, settings: Settings) -> float | None:
-        place = self._trial(system, settings)
-        self._train(system, settings, place)
-        return value_of(place.dev())
-
-    def train(self, system: str, settings: Settings, *, tried: bool = False) -> None:
-        """Train a model, or take a trial of the same settings; its result is the dev score."""
-        place, trial = self._place(system, settings), self._trial(system, settings).folder
+    def train(self, system: str, settings: Settings) -> None:
+        """Train a model; its result is the dev score."""
+        train, place = settings.train, self._place(system, settings)
 
         def work() -> None:
-            if tried and trial.is_dir() and not place.folder.exists():
-                place.folder.parent.mkdir(exist_ok=True)
-                trial.rename(place.folder)
-            if not (tried and is_whole(place.checkpoint) and is_whole(place.metrics)):
-                self._train(system, settings, place)
+            rate = "" if train.parameters == "none" else f": learning rate {train.learning_rate:g}, seed {train.seed}"
+            say(f"{'training' if rate else 'making'} {RUNGS[system].words}{rate}")
+            place.train(self._for_training(settings), self.trained_on, kept=self.kept, say=lambda *_, **__: None)
 
         self._make(system, settings, place, work)
 
@@ -323,20 +291,11 @@ class Models:
     def _place(self, system: str, settings: Settings) -> Place:
         return Place(self.folder / "runs" / _name(system, settings))
 
-    def _trial(self, system: str, settings: Settings) -> Place:
-        return Place(self.folder / "trials" / f"{system}-{settings.train.learning_rate:g}")
-
     def _model(self, name: str) -> str | BackboneOf:
         return BackboneOf(self.settings.backbone) if name == BARE else str(self.made[name][1].checkpoint)
 
     def _for_training(self, settings: Settings) -> Settings:
         return settings if self.picks else settings_with(settings, {"train.dev_measure": None})
-
-    def _train(self, system: str, settings: Settings, place: Place) -> None:
-        train = settings.train
-        rate = "" if train.parameters == "none" else f": learning rate {train.learning_rate:g}, seed {train.seed}"
-        say(f"{'training' if rate else 'making'} {RUNGS[system].words}{rate}")
-        place.train(self._for_training(settings), self.trained_on, kept=self.kept, say=lambda *_, **__: None)
 
     def _make(self, system: str, settings: Settings, place: Place, work: Callable[[], None]) -> None:
         """Make a model unless it is there, score it, and add it to its rung."""
@@ -348,7 +307,7 @@ class Models:
             task = self.dev
             if task is None:
                 return [None, None]
-            if self.picks:  # what picked neither its weights nor its rate
+            if self.picks:  # what did not pick its weights
                 task = part_for_test(task)
             encoder = open_model(self._model(name), device=self.settings.evaluation.device, kept=self.kept)
             if self.chooses_by != CLASS_PROBABILITY:
@@ -365,4 +324,4 @@ class Models:
 def _name(system: str, settings: Settings) -> str:
     """Return the name of a model: its rung, and the seed if it has one."""
     rung = RUNGS[system]
-    return system if rung.rates is None and not rung.head_of else f"{system}-{settings.train.seed}"
+    return system if not (rung.steps or rung.head_of) else f"{system}-{settings.train.seed}"

@@ -23,7 +23,7 @@ from cse.adapt.documents import JUDGED, Judged, index_documents
 from cse.adapt.few import classify_few
 from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, HEAD, LABELS, QUERY_MAP, RUNGS, Ladder, Tried, rungs_of
 from cse.adapt.look import Found
-from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, RATE, Models, say
+from cse.adapt.models import ALL_ROWS, ON_ALL_ROWS, Models, say
 from cse.errors import CseError, Interrupted
 from cse.evaluation.comparison import Compared
 from cse.evaluation.score import CLASS_PROBABILITY
@@ -82,12 +82,8 @@ def adapt(
     """Do what is not done yet; Ctrl-C ends the ladder once it has a second rung, and the best so far is taken.
 
     Args:
-        settings: of the project, with those that follow from the text.
         budget: seconds.
-        own_backbone: whether to train the whole model too, if the budget allows.
-        judged: whether judged queries choose among adaptations to documents.
         use: what labelled texts are for, see ``Models``.
-        label_names: table of texts that describe labels.
         rivals: backbones that compete with that of the settings, see ``choose_backbone``.
         again: whether to set another adaptation in the folder aside in place of refusing it.
 
@@ -184,10 +180,7 @@ def open_ledger(
     """Return the ledger of an adaptation, a new one in an empty folder.
 
     Args:
-        settings: of the adaptation, with those that follow from the text.
         asked: what the plan follows from; once there is one, a folder planned for something else is refused.
-        own: what else it is for.
-        again: whether to set another adaptation aside, whatever else is in its folder, in place of refusing it.
     """
     text = {"the text": fingerprint({}, files_of(settings.data))}
     of = flatten(settings.model_dump(mode="json")) | text | depends_on(settings) | dict(own)
@@ -240,7 +233,7 @@ def _climb_in_time(
         if cheap is None:
             raise
         say(f"{short}; {RUNGS[cheap].words}: that is what there is time for")
-        dear = next(RUNGS[name].words for name in rungs if RUNGS[name].rates is not None)
+        dear = next(RUNGS[name].words for name in rungs if RUNGS[name].steps)
         notes.append(f"the budget allowed no {dear}: {short}")
         return SHORT
     except (KeyboardInterrupt, Interrupted) as stop:
@@ -257,10 +250,10 @@ def _climb(
 ) -> Sequence[str]:
     """Add one rung after the other; return what the user should know of it."""
     measuring = models.measure(BARE) if models.measures else 0.0
-    trained = [name for name in rungs if RUNGS[name].rates is not None]
+    trained = [name for name in rungs if RUNGS[name].steps]
     heads = {RUNGS[name].head_of: name for name in rungs if RUNGS[name].head_of}
     for name in rungs:
-        if RUNGS[name].rates is None and not RUNGS[name].head_of:
+        if not RUNGS[name].steps and not RUNGS[name].head_of:
             models.train(name, models.settings_of(name))
             say(f"{models.ladder.tried[name]}")
     if not trained:
@@ -269,18 +262,18 @@ def _climb(
         measuring += models.ladder.tried[HEAD].seconds  # a head is fitted behind each model
     plan = _plan(models, trained, asked, measuring)
     say(f"plan: {plan}" + (f"; whether it helps is measured by {' '.join(main)}" if main else ""))
-    for name in plan.rates:
-        rate = models.best_rate(name, plan.rates[name], plan.trial.settings)
-        settings = models.settings_of(name, {RATE: rate, **plan.training.settings})
+    for name in plan.systems:
+        settings = models.settings_of(name, plan.settings)
         for number in range(plan.seeds):
             own = settings_with(settings, {"train.seed": settings.train.seed + number})
-            models.train(name, own, tried=number == 0 and plan.training == plan.trial)
+            models.train(name, own)
             if name in heads:
                 models.fit_head(name, own)
         for each in (name, heads.get(name)):
             if each is not None:
                 say(f"{models.ladder.tried[each]}")
-    return [*plan.notes, *(f"the budget allowed no {RUNGS[name].words}" for name in trained if name not in plan.rates)]
+    left_out = (RUNGS[name].words for name in trained if name not in plan.systems)
+    return [*plan.notes, *(f"the budget allowed no {words}" for words in left_out)]
 
 
 def _train_again(models: Models, queries: Judged | None, system: str) -> tuple[Models, str]:
@@ -306,7 +299,6 @@ def _plan(models: Models, systems: Sequence[str], asked: Mapping[str, Any], meas
     def plan() -> dict[str, Any]:
         work = Workload(
             models.kind,
-            {system: RUNGS[system].rates_for(models.kind, train.learning_rate) for system in systems},
             paces,
             measuring=measuring,
             epochs=train.epochs,

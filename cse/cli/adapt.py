@@ -141,12 +141,14 @@ def adapt(
         raise CseError(f"--backbone: {max(backbones, key=backbones.count)} is named twice")
     for key in own.keys() & {"data.encoding", "data.score_range"}:  # files are read before all settings are known
         set_key(tree, key, own[key])
-    data, columns = check_settings(tree, where="--set").data, own.get("data.columns")
-    if columns is not None and not (isinstance(columns, list) and all(isinstance(name, str) for name in columns)):
-        raise CseError(f"data.columns: a list of names such as [utterance,scenario], found {columns!r}")
+    data, columns = check_settings(tree, where="--set").data, None
+    if "data.columns" in own:
+        raise CseError(
+            "data.columns: a source's columns have usual names here, and labels --text-column, --label-column"
+        )
     if text_column or label_column:
-        if labels is None or columns is not None:
-            raise CseError("--text-column and --label-column: for --labels, and without -s data.columns")
+        if labels is None:
+            raise CseError("--text-column and --label-column: for --labels alone; rename the columns of SOURCE")
         columns = (text_column, label_column)
     lowest, highest = data.score_range
     reading = Reading(columns, data.encoding, (lowest, highest))

@@ -42,10 +42,6 @@ _CLASSIFIED = (".csv", ".jsonl", ".parquet")
 @click.option("--column", help="Column of csv, tsv, jsonl, parquet; default: a common name (text, sentence, ...).")
 @click.option("--domain-column", help="Column that names each row's domain; MODEL is a bank.")
 @encoding_option
-@click.option(
-    "--batch-size", type=click.IntRange(min=1),
-    help="Most texts per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
-)  # fmt: skip
 @device_option
 @click.option("--normalize/--raw", default=True, show_default=True, help="Scale vectors to unit length, or not.")
 @click.option("--role", help="Role of the texts, such as query: its task text, or the query side.")
@@ -57,7 +53,7 @@ _CLASSIFIED = (".csv", ".jsonl", ".parquet")
 @click.option("--dimensions", type=click.IntRange(min=1), help="Numbers to keep of each vector (Matryoshka models).")
 def encode(
     model: str, text: TextIO, out: Path, column: str | None, domain_column: str | None, encoding: str,
-    batch_size: int | None, device: str, normalize: bool, role: str | None, classify: bool, dimensions: int | None,
+    device: str, normalize: bool, role: str | None, classify: bool, dimensions: int | None,
 ) -> None:  # fmt: skip
     """Embed TEXT, one vector per line or row, also for rows that say nothing, which are counted (the first row is 0).
 
@@ -78,12 +74,12 @@ def encode(
     if classify:
         if not isinstance(encoder, OnnxEncoder):
             raise CseError(f"{model}: no bundle, so it has no classifier; make one with `cse adapt --labels`")
-        told = encoder.classify(lines, batch_size, domain=domains[0] if domains else None)
+        told = encoder.classify(lines, domain=domains[0] if domains else None)
         with publish_file(out) as target:
             _write(target, out.suffix, dict(zip(_TOLD, (lines, *zip(*told, strict=True)), strict=True)))
         click.echo(f"{out}: {len(told):,} texts, {sum(not one.known for one in told):,} of them not known", err=True)
         return
-    asked: dict[str, Any] = {"batch_size": batch_size, "role": role, "dimensions": dimensions}
+    asked: dict[str, Any] = {"role": role, "dimensions": dimensions}
     asked["domain"] = domains[0] if domains else None
     given = {name: value for name, value in asked.items() if value is not None}  # not every encoder takes every one
     vectors = encoder.encode(lines, normalize=normalize, show_progress_bar=True, **given)

@@ -84,7 +84,7 @@ def evaluate(
     given = _named(models or [str(CHECKPOINT)])
     for model in given.values():
         if not meaning_of(model).whole_bank:  # which stands for all of its domains
-            check_given(model)
+            check_given(model, bundles=True)
     own = _own_tasks(tasks, settings)
     if data is None and (suite or cxc or not tasks):
         check_given(prepared=PREPARED)

@@ -24,7 +24,7 @@ from cse.cli.search import index_command, search
 from cse.cli.settings import preset, settings_command
 from cse.errors import CseError
 from cse.settings.load import impossible_rows
-from cse.stages.common import CHECKPOINT, DEBUG_VARIABLE, METRICS, PLOTS, PREPARED, run_safely
+from cse.stages.common import CHECKPOINT, METRICS, PLOTS, PREPARED, run_safely
 
 _BROUGHT = "cse.commands"  # entry points
 # the commands by what one wants to do; any other stands under the last
@@ -54,6 +54,8 @@ Step by step, with the sample and the built-in MiniLM backbone:
 Settings are in params.yaml (`cse settings` lists all); published systems are presets:
   cse preset list
   cse preset use promcse-eh-bert-base
+
+CSE_DEBUG=1 in the environment shows the traceback of an error.
 """
 
 
@@ -84,11 +86,8 @@ class _Group(click.Group):
 
 @click.group(cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="cse")
-@click.option("--debug", is_flag=True, help="Show the full traceback of an error.")
-def cli(debug: bool) -> None:
+def cli() -> None:
     """Contrastive sentence embeddings from soft prompts on a frozen language model."""
-    if debug:
-        os.environ[DEBUG_VARIABLE] = "1"
 
 
 @cli.command(

@@ -75,11 +75,17 @@ def parse_overrides(overrides: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def check_given(model: str | None = None, prepared: Path | None = None) -> None:
-    """Refuse a model or prepared data that is not there, before torch is loaded, which takes seconds."""
-    from cse.data.store import PreparedData
-    from cse.model.declared import check_checkpoint, check_model
+def check_given(model: str | None = None, prepared: Path | None = None, *, bundles: bool = False) -> None:
+    """Refuse a model or prepared data that is not there, before torch is loaded, which takes seconds.
 
+    Args:
+        bundles: whether the model may be a bundle or a bank's domain.
+    """
+    from cse.data.store import PreparedData
+    from cse.model.declared import check_checkpoint, check_model, check_no_bundle
+
+    if model is not None and not bundles:
+        check_no_bundle(model)
     if model is not None and Path(model) == CHECKPOINT:
         check_checkpoint(CHECKPOINT)
     elif model is not None:
@@ -99,9 +105,7 @@ def settings_from(
     """Read the settings file and apply the overrides.
 
     Args:
-        overrides: ``KEY=VALUE`` arguments.
         optional: use the defaults if the default file does not exist.
-        any_view: see ``load_settings``.
         prepared: folder of the rows to train on; if it exists, its view replaces ``data.view``.
     """
     values = parse_overrides(overrides)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,7 +15,7 @@ from cse.stages.common import BARE
 
 if TYPE_CHECKING:
     from cse.search.rows import Kind
-    from cse.search.table import Hit, Mode, SearchTable
+    from cse.search.table import Hit, Mode
 
 _EXAMPLES = """\b
 Examples:
@@ -45,11 +45,6 @@ Run it again, after a kill or when texts change: what the table has is not embed
 @encoding_option
 @click.option("--changes", is_flag=True, help="TEXTS has only what is new or changed: other documents stay.")
 @click.option("--workers", type=click.IntRange(min=0), default=0, show_default=True, help="Ray processes; 0: none.")
-@click.option(
-    "--batch-size",
-    type=click.IntRange(min=1),
-    help="Most rows per forward pass; default: 64, on a GPU as many as hold 16,384 tokens.",
-)
 @device_option
 @click.option(
     "--kind",
@@ -73,7 +68,6 @@ def index_command(
     encoding: str,
     changes: bool,
     workers: int,
-    batch_size: int | None,
     device: str,
     kind: Kind,
     again: bool,
@@ -100,7 +94,7 @@ def index_command(
     from cse.storage import Folder
 
     columns = Columns(text_column, id_column, domain_column, title_column, keep_column, encoding)
-    choices = Choices(columns, role, workers, batch_size, device, changes=changes, again=again, kind=kind)
+    choices = Choices(columns, role, workers, device, changes=changes, again=again, kind=kind)
     if model is None:
         refuse_foreign(Folder(out))  # before a model is made
         model = _default_model()
@@ -155,12 +149,11 @@ def _default_model() -> str:
 )
 @click.argument("table")
 @click.argument("queries", nargs=-1, metavar="QUERY...")
-@click.option("-k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
+@click.option("-k", "--topk", "k", type=click.IntRange(min=1), default=10, show_default=True, help="Results per query.")
 @click.option(
     "--mode",
     type=click.Choice(["hybrid", "vectors", "words"]),
-    default="hybrid",
-    show_default=True,
+    show_default="hybrid, with --task all",
     help="What ranks: cosine, words (BM25), or half of each.",
 )
 @click.option("--where", metavar="SQL", help="Search the rows that meet a condition on id, text and kept columns.")
@@ -170,12 +163,16 @@ def _default_model() -> str:
 @click.option("--model", help="Bundle or BANK:NAME that made the vectors; default: its path then.")
 @click.option("--role", help="Role of the queries; default: query, with a query side or where rows have a role.")
 @device_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object per query.")
+@click.option(
+    "--json", "as_json", is_flag=True,
+    help="Print one JSON object per query. A hybrid score is at most 1.15: half the cosine and half BM25, then what "
+    "documents that are alike lend.",
+)  # fmt: skip
 def search(
     table: str,
     queries: Sequence[str],
     k: int,
-    mode: Mode,
+    mode: Mode | None,
     where: str | None,
     exact: bool,
     full: bool,
@@ -190,21 +187,26 @@ def search(
     Prints rank, score, of a hybrid search the cosine and BM25 behind it, id, and the text around the query's words.
     `cse index` makes TABLE.
     """
-    from cse.search.model import changed_queries, open_encoder, role_of_queries
-    from cse.search.table import open_table, snippet
+    from cse.search.model import open_encoder, role_of_queries
+    from cse.search.table import MODES, open_table, snippet
 
     if bool(queries) == (task is not None):
         raise click.UsageError("give queries, or --task and none")
+    if task is not None and (where or exact or full):
+        raise click.UsageError("--task measures whole searches; leave out --where, --exact and --full")
+    modes: tuple[Mode, ...] = (mode,) if mode else MODES if task is not None else ("hybrid",)
     there = open_table(table)
     encoder = None
-    if mode != "words" or task is not None:
+    if modes != ("words",):
         encoder = open_encoder(table, there.facts, model, device)
         role = role or role_of_queries(there.facts, encoder)
-        if changed := changed_queries(table, there.facts, encoder):
-            click.echo(changed, err=True)
     if task is not None:
-        _measure(there, encoder, role, task, as_json)
+        from cse.evaluation.retrieval import measure_search
+
+        scores = measure_search(there, encoder, role, task, modes)
+        click.echo(json.dumps(scores) if as_json else _table(scores))
         return
+    (mode,) = modes
     vectors = None if encoder is None else encoder.encode(list(queries), normalize=True, role=role)
     found = there.search(queries, vectors, k, mode, where=where, exact=exact)
     for query, hits in zip(queries, found, strict=True):
@@ -233,14 +235,8 @@ def _as_json(rank: int, hit: Hit, whole: str | None) -> dict[str, Any]:
     return {"rank": rank, "id": hit.id, **rounded, **texts, **({"columns": hit.values} if hit.values else {})}
 
 
-def _measure(table: SearchTable, encoder: Any, role: str | None, task: str, as_json: bool) -> None:
-    from cse.evaluation.retrieval import FOUND, measure_search
-    from cse.search.table import MODES
-
-    scores = measure_search(table, encoder, role, task, MODES)
-    if as_json:
-        click.echo(json.dumps(scores))
-        return
-    click.echo(" " * 8 + "".join(f"{name:>12}" for name in FOUND))
-    for mode, values in scores.items():
-        click.echo(f"{mode:8}" + "".join(f"{values[name]:12.2f}" for name in FOUND))
+def _table(scores: Mapping[str, Mapping[str, float]]) -> str:
+    """Return measures of each mode as a table."""
+    head = next(iter(scores.values()))
+    lines = [f"{mode:8}" + "".join(f"{value:12.2f}" for value in values.values()) for mode, values in scores.items()]
+    return "\n".join([" " * 8 + "".join(f"{name:>12}" for name in head), *lines])

@@ -101,7 +101,7 @@ def score_ranks(ranks: np.ndarray, grades: np.ndarray) -> dict[str, float]:
 
 
 def measure_search(
-    table: SearchTable, encoder: OnnxEncoder, role: str | None, folder: str, modes: Sequence[Mode]
+    table: SearchTable, encoder: OnnxEncoder | None, role: str | None, folder: str, modes: Sequence[Mode]
 ) -> dict[str, dict[str, float]]:
     """Return ``FOUND`` times 100 for each way to search, from the first 100 documents of each query."""
     task = read_beir(Path(folder), Path(folder).name)
@@ -112,7 +112,7 @@ def measure_search(
         raise CseError(
             f"{table.url}: {len(table):,} documents, not the {documents:,} of {folder}; index that folder with its ids"
         )
-    vectors = encoder.encode(task.queries, normalize=True, role=role)
+    vectors = None if encoder is None else encoder.encode(task.queries, normalize=True, role=role)
     grade = np.maximum(task.relevance, 0)
     scores: dict[str, dict[str, float]] = {}
     for mode in modes:

@@ -84,6 +84,17 @@ def check_model(path_or_name: str) -> Meaning:
     return found
 
 
+def check_no_bundle(path_or_name: str | Path) -> Meaning:
+    """Return what a name means; refuse what torch does not open."""
+    found = meaning_of(path_or_name)
+    if found.encodes:
+        raise CseError(
+            f"{path_or_name}: this is an ONNX bundle or a bank; name the checkpoint it was made of, such as "
+            "data/checkpoint, or load it with cse.OnnxEncoder"
+        )
+    return found
+
+
 @dataclass(frozen=True)
 class Declared:
     """What a folder declares; the defaults are those of a plain language model."""

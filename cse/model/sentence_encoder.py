@@ -25,12 +25,11 @@ from cse.model.checkpoint import (
     read_config,
     read_weights,
 )
-from cse.model.declared import CONFIG_FILE, Declared, is_word_file, pools_otherwise
+from cse.model.declared import CONFIG_FILE, Declared, check_no_bundle, is_word_file, pools_otherwise
 from cse.model.encoder import Encoder, ReadOut
 from cse.model.prompts import Prompt
 from cse.model.static_words import StaticWords, find_words, load_words
 from cse.model.template import make_template
-from cse.runtime.bank import meaning_of
 from cse.runtime.compatible import Compatible
 from cse.runtime.encode import GPU_BATCH_TOKENS, Encoded, encode_prepared, prepare_sentences
 from cse.runtime.tokens import Tokenizers
@@ -57,14 +56,9 @@ class SentenceEncoder(Compatible, Encoder):
         Raises:
             CseError: nothing loadable, a truncated checkpoint, or one made for another backbone.
         """
-        found = meaning_of(path_or_name)
+        found = check_no_bundle(path_or_name)
         if found.kind is Kind.CHECKPOINT:
             return load_checkpoint(found.folder, backbone=backbone)
-        if found.encodes:
-            raise CseError(
-                f"{path_or_name}: this is an ONNX bundle or a bank; name the checkpoint it was made of, such as "
-                "data/checkpoint, or load it with cse.OnnxEncoder"
-            )
         if is_word_file(found.folder):
             return cls(load_words(find_words(str(path_or_name)), None))
         return cls(load_backbone(find_backbone(str(path_or_name))))

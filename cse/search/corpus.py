@@ -22,7 +22,6 @@ IdType = Literal["int64", "string"]
 PAGES = {kind: read for kind, read in FILES.items() if kind not in FORMATS}  # a document each
 OWN = ("id", "passage", "text", "document", "embedding", "_words", "_key")  # columns of the table
 _TAKEN = (*OWN, "_distance", "_cosine", "_score", "_relevance_score", "_rowid")  # of what a search reads
-_COMPRESSED = {".bz2", ".xz", ".zst", ".zip", ".lz4", ".snappy", ".gz"}
 _ENCODING = "give the encoding of the file (--encoding latin-1, cp1252, utf-16, ...) or save it as UTF-8"
 _INT64 = 1 << 63
 
@@ -51,11 +50,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Document:
-    """A document: its text begins with its title; the sections of a page are parts of its text, each under its heading.
-
-    Attributes:
-        kept: values of the columns to keep.
-    """
+    """A document: its text begins with its title; the sections of a page are parts of it, each under its heading."""
 
     id: int | str
     text: str
@@ -82,12 +77,10 @@ class Corpus:
     formats; in one of BEIR's layout, the documents alone are read.
 
     Args:
-        url: file, folder or glob, as a path or a URL.
         out: the output folder, whose files are not part of the corpus.
         check_domain: raises ``CseError`` for the name of a domain that cannot be used.
 
     Attributes:
-        columns: the names that its columns have.
         kept: types of the kept columns' values, and ``id_type`` of the ids, once all documents were read.
     """
 
@@ -124,8 +117,6 @@ class Corpus:
         if queries := beir.keys() & {QUERIES, f"{QUERIES}.gz"}:
             paths = [beir[name] for name in (CORPUS, f"{CORPUS}.gz") if name in beir and queries][:1] or paths
         kinds = {one: ending(one.partition("?")[0]) for one in paths}
-        if packed := next((one for one, kind in kinds.items() if kind in _COMPRESSED), None):
-            raise CseError(f"{shown(self._fs, packed)}: compressed; unpack it first, or pack it with gzip")
         formats = {**FORMATS, **dict.fromkeys(PAGES, "pages")}
         chosen = {one: formats[kind] for one, kind in kinds.items() if kind in formats}
         if not chosen:

@@ -60,8 +60,6 @@ def search(
     The ``DEPTH`` best of ``fuse`` lend each other their scores; all others have -1.
 
     Args:
-        cosine_N: as ``fuse`` takes them.
-        bm25_N: as ``fuse`` takes them.
         document_ND: unit vectors of the documents.
     """
     fused_N, vectors_N = fuse(cosine_N, bm25_N)

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from cse.search.table import (
     FORMAT,
     KEY,
     LOCK,
-    LOG,
     PASSAGE,
     READY,
     TABLE,
@@ -65,7 +65,6 @@ class Indexed:
 
     Attributes:
         changed: documents among the new ones whose ids were there before.
-        blank: ids of documents that say nothing.
         cut: documents of this run that are longer than the model reads, and not so long that they are split.
         limit: that limit in tokens, the shortest of several domains.
     """
@@ -85,8 +84,6 @@ def index_corpus(url: str, out: str, model: str, choices: Choices) -> Indexed:
     """Bring the table in a folder up to date with a corpus.
 
     Args:
-        url: file, folder or glob, as a path or a URL.
-        out: the folder: a path, or a URL of a bucket.
         model: bundle, or a bank's domain (``BANK:NAME``); with a domain column, a bank.
 
     Raises:
@@ -101,7 +98,7 @@ def index_corpus(url: str, out: str, model: str, choices: Choices) -> Indexed:
     if choices.changes and corpus.format != "pages" and not corpus.columns.id:
         raise CseError(f"--changes: the rows of {url} have no ids, so they replace none; name theirs with --id-column")
     with _only_writer(folder):
-        progress = Progress(Path(folder.path, LOG) if folder.local else None)
+        progress = Progress()
         seen = _read(corpus, progress)
         with _in_one_line(folder):
             return _Run(folder, corpus, seen, chosen, _on_one_provider(chosen, choices), progress).work()
@@ -221,7 +218,7 @@ class _Run:
         named = {f"{name}_column": value for name, value in asdict(self.corpus.columns).items() if name != "encoding"}
         of_rows = {"model": self.model.facts, "role": self.choices.role, "task_text": self.model.task_text, **named}
         of_rows = json.loads(json.dumps(of_rows))
-        opens = {"bundle": self.model.name, "queries": self.model.queries, "format": FORMAT}
+        opens = {"bundle": self.model.name, "format": FORMAT}
         schema = self._schema({FACTS: json.dumps(of_rows | opens)})
         if self.choices.again or TABLE_FOLDER not in self.folder.names():
             if not len(self.seen.keys):
@@ -350,42 +347,20 @@ def _in_one_line(folder: Folder) -> Iterator[None]:
 
 
 class Progress:
-    """Says what is done, how far it is and how long it will take, a line every 15 seconds.
+    """Says what is done, how far it is and how long it will take, a line every 15 seconds."""
 
-    Args:
-        log: also gets the lines, each with the time of day.
-    """
-
-    def __init__(self, log: Path | None) -> None:
-        self._log = log
+    def __init__(self) -> None:
         self._began = self._said = time.monotonic()
-        if log is not None:
-            log.write_text("", encoding="utf-8")
 
     def say(self, line: str) -> None:
         """Say a line, and start the clock for what it says."""
-        self._began = self._line(line)
+        click.echo(f"index: {line}", err=True)
+        self._began = self._said = time.monotonic()
 
     def count(self, done: int, what: str, total: int = 0) -> None:
         """Say how much is done if it is time for a line."""
         now = time.monotonic()
         if now - self._said >= _LINE_SECONDS:
-            rate = done / (now - self._began)
-            left = f", {rate:,.0f}/s, {duration((total - done) / rate)} left" if total else ""
-            self._line(f"{done:,}{f' of {total:,}' if total else ''} {what}{left}")
-
-    def _line(self, line: str) -> float:
-        self._said = time.monotonic()
-        click.echo(f"index: {line}", err=True)
-        if self._log is not None:
-            with self._log.open("a", encoding="utf-8") as stream:
-                stream.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
-        return self._said
-
-
-def duration(seconds: float) -> str:
-    """Return seconds in words: ``42 s``, ``5 min``, ``3 h 20 min``."""
-    if seconds < 90:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60:02d} min"
+            rate, self._said = done / (now - self._began), now
+            left = f", {rate:,.0f}/s, {timedelta(seconds=round((total - done) / rate))} left" if total else ""
+            click.echo(f"index: {done:,}{f' of {total:,}' if total else ''} {what}{left}", err=True)

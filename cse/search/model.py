@@ -31,7 +31,6 @@ class CorpusModel:
         facts: ``files``, or the identity of the document side where that is the bare backbone: an index stays valid
             when the query side changes, or comes or goes.
         name: what opens the model again; a bank alone where its domain says nothing of its queries.
-        queries: identity of the query side, empty without one; None where rows have several domains.
         task_text: what stands before each row.
         limit: tokens that the model reads; of several domains, the shortest limit.
         dimension: numbers of a vector: of one domain its own; of several, all that the bank has.
@@ -43,7 +42,6 @@ class CorpusModel:
     files: dict[str, Any]
     facts: dict[str, Any]
     name: str
-    queries: str | None
     task_text: str
     limit: int
     dimension: int
@@ -106,7 +104,6 @@ def find_model(model: str, domain_column: str | None = None, role: str | None = 
         files=files,
         facts={"documents": documents} if documents else files,
         name=f"{path}:{name}" if queried and found.domain is not None else path,
-        queries=None if one is None else one.source if queried else "",
         task_text=_task_text(folder, role, [*usable.values()]),
         limit=min(own) if own and len(own) == len(usable) else min([bank.bare.max_length, *own]),
         dimension=manifest.shape.dimension if one is None else one.dimension,
@@ -162,8 +159,6 @@ def open_encoder(url: str, facts: Facts, model: str | None = None, provider: str
     """Open the model that made the vectors of an index.
 
     Args:
-        url: the index.
-        facts: what it says of itself.
         model: bundle, bank (of vectors of one domain) or ``BANK:NAME``; None: its path when the vectors were made.
     """
     made, name = facts["model"], model or facts["bundle"]
@@ -190,11 +185,3 @@ def role_of_queries(facts: Facts, encoder: OnnxEncoder) -> str | None:
     """Return the role of queries: ``query`` with a query side, or where the rows have a role and the model has it."""
     asked = encoder.query_side is not None or (facts["role"] is not None and QUERY in encoder.texts)
     return QUERY if asked else None
-
-
-def changed_queries(url: str, facts: Facts, encoder: OnnxEncoder) -> str:
-    """Return a line if the query side is another than when the index was made; empty if not, or not known."""
-    now = "" if encoder.query_side is None else encoder.query_side.source
-    if facts["queries"] in (None, now):
-        return ""
-    return f"the query side is another than when {url} was made; its vectors stay valid"

@@ -40,10 +40,8 @@ class Choices:
 
     Attributes:
         workers: processes of Ray; 0: none.
-        batch_size: most rows per forward pass; None: as the encoder chooses.
         threads: of the encoder in this process; None: one per core.
         changes: whether the corpus is a part, and documents that it does not have stay.
-        again: whether to delete an earlier index and start over.
         kind: ``exact`` compares every vector; ``approximate`` reads the nearest partitions of an IVF index, whose
             vectors are quantised by RaBitQ (Gao and Long 2024, arXiv 2405.12497), and computes the exact cosine of the
             best; ``auto`` does so above 20,000 rows.
@@ -53,7 +51,6 @@ class Choices:
     columns: Columns = field(default_factory=Columns)
     role: str | None = None
     workers: int = 0
-    batch_size: int | None = None
     provider: str = "auto"
     threads: int | None = None
     changes: bool = False
@@ -107,7 +104,7 @@ class Maker:
 
     def embed(self, ready: Ready) -> Made:
         """Add the vectors, of unit length."""
-        vectors = self.encoder.encode_prepared(ready.prepared, self.choices.batch_size, normalize=True).embeddings
+        vectors = self.encoder.encode_prepared(ready.prepared, normalize=True).embeddings
         lists = pa.FixedSizeListArray.from_arrays(pa.array(vectors.reshape(-1), pa.float32()), vectors.shape[1])
         return Made(pa.table({**ready.columns, EMBEDDING: lists}, self.schema), ready.cut)
 

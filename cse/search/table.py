@@ -37,7 +37,7 @@ Mode = Literal["hybrid", "vectors", "words"]
 MODES: tuple[Mode, ...] = get_args(Mode)
 
 TABLE = "index"
-TABLE_FOLDER, LOG, LOCK = f"{TABLE}.lance", f"{TABLE}.log", ".cse-lock"
+TABLE_FOLDER, LOCK = f"{TABLE}.lance", ".cse-lock"
 FACTS = b"cse"  # key of the table's metadata
 FORMAT = 6  # of the table
 READY = "ready"
@@ -50,8 +50,8 @@ ROW, COSINE, BM25, SCORE = "_rowid", "_cosine", "_score", "_relevance_score"  # 
 _BUCKETS = ("s3", "gs", "az")
 _PROBES = 64  # partitions read, about a quarter of a million rows
 _PER_ROW = 3  # of a hybrid search: rows whose exact cosine is computed, for each that it takes
-_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 _QUOTED = re.compile("'[^']*'|\"[^\"]*\"|`[^`]*`")
+_OF_DEPTH = 20, 10, 5, 4, 2, 1  # a search by vectors reads such a part of the ``DEPTH`` rows whose cosine is computed
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,7 @@ class _Asked(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchTable:
-    """An open index, fixed at the version that was ready then.
-
-    Attributes:
-        facts: what made it, see ``cse.search.index``.
-    """
+    """An open index, fixed at the version that was ready then."""
 
     table: Any
     url: str
@@ -139,8 +135,6 @@ class SearchTable:
         Args:
             vectors: their vectors (q, d) of unit length; None for mode ``words``.
             k: fewer are returned if there are fewer documents, or if the words of a query are in fewer.
-            where: SQL condition on columns that rows must meet.
-            exact: compare every vector even if the index is approximate.
         """
         for number, query in enumerate(queries, start=1):
             if not query.strip():
@@ -324,10 +318,7 @@ def open_table(url: str) -> SearchTable:
         table = database.open_table(TABLE)
         table.checkout(READY)
     except Exception:  # as in `opened`
-        raise CseError(
-            f"{url}: the index is not finished or damaged; run `cse index` again with --out {url}, and --again if it "
-            "is damaged"
-        ) from None
+        raise CseError(f"{url}: the index is not finished or damaged; {_again(url)}") from None
     return SearchTable(table, url, facts_of(table, folder))
 
 
@@ -375,7 +366,7 @@ def refuse_foreign(folder: Folder) -> None:
     names = folder.names() - {LOCK}
     if folder.local:
         check_place(Path(folder.path))
-    if foreign := names - {TABLE_FOLDER, LOG}:
+    if foreign := names - {TABLE_FOLDER, f"{TABLE}.log"}:  # the log of earlier versions
         raise CseError(
             f"{folder.url}: holds files that `cse index` did not put there ({min(foreign)}); use another --out "
             "or move them away"

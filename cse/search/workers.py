@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from cse.errors import CseError, counted, error_line
-from cse.ray_session import ADDRESS, Crew, gpus_each, in_words, listed_machines, places, ray_session, with_more
+from cse.ray_session import ADDRESS, gpus_each, in_words, listed_machines, places, ray_session, with_more
 from cse.runtime.session import usable_cpus
 from cse.search.corpus import Document
 from cse.search.model import CorpusModel
@@ -37,12 +37,12 @@ def made_by_workers(
         raise CseError(f"--workers {workers}: this machine has {cores} usable cores; use {cores} or fewer")
     stack.enter_context(warnings.catch_warnings(action="ignore"))  # LanceDB's of a fork, as Ray starts its processes
     ray = stack.enter_context(ray_session(cpus=workers, store_bytes=_STORE_BYTES))
-    crew = _crew(ray, min(workers, -(-total // PIECE)), workers, choices.provider)
-    say(f"{counted(crew.workers, 'worker')} in Ray, {crew} each")
-    takes = {"num_cpus": crew.cpus, "num_gpus": crew.gpus}
-    actor = ray.remote(max_restarts=_LOSSES, max_task_retries=_LOSSES, **takes)(_Worker)
+    gpus = _gpus_of_a_worker(ray, workers, choices.provider)
+    count = min(workers, -(-total // PIECE))
+    say(f"{counted(count, 'worker')} in Ray, {in_words(1, gpus)} each")
+    actor = ray.remote(max_restarts=_LOSSES, max_task_retries=_LOSSES, num_cpus=1, num_gpus=gpus)(_Worker)
     made_of = model, replace(choices, threads=1), schema  # rows must not depend on where they are made
-    return _made(ray, [actor.remote(*made_of) for _ in range(crew.workers)], pieces)
+    return _made(ray, [actor.remote(*made_of) for _ in range(count)], pieces)
 
 
 def _made(ray: Any, workers: list[Any], pieces: Pieces) -> Iterator[Made]:
@@ -83,8 +83,8 @@ class _Worker:
             return error_line(error)
 
 
-def _crew(ray: Any, jobs: int, workers: int, provider: str) -> Crew:
-    """Give each worker a CPU and, with CUDA, its share of the GPUs."""
+def _gpus_of_a_worker(ray: Any, workers: int, provider: str) -> float:
+    """Return each worker's share of the GPUs, 0 without CUDA; refuse workers that find no CPU of their own."""
     there = with_more(ray)
     gpus = gpus_each(there, workers) if provider == "cuda" else 0.0
     if provider == "cuda" and not gpus:
@@ -94,4 +94,4 @@ def _crew(ray: Any, jobs: int, workers: int, provider: str) -> Crew:
             f"--workers {workers}: each takes {in_words(1, gpus)} of one machine, and Ray has "
             f"{listed_machines(there)}; {f'use {most} or fewer' if most else 'add machines'}"
         )
-    return Crew(min(jobs, workers), 1, gpus)
+    return gpus

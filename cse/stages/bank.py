@@ -155,6 +155,7 @@ def add(
     domain = _domain_of(encoder, Path(model), onnx, name, prepared)
     if domain.facts.backbone == onnx.manifest.backbone["sha256"]:  # otherwise refused below
         sentences = SENTENCES if prepared is None else sentences_for_parity(prepared)
+        click.echo(f"comparing {name} in {bank} with torch on {len(sentences)} texts", err=True)
         check_parity(encoder, onnx.of(domain), sentences, tolerance=settings.export.tolerance)
     if classifier is not None:
         domain = domain.classifying(classifier_in(classifier, domain.facts.checkpoint, domain.facts.backbone))

@@ -6,12 +6,10 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import click
-import torch
 
 from cse.data.store import PreparedData
 from cse.data.suite import SuiteData, open_suite
@@ -23,7 +21,6 @@ from cse.evaluation.suite import content_of_suite
 from cse.evaluation.table import format_rows
 from cse.ledger import Ledger, RunRecord
 from cse.outputs import Kind, publish_folder
-from cse.ray_session import side_by_side
 from cse.report.comparisons import comparisons
 from cse.report.systems import System
 from cse.stages.evaluate import describe_model, evaluate_models, identity_of_model, save_record
@@ -44,8 +41,6 @@ def confirm_best(sweep: Sweep, job: Job, *, prepared: Path, count: int, seeds: i
     """Train the best settings with several seeds, choose, measure, compare, and print what came out.
 
     Args:
-        prepared: folder with the test sets.
-        count: of settings.
         seeds: of each, counted up from ``train.seed``.
         against: setting to compare with; empty: the bare backbone.
 
@@ -104,13 +99,14 @@ def _measure(job: Job, chosen: Sequence[Tried], prepared: Path) -> list[System]:
         for one in chosen
         for trial in one.trials
     }
-    content = content_of_suite(_suite(prepared))
-    todo = [called for called in models if not _measured(called, models, content)]
-    do = partial(_measure_model, prepared.resolve(), job.settings.evaluation.device, models)
-    ended = side_by_side(do, todo, at_once=job.settings.tune.concurrent, unit="model", done="measured")
-    failed = [f"{called}: {reason}" for called, reason in ended if reason]
-    if failed:
-        raise CseError(f"{failed[0]}; run the same command again, what was measured is kept")
+    suite, device = _suite(prepared), job.settings.evaluation.device
+    content = content_of_suite(suite)
+    for called, (folder, name, model) in models.items():
+        if not _measured(called, models, content):
+            found = evaluate_models({name: model}, suite, measures=MEASURES, device=device, progress=False)
+            with publish_folder(folder / RECORD, Kind.RECORD) as record:
+                save_record(record, name, model, found[name], device)
+            click.echo(f"{called}: measured", err=True)
     folders = {BARE: [bare]} | {one.first.name: [Path(trial.folder) for trial in one.trials] for one in chosen}
     return [System(name, tuple(read_record(one / RECORD) for one in each)) for name, each in folders.items()]
 
@@ -133,14 +129,6 @@ def _measured(called: str, models: Models, content: Mapping[str, str]) -> bool:
     what = "another model" if found.content == content else "other test items"
     click.echo(f"{called}: {folder / RECORD} is of {what}; measuring again", err=True)
     return False
-
-
-def _measure_model(prepared: Path, device: str, models: Models, called: str, threads: int) -> None:
-    torch.set_num_threads(threads)
-    folder, name, model = models[called]
-    found = evaluate_models({name: model}, _suite(prepared), measures=MEASURES, device=device, progress=False)
-    with publish_folder(folder / RECORD, Kind.RECORD) as record:
-        save_record(record, name, model, found[name], device)
 
 
 def _table(systems: Sequence[System], chosen: Sequence[Tried]) -> list[list[str]]:

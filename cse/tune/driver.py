@@ -61,7 +61,7 @@ def run_sweep(
         if done is not None:
             return done, job
         share_data(prepared, job.data)
-        records = _search(space, job) if drawn else _try_all(space, job, 1 if confirm else seeds)
+        records = _search(space, job) if drawn else train_all(job, space.grid(), 1 if confirm else seeds, "tune")
         sweep = Sweep(job.folder, space.name, space.keys, tuple(records), *measured)
         write_sweep(sweep)
     return sweep, job
@@ -98,20 +98,6 @@ def _search(space: Space, job: Job) -> list[TrialRecord]:
         from cse.tune.engine import search
 
         return _recorded(job, search(job, space))
-
-
-def _try_all(space: Space, job: Job, seeds: int) -> list[TrialRecord]:
-    """Train the settings of a grid, and for D2CSE's rates those between the two best."""
-    records = train_all(job, space.grid(), seeds, "tune")
-    if space.search != "two_step":
-        return records
-    ended = [(one.config[space.keys[0]], one.score) for one in records if one.state == FINISHED]
-    scores = {value: score for value, score in ended if score is not None}
-    if len(scores) < 2:
-        reason = next((record.reason for record in records if record.reason), "unknown reason")
-        raise CseError(f"tune: fewer than two trials of the coarse search succeeded: {reason}")
-    fine = space.second_step(scores)
-    return train_all(job, [*space.grid(), *fine], 1, "tune-fine") if fine else records
 
 
 def train_all(job: Job, settings: Sequence[Setting], seeds: int, name: str) -> list[TrialRecord]:

@@ -181,7 +181,6 @@ class _Lines(tune.Callback):
     """Says what becomes of each trial, and what they wait for if none runs.
 
     Args:
-        count: of trials.
         wanted: what each takes of a machine, in words.
     """
 

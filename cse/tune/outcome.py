@@ -30,7 +30,6 @@ class TrialRecord:
 
     Attributes:
         number: position in start order, from 1.
-        name: of the setting.
         state: ``finished``, ``stopped`` (fell behind) or ``failed``.
         config: what the trial changes; a seed stands in it only if it is not that of the base settings.
         values: all values that differ from the base settings, such as the spacing of evaluations.
@@ -83,7 +82,6 @@ class Sweep:
 
     Attributes:
         keys: that were searched.
-        trials: in start order.
         dev_pairs: number of dev pairs, or items of the dev task, behind each score.
     """
 

@@ -25,7 +25,6 @@ from cse.settings.presets import SYSTEM_GROUPS, preset_values
 _FIXED = tuple(f"train.{key}" for key in ("device", "workers", "eval_every", "save_seconds", "parameters", "selection"))
 _NUMBER = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"{_NUMBER}\.\.{_NUMBER}(\s+log)?")
-_STEP = 0.001  # step of D2CSE's second search
 BARE = "backbone"  # the bare backbone, which every setting is compared with
 PRESET = "preset"  # in place of a key: the setting starts from a preset's system
 SEED = "train.seed"
@@ -43,7 +42,7 @@ class SpaceFile(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
     about: str = ""
-    search: Literal["grid", "optuna", "two_step"] | None = None
+    search: Literal["grid", "optuna"] | None = None
     set: dict[str, Any] = {}
     over: list[str] = []
     where: list[str] = []
@@ -99,7 +98,6 @@ class Space:
 
     Attributes:
         name: of one that ships, of a file without its ending, or ``own``.
-        search: ``grid``, ``optuna`` or ``two_step``.
         settings: named ones, tried before the combinations of listed values.
     """
 
@@ -119,12 +117,6 @@ class Space:
             return list(self.settings)
         cells = (dict(zip(self.keys, each, strict=True)) for each in product(*(one.values for one in self.dimensions)))
         return [*self.settings, *(Setting(named(values), values) for values in cells)]
-
-    def second_step(self, scores: Mapping[Any, float]) -> list[Setting]:
-        """Return the finer grid between the two best values (D2CSE's appendix), empty if they leave no gap."""
-        low, high = sorted(sorted(scores, key=lambda value: -scores[value])[:2])
-        values = (round(low + step * _STEP, 6) for step in range(1, round((high - low) / _STEP)))
-        return [Setting(named({self.keys[0]: value}), {self.keys[0]: value}) for value in values]
 
 
 def shipped() -> dict[str, SpaceFile]:

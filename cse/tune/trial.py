@@ -41,7 +41,6 @@ class Job:
     """A sweep as its trials see it.
 
     Attributes:
-        settings: base settings that each trial modifies.
         evaluations: evenly spaced evaluations per trial; None: every ``train.eval_every`` steps.
         ranges: keys searched over a range; their values are rounded to three digits.
     """

@@ -10,7 +10,6 @@ import pytest
 
 from cse.adapt.documents import Judged
 from cse.adapt.ladder import DOCUMENTS, LABELS
-from cse.adapt.look import look
 from cse.adapt.run import did_worse
 from cse.data.documents import read_documents, whole_document
 from cse.data.store import PreparedData
@@ -179,8 +178,3 @@ def test_queries_of_other_documents_or_that_are_measured_are_refused(searched):
     ):
         assert says in refusal(judged(searched, **paths).write)
     assert not (searched / "out").exists()
-
-
-def test_judged_queries_choose_by_what_the_default_search_finds(searched):
-    found = look([searched / "my-search/corpus.jsonl"], judged=searched / "my-search")
-    assert found.settings["train.dev_measure"] == "nDCG@10 with words"

@@ -94,9 +94,6 @@ def test_columns_of_any_name(tmp_path):
     assert "(columns sentence, intent)" in look([], labels=usual).told
     assert "data.columns" not in look([], labels=usual).settings, "each file is read by its own usual names"
     assert look([], labels=usual, reading=Reading((None, "group"))).settings["data.columns"] == ["sentence", "group"]
-    third = write(tmp_path / "three.csv", "q,a,same,other\nx,y,1,z\nz,w,0,z\n")
-    views = [look([third], reading=Reading(["q", "a", name])).view for name in ("same", "other")]
-    assert views == ["pairs", "triplets"]
 
 
 def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
@@ -104,19 +101,9 @@ def test_pairs_that_their_labels_leave_out_are_counted(tmp_path):
     found = look([write(tmp_path / "p.csv", head + rows)])
     assert found.told == f"{tmp_path}/p.csv: pairs; left out of 3: 2 labelled_negative"
     (tmp_path / "old.csv").write_bytes("sent0;sent1\né;x\n".encode("cp1252"))
-    assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).view == "pairs"
-    percent = write(tmp_path / "percent.csv", head.replace("label", "score") + "a,b,90\n")
-    assert look([percent], reading=Reading(score_range=(0.0, 100.0))).view == "pairs"
+    assert look([tmp_path / "old.csv"], reading=Reading(encoding="cp1252")).told.endswith("pairs")
     scored = look([write(tmp_path / "s.csv", head.replace("label", "score") + "a,b,4.5\nc,d,0.5\n")])
     assert scored.told.endswith("pairs of 4 or more are positives, the others are left out; left out of 2: 1 low_score")
-
-
-def test_sentences_become_pairs_of_neighbours_and_hold_nothing_out(tmp_path):
-    found = look([write(tmp_path / "lines.txt")])
-    assert found.settings["mine.neighbours"] == 5
-    assert "data.hold_out" not in found.settings
-    assert found.settings["data.dev"] == "own", "general similarity does not choose what is best for this text"
-    assert "data.task_path" not in found.settings
 
 
 def test_further_sources_are_trained_on_beside_the_first(tmp_path):
@@ -135,7 +122,7 @@ def test_further_sources_are_trained_on_beside_the_first(tmp_path):
         {"name": "lines", "path": str(lines), "view": "sentences", "terms": {"energy_hinge": 0.0}}
     ]
     found = look([lines, write(tmp_path / "other/lines.txt")], labels=write(tmp_path / "labels.csv", LABELLED))
-    assert found.view == "categories"
+    assert found.settings["data.view"] == "categories"
     assert [one["name"] for one in found.settings["data.more"]] == ["lines", "lines-2"]
 
 

@@ -38,7 +38,7 @@ FILES = {
         ("--labels both.csv", "each of the 2 texts has two labels or more; give each text one label"),
         ("--labels name.txt", "the name of 1 label and no text; give two labels or more, or their texts"),
         ("--labels own.csv --text-column utterence", "no column 'utterence' (--text-column); did you mean 'utterance'"),
-        ("--labels own.csv -s data.columns=[utterance]", "labelled texts have two columns, text and label, not 1"),
+        ("--labels own.csv -s data.columns=[utterance]", "data.columns: a source's columns have usual names here"),
         # documents
         ("titles.jsonl", "none of the 3 documents has more than a title, so no sentence stands in for a query"),
         ("page.md", "page.md: 1 document with text; to be searched, name a folder or a table of two"),

@@ -1,4 +1,4 @@
-"""Models are compared on held-out rows that picked neither their weights nor their learning rate."""
+"""Models are compared on held-out rows that did not pick their weights."""
 
 from __future__ import annotations
 

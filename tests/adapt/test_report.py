@@ -60,11 +60,3 @@ def test_texts_that_became_right_and_those_that_became_wrong_with_what_they_were
     assert confusions.head == ("label", "taken for", "before", "after")
     assert cells(confusions) == [["fee", "rate", "0", "2"], ["card", "fee", "20", "0"], ["rate", "card", "2", "0"]]
     assert "(22 of 60)" in confusions.caption and "(2)" in confusions.caption
-
-
-def test_a_label_that_only_reference_rows_have_is_named_too(tmp_path):
-    """Numbers stand for the labels of both columns: ``atm`` comes before all others here."""
-    task = LabelledTexts("intents", ["x"], ["atm"], TEXTS, LABELS)
-    told = (OWN + 1, np.zeros(60))
-    *_, confusions = tables(tmp_path, task, "probe", told)
-    assert {row[1] for row in cells(confusions)} == {"atm"}

@@ -80,11 +80,6 @@ def test_the_first_line_is_about_the_main_measure_and_what_fell(own, first):
     assert said(*own)[0].endswith(first)
 
 
-def test_a_task_named_later_is_not_the_main_one_however_far_it_moved():
-    assert said(one("MAP", 5, 9), one("kNN", 1.0, 3), main=("intents", "MAP"))[0].startswith("It helped: intents MAP")
-    assert said(one("Spearman", 5, 9, STS), main=None)[0] == "adapted, but nothing of your own was measured"
-
-
 def test_the_other_lines_are_corrected_for_their_number():
     lines = said(one("kNN", 1.0, 2.1), one("MAP", 2.0, 2.1), one("Spearman, Avg.", 3, 2.1, STS))
     assert "kNN: 50.00 -> 51.00, better by 1.00; " in lines[1] and "p 0.036, 3,080 items" in lines[1]

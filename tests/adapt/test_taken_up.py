@@ -61,7 +61,7 @@ def copy(settings, *, model: Path, bundle: Path, **others) -> None:
         shutil.copytree(model, draft / "model")
 
 
-BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: two rates, three seeds of one epoch
+BUDGET = ("--budget", "40s", "-s", "train.max_steps=10")  # ten steps take 2 s: three seeds of one epoch
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_ctrl_c_ends_the_ladder_with_the_best_so_far(cse, labelled, clock, monke
 
     def interrupted(self, record) -> None:
         logged(self, record)
-        if clock.now > 3:  # at the end of the second rate
+        if clock.now > 3:  # at the end of the second seed
             signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patch:
@@ -99,12 +99,11 @@ def test_a_part_that_went_missing_is_made_again(cse, labelled, clock):
     assert done.code == 0, done.err
     out = labelled / "out"
     whole, said = models(out), without_times(done.out)
-    for name in ("prepared", "trials", "runs", "records", "bundle"):
+    for name in ("prepared", "runs", "records", "bundle"):
         shutil.rmtree(out / name) if (out / name).is_dir() else (out / name).unlink()
         done = cse(*AS_MANY, *BUDGET, "--out", "out")
         assert done.code == 0, (name, done.err)
-        assert ("missing, or not whole; making it again" in done.err) == (name != "trials"), name
-        assert (out / name).exists() == (name != "trials"), name
+        assert "missing, or not whole; making it again" in done.err and (out / name).exists(), name
         assert without_times(done.out) == said
     (out / "runs/prompts-43/checkpoint/weights.safetensors").unlink()
     assert cse(*AS_MANY, *BUDGET, "--out", "out", "--again").code == 0
@@ -124,7 +123,7 @@ def test_a_plan_is_kept_and_not_bent(tmp_path):
     """Until there is one, another budget may be tried."""
     out = tmp_path / "out"
     opened(out, budget=1).run("prepare", lambda: None)
-    opened(out, budget=2).run("plan", lambda: {"seeds": 3, "rates": {}}, of={"budget": 2})
+    opened(out, budget=2).run("plan", lambda: {"seeds": 3}, of={"budget": 2})
     with pytest.raises(CseError, match=r"out: budget was 2 and is 3 now; name another folder with --out, or set this "):
         opened(out, budget=3)
     assert opened(out, budget=2).names() == ["adaptation", "plan", "prepare"]

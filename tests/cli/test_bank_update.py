@@ -171,10 +171,6 @@ def test_a_bank_that_is_not_there_is_made(update, project):
     assert list(contents(Path("elsewhere/domains"))) == ["mail.safetensors"]
     made_here, given = (OnnxEncoder(place, provider="cpu") for place in ("elsewhere", "data/bank"))
     assert made_here.manifest.backbone == given.manifest.backbone
-    update("mail", "--bank", "short", "-s", "backbone.max_length=12")
-    short = OnnxEncoder("short", provider="cpu")
-    assert short.max_length == 12 < given.max_length, "its bare backbone reads texts as the settings say"
-    assert short.manifest.shape.positions == given.manifest.shape.positions
 
 
 def test_mistakes_are_one_line_and_write_nothing(cse, project):

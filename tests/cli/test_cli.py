@@ -5,10 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
-import pickle
 import re
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import click
@@ -19,12 +16,7 @@ import pytest
 
 import cse as library
 from cse.cli.main import cli
-from cse.evaluation.linear import FULL
-from cse.evaluation.suite import evaluate_suite
 from tests.cli.workspace import contents, full_disk
-from tests.evaluation.test_cxc import make_rows
-from tests.evaluation.test_cxc import write as write_captions
-from tests.rows import write_lines
 from tests.tiny import WORDS
 
 SENTENCES = ["the cat sits on the mat", "dog", "two small birds eat red apple bread", "", "a woman reads"]
@@ -65,13 +57,6 @@ def test_what_lies_beside_an_output_bears_its_whole_name(cse, project, monkeypat
     first, second = ({*map(str, given.values())} for given in places)
     assert first == {"runs/lr0.01", "runs/lr0.01.json", "runs/lr0.01.plots", "data/prepared"}
     assert first & second <= {"data/prepared"}
-
-
-def test_a_file_that_ends_too_early_is_no_key_pressed(cse, project, monkeypatch):
-    """An EOFError from anywhere is Ctrl-D to click, as when Python reads byte code that was cut off."""
-    monkeypatch.setattr("cse.stages.train.train_stage", lambda *_, **__: pickle.loads(b""))
-    with pytest.raises(EOFError, match="Ran out of input"):
-        cse("train")
 
 
 def test_unlabelled_text_from_prepare_to_checkpoint(cse, project):
@@ -154,19 +139,6 @@ def test_post_puts_whitening_behind_a_checkpoint_and_leaves_that_as_it_was(cse, 
     assert not (project / "data/both").exists()
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("data/checkpoint",), "post.kind: none adds nothing; give --kind"),
-        (("data/bundle", "--kind", "flow"), "this is an ONNX bundle"),
-        (("data/checkpoint", "--kind", "whitening", "-s", "post.dimension=33"), "post.dimension"),
-    ],
-)
-def test_post_refuses_in_one_line(cse, project, args, message):
-    assert message in cse("post", *args, "--out", "data/post").refused()
-    assert not (project / "data/post").exists()
-
-
 # ---- evaluate -----------------------------------------------------------------------------------------------------
 
 
@@ -186,26 +158,6 @@ def test_checkpoint_and_bundle_score_the_same_and_the_backbone_differs(cse, proj
     scores = json.loads((project / "scores/all.json").read_text())
     assert list(scores) == ["data/checkpoint", "data/bundle", bare]
     assert f"{scores['data/bundle']['sts']['near']['all']:.2f}" == rows[3][1]
-
-
-def test_full_suite_of_a_partial_folder(cse, project, tiny_folders, monkeypatch):
-    """Two transfer tasks and CxC: what is there is measured, the rest is named."""
-    quick = partial(evaluate_suite, classifier=replace(FULL, folds=3, max_epoch=2))
-    monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", quick)
-    write_lines(project / "se/CR/custrev.pos", [f"the cat {WORDS[i % 9]}" for i in range(2407)])
-    write_lines(project / "se/CR/custrev.neg", [f"no dog {WORDS[9 + i % 9]}" for i in range(1368)])
-    words = {f"c{i}": f"{WORDS[i]} {WORDS[7 * i % 40]} {WORDS[i // 2]}" for i in range(36)}
-    write_captions(project / "cxc.csv", [[*row[:4], words[row[0]], words[row[1]]] for row in make_rows()])
-    done = cse(
-        "evaluate", "data/checkpoint", str(tiny_folders["bert"]), "--suite", "full", "--data", "se", "--cxc", "cxc.csv",
-        "--json", "full.json",
-    )  # fmt: skip
-    assert done.code == 0
-    assert "not measured: STS12 (STS/STS12-en-test/" in done.out
-    assert "Avg." not in done.out
-    trained, bare = json.loads((project / "full.json").read_text()).values()
-    assert trained["transfer"]["transfer"]["CR"]["accuracy"] == 100.0
-    assert trained["cxc"]["mean"] != bare["cxc"]["mean"]
 
 
 def test_evaluate_on_a_task_of_ones_own_alone_and_with_the_rest(cse, project):
@@ -259,6 +211,9 @@ def test_records_replace_nothing_and_do_not_collide(cse, project):
         ("encode data/bundle --out x.npy --column text", "--column text: <stdin> is read line by line"),
         ("export --format peft", "--format peft: name a folder to write with --out"),
         ("export --format peft data/bundle --out x", "data/bundle: this is an ONNX bundle"),
+        ("post data/bundle --kind flow --out x", "data/bundle: this is an ONNX bundle"),
+        ("post data/checkpoint --out x", "post.kind: none adds nothing; give --kind"),
+        ("post data/checkpoint --kind whitening -s post.dimension=33 --out x", "post.dimension"),
     ],
 )
 def test_options_that_cannot_be_are_one_line(cse, project, line, says):

@@ -20,8 +20,6 @@ COMMANDS = {
     "prepare": (("prepare", *SMALL), "data/prepared", 4000),
     "train": (("train", "-s", "train.seed=7"), ".cse", 2000),
     "post": (("post", "data/checkpoint", "--kind", "whitening", "--out", "data/post"), "data/post", 2000),
-    "stage": (("evaluate",), "data/evaluation", 500),
-    "json": (("evaluate", "data/checkpoint", "--json", "scores.json"), "scores.json", 50),
     "records": (("evaluate", "x=data/checkpoint", "--out", "records"), "records/x", 500),
     "export": (("export",), "data/bundle", 100_000),
     "sentence-transformers": (
@@ -29,7 +27,6 @@ COMMANDS = {
         "data/other",
         30_000,
     ),
-    "peft": (("export", "--format", "peft", "--out", "data/other"), "data/other", 300),
     "bank create": (("bank", "create", "bank", "data/checkpoint"), "bank", 100_000),
     "bank add": (("bank", "add", "bank", "data/checkpoint", "--name", "x"), "bank", 500),
     "encode": (("encode", "data/bundle", "lines.txt", "--out", "vectors.npy"), "vectors.npy", 200),
@@ -44,7 +41,6 @@ def whole(trained, tmp_path_factory) -> Path:
     """A project in which every command has run; do not change it."""
     folder = Path(shutil.copytree(trained, tmp_path_factory.mktemp("whole") / "project"))
     (folder / "lines.txt").write_text("".join(f"{' '.join(WORDS[i : i + 4])}\n" for i in range(30)))
-    (folder / "scores.json").write_text("{}")
     (folder / "vectors.npy").write_bytes(b"\x93NUMPY older")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -9,10 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cse.export.bundle import make_domain
-from cse.export.domains import add_domain, remove_domain
+from cse.export.domains import remove_domain
 from cse.model.checkpoint import save_checkpoint
-from cse.stages.open_model import open_model
 from tests.export.banks import make_bank, make_encoder
 
 KINDS = ("bare", "hidden", "plain")
@@ -57,7 +55,7 @@ def test_a_bank_stands_for_its_domains(cse, project):
     assert len({json.dumps(found[f"bank:{kind}"]) for kind in KINDS}) == len(KINDS)
 
 
-def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
+def test_a_record_is_that_of_a_domain(cse, project):
     done = cse("evaluate", "bank", "x=bank:auto", "--out", "records")
     assert "domain auto needs domains that were added with their text" in done.err.splitlines()[-1]
     assert cse("evaluate", "bank", "--out", "records").code == 0
@@ -66,25 +64,10 @@ def test_records_of_domains_do_not_collide(cse, project, tiny_folders):
         f"bank-{kind}": f"bank:{kind}" for kind in KINDS
     }
     assert records["bank-hidden"]["model"]["prompt"]["kind"] == "hidden_state"
-    add_domain(project / "bank", make_domain(make_encoder(tiny_folders["bert"], "plain", 8), "plain-"))
-    assert cse("evaluate", "bank", "--out", "more").refused() == (
-        "--out more: bank:plain and bank:plain- would both be written to more/bank-plain; rename one with NAME=MODEL"
-    )
-    assert not Path("more").exists()
-
-
-def test_a_domain_keeps_its_prompts_while_it_is_measured(project, tiny_folders):
-    encoder = open_model("bank:hidden", device="cpu")
-    before = encoder.encode(["the cat sits"])
-    add_domain(Path("bank"), make_domain(make_encoder(tiny_folders["bert"], "hidden", 9), "hidden"), replace=True)
-    np.testing.assert_array_equal(encoder.encode(["the cat sits"]), before)
-    after = open_model("bank:hidden", device="cpu").encode(["the cat sits"])
-    assert np.abs(after - before).max() > 0.01
 
 
 def test_domains_that_cannot_be_measured(cse, project, monkeypatch):
     monkeypatch.setattr("cse.stages.evaluate.evaluate_suite", lambda *_, **__: pytest.fail("work has started"))
-    assert "did you mean 'hidden'" in cse("evaluate", "bare", "bank:hiden").refused()
     assert "bank:bare: given twice; write NAME=MODEL" in cse("evaluate", "bank", "bank:bare").refused()
     monkeypatch.undo()
     monkeypatch.chdir(project)

@@ -49,7 +49,7 @@ class Server(NamedTuple):
 
 @contextmanager
 def serving(model: object, *options: object, log: Path, cwd: Path | None = None) -> Iterator[Server]:
-    command = [sys.executable, "-m", "cse.cli", "serve", str(model), "--port", "0", *map(str, options)]
+    command = [sys.executable, "-m", "cse", "serve", str(model), "--port", "0", *map(str, options)]
     with log.open("wb") as stream:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stream, cwd=cwd)
     try:

@@ -75,7 +75,7 @@ def command(forking_python) -> Callable[..., str]:
 
     def run(folder: Path, *words: str) -> str:
         usual = {"PYTHONPATH": os.pathsep.join([str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)])}
-        line = [forking_python, "-m", "cse.cli", *words]
+        line = [forking_python, "-m", "cse", *words]
         done = subprocess.run(line, cwd=folder, capture_output=True, text=True, timeout=120, env=os.environ | usual)
         assert done.returncode == 0, done.stderr
         return done.stdout

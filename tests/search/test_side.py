@@ -81,9 +81,7 @@ def test_any_query_side_searches_any_index_and_changes_nothing(cse, made, models
         queries = OnnxEncoder(models / side.removeprefix("bank:"), provider="cpu").encode(QUERIES, role="query")
         for hits, expected in zip(cosines(found), queries @ bare.T, strict=True):
             assert hits == {row: pytest.approx(value, abs=1e-5) for row, value in enumerate(expected)}
-        said = f"the query side is another than when {out} was made; its vectors stay valid"
-        assert (said in found.err) == (side != made_by)
-        assert len(found.err.splitlines()) == (side != made_by)
+        assert not found.err
     assert contents(out) == before
 
 
@@ -103,30 +101,6 @@ def test_what_was_trained_on_both_sides_is_another_model(cse, made, models):
     out = made(models / "bare")
     found = cse("search", out, QUERIES[0], "--model", models / "bank:both")
     assert "not the model that made" in found.refused()
-
-
-def test_rows_of_several_domains_keep_those_of_query_sides_bare(cse, models, tmp_path):
-    """A replaced query side leaves such an index valid too."""
-    bank = shutil.copytree(models / "bank", tmp_path / "bank")
-    names = ["prompted", "both", "mapped"] * 10
-    rows = [json.dumps({"text": text, "queue": name}) for text, name in zip(TEXTS, names, strict=True)]
-    corpus = write_lines(tmp_path / "corpus.jsonl", rows)
-    out = tmp_path / "vectors"
-    options = ("--model", bank, "--domain-column", "queue", "--device", "cpu")
-    assert cse("index", corpus, "--out", out, *options).code == 0
-    onnx = OnnxEncoder(bank, provider="cpu")
-    bare = OnnxEncoder(models / "bare", provider="cpu").encode(TEXTS)
-    both = onnx.encode(TEXTS, domain="both")
-    expected = [both[row] if name == "both" else bare[row] for row, name in enumerate(names)]
-    np.testing.assert_allclose(read_vectors(out)[1], np.stack(expected), atol=1e-5)
-    later = SentenceEncoder.load(json.loads((bank / "bundle.json").read_text())["backbone"]["name"]).backbone
-    add_domain(bank, make_domain(query_side(later, **PARTS["prompt"], seed=7), "prompted"), replace=True)
-    kept = contents(out)
-    found = cse("search", out, QUERIES[0], "--model", f"{bank}:prompted", "--mode", "vectors")
-    assert (found.code, found.err) == (0, "")
-    assert contents(out) == kept
-    failed = cse("index", corpus, "--out", tmp_path / "other", *options, "--role", "query")
-    assert failed.refused().startswith("--role query: ")
 
 
 def test_another_backbone_in_the_settings_is_exported_anew(cse, tiny_folders, tmp_path, monkeypatch):
@@ -157,5 +131,5 @@ def test_an_adaptation_leaves_the_index_of_an_earlier_stop_as_it_is(models, tmp_
         said, *cut = index_documents(data, out).splitlines()
         assert said == f'6 documents indexed: cse search {out / "index"} "..."'
         assert cut == []
-        seen.append({name: found for name, found in contents(out / "index").items() if name != "index.log"})
+        seen.append(contents(out / "index"))
     assert all(one == seen[0] for one in seen)

@@ -259,6 +259,7 @@ def test_what_cannot_be_searched_or_indexed(cse, bundle, table, tmp_path, monkey
         assert said in cse(*words).refused()
     for given in ((), ("dog", "--task", "x")):
         assert "give queries, or --task and none" in cse("search", table, *given).err
+    assert "--task measures whole searches" in cse("search", table, "--task", "x", "--where", "id = 1").err
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "lancedb", None)
         for command in ((*index, table.with_name("x")), ("search", table, "dog")):
@@ -280,6 +281,8 @@ def test_measures_of_each_mode_are_those_of_the_ranks(cse, make, bundle, tmp_pat
     assert cse("index", task, "--out", folder, "--model", bundle, "--device", "cpu").code == 0
     scores = json.loads(cse("search", folder, "--task", task, "--json", "--device", "cpu").out)
     assert list(scores) == ["hybrid", "vectors", "words"]
+    alone = cse("search", folder, "--task", task, "--json", "--mode", "words", "--model", "none").out
+    assert json.loads(alone) == {"words": scores["words"]}, "words need no model"
     for mode, values in scores.items():
         gains = []
         for number, answer in enumerate(answers(cse, folder, "--mode", mode, "-k", 10)):

@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from cse.errors import CseError
-from cse.ray_session import Crew
-from cse.search.workers import _crew
+from cse.search.workers import _gpus_of_a_worker
 from tests.rows import write_lines
 from tests.search.corpora import rows_of, sentences
 from tests.test_machines import ray_of
@@ -99,13 +98,12 @@ def test_killed_twice_it_goes_on_and_workers_make_the_same(start, corpus, tmp_pa
 
 
 def test_workers_that_find_no_place():
-    assert _crew(ray_of(2, 2, 2), 4, 4, "cpu") == Crew(4, 1)
-    assert _crew(ray_of(2, 2, 2), 1, 4, "cpu") == Crew(1, 1), "one piece is for one"
-    assert _crew(ray_of((4, 1), (2, 1)), 4, 4, "cuda") == Crew(4, 1, 0.5)
+    assert _gpus_of_a_worker(ray_of(2, 2, 2), 4, "cpu") == 0
+    assert _gpus_of_a_worker(ray_of((4, 1), (2, 1)), 4, "cuda") == 0.5
     line = r"--workers 7: each takes 1 CPU of one machine, and Ray has 3 machines of 2 CPUs; use 6 or fewer$"
     with pytest.raises(CseError, match=line):
-        _crew(ray_of(2, 2, 2), 9, 7, "cpu")
+        _gpus_of_a_worker(ray_of(2, 2, 2), 7, "cpu")
     with pytest.raises(CseError, match=r"--workers 4: each takes 1 CPU and 0.25 GPUs of one machine.*use 1 or fewer$"):
-        _crew(ray_of((1, 1), 8), 9, 4, "cuda")
+        _gpus_of_a_worker(ray_of((1, 1), 8), 4, "cuda")
     with pytest.raises(CseError, match="no GPU"):
-        _crew(ray_of(8), 9, 2, "cuda")
+        _gpus_of_a_worker(ray_of(8), 2, "cuda")

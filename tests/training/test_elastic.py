@@ -93,7 +93,7 @@ def test_a_lost_machine_leaves_a_smaller_group(cluster, bucket, tiny_folders, tm
     cluster.start(head=False)
     second = [process for process in cluster.processes("raylet/raylet") if process not in first]
     assert len(second) == 1
-    command, screen = [sys.executable, "-m", "cse.cli", "train", "--out", "out"], tmp_path / "screen"
+    command, screen = [sys.executable, "-m", "cse", "train", "--out", "out"], tmp_path / "screen"
     for setting in ("train.workers=2", "train.epochs=6", "train.eval_every=50", "train.save_seconds=1"):
         command += ["-s", setting]
     with screen.open("w") as stream:

@@ -30,7 +30,7 @@ def start(folder, out, *settings, python=sys.executable):
     """Start a training; with ``forking_python`` for ``python``, whatever is neither killed nor loses a worker."""
     usual = "train.epochs=4", "train.eval_every=20", "train.save_seconds=1"
     options = [part for setting in (*usual, *settings) for part in ("-s", setting)]
-    command = [python, "-m", "cse.cli", "train", "--out", str(folder / out), *options]
+    command = [python, "-m", "cse", "train", "--out", str(folder / out), *options]
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 

@@ -31,30 +31,19 @@ RATES, LENGTHS = (0.005, 0.01, 0.03), (10, 12, 14, 16)
 
 
 @pytest.mark.parametrize(
-    ("name", "search", "values"),
+    ("name", "values"),
     [
-        ("promcse", "grid", [(256, 512), RATES, LENGTHS]),
-        ("dcpcse", "grid", [(64, 128, 256, 512), RATES, LENGTHS]),
-        ("d2cse", "two_step", [tuple(n / 100 for n in range(1, 10))]),
+        ("promcse", [(256, 512), RATES, LENGTHS]),
+        ("dcpcse", [(64, 128, 256, 512), RATES, LENGTHS]),
+        ("d2cse", [tuple(n / 100 for n in range(1, 10))]),
     ],
 )
-def test_the_grids_of_the_papers(name, search, values):
+def test_the_grids_of_the_papers(name, values):
     space = build_space(settings(tune__space=name))
     keys = ("train.learning_rate",) if name == "d2cse" else ("train.batch_size", "train.learning_rate", "prompt.length")
-    assert (space.search, space.keys, [part.values for part in space.dimensions]) == (search, keys, values)
+    assert (space.search, space.keys, [part.values for part in space.dimensions]) == ("grid", keys, values)
     grid = [setting.values for setting in space.grid()]
     assert len(grid) == math.prod(map(len, values)) == len({tuple(values.items()) for values in grid})
-
-
-def test_the_second_step_lies_between_the_two_best():
-    space = build_space(settings(tune__space="d2cse"))
-    fine = space.second_step({0.01: 70.0, 0.02: 79.0, 0.03: 80.0, 0.04: 78.0})
-    assert [setting.values["train.learning_rate"] for setting in fine] == [
-        0.021, 0.022, 0.023, 0.024, 0.025, 0.026, 0.027, 0.028, 0.029,
-    ]  # fmt: skip
-    apart = space.second_step({0.02: 79.0, 0.04: 78.0, 0.09: 10.0})
-    assert len(apart) == 19
-    assert space.second_step({0.01: 1.0, 0.0105: 2.0}) == []  # nothing lies between
 
 
 # ---- ablations ------------------------------------------------------------------------------------------------------
@@ -138,26 +127,17 @@ def test_a_setting_may_start_from_a_preset(space_of):
     ("text", "message"),
     [
         ("settings: {a: {}}\nseeds: [1]\n", "ways.yaml: seeds: "),
-        ("settings: {A b: {}}\n", "ways.yaml: settings.A b"),
         ("settings: {backbone: {}}\n", "settings.backbone: the name of the bare backbone"),
         ("settings: {a: {}}\nover: [train.learning_rate=0.1..0.2]\n", "named settings take lists, not ranges"),
         ("settings: {a: {preset: d2cse-z-minilm}}\n", "setting a: d2cse-z-minilm: no such preset; did you mean"),
         ("settings: {a: {train.lr: 1}}\n", "setting a: train.lr: no such setting"),
-        ("settings: {a: {data.max_rows: 9}}\n", "setting a: data.max_rows: must be the same in all trials"),
         ("settings: {a: {train.epochs: -1}}\n", "tune: a: train.epochs: "),
         ("where: ['train.rate: train.seed=[1]']\n", "train.rate: no such setting"),
-        ("- a\n", "not a space; write over or settings"),
         ("over: [\n", "ways.yaml:2: not valid YAML"),
     ],
 )
 def test_a_file_that_is_no_space_is_one_line(space_of, text, message):
     assert message in refusal(space_of, text)
-
-
-PREPARED = {
-    "data__view": "sentences", "objective__energy_hinge__weight": 0.0, "objective__replaced_tokens__weight": 0.01,
-    "objective__replaced_tokens__corruption": "prepared",
-}  # fmt: skip
 
 
 def test_seeds_are_refused_where_they_cannot_be():

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import errno
-import json
 from dataclasses import replace
 
 import pytest
 
-from cse.data.store import PreparedData, source_file, write_rows
+from cse.data.store import PreparedData
 from cse.data.tasks.kinds import all_texts
 from cse.data.tasks.store import OWN, TASKS_FILE, TEST, open_dev, open_tasks
 from cse.errors import CseError
 from cse.settings.load import settings_with
-from cse.stages.place import steps_of
 from cse.tune.driver import _check_objective, _recorded, trials_of
 from cse.tune.spaces import Setting, Space
 from cse.tune.trial import METRIC, WORST, run_trial
@@ -55,22 +53,6 @@ def test_a_trial_sees_its_rows_and_no_test_set(make_job, rows):
     held = [text.encode() for task in tested for text in all_texts(task) if not any(text in each for each in seen)]
     bytes_of = (job.data / TASKS_FILE).read_bytes()
     assert len(held) > 20 and not [text for text in held if text in bytes_of]
-
-
-def test_trials_read_further_sources(make_job, folder, rows):
-    """64 rows in batches of 16, and half as many of 20 others."""
-    triplets = [(f"cat {i}", f"dog {i}", f"house {i}") for i in range(20)]
-    write_rows(rows / source_file("nli"), "triplets", triplets)
-    path = folder / "data/prepared/report.json"
-    report = json.loads(path.read_text())
-    path.write_text(json.dumps(report | {"more": {"nli": report["train"]}}))
-    nli = {"name": "nli", "path": "nli.csv", "view": "triplets", "weight": 0.5}
-    values = {"data.source": "files", "train.batch_size": 16, "train.epochs": 2}
-    job = make_job(**values, **{"data.more": [nli]})
-    assert steps_of(job.settings, job.data) == 2 * (4 + 2)
-    run_trial(CONFIG, job, lambda report: None)
-    result = json.loads((job.folder_of(CONFIG) / "train.json").read_text())
-    assert result["steps"] == 12
 
 
 def test_a_seed_makes_another_trial_but_for_that_of_the_settings(make_job):

@@ -1,5 +1,0 @@
-"""``python -m cse.cli``: the command line, for callers that know the interpreter but not its scripts folder."""
-
-from cse.cli import main
-
-main()
