@@ -22,7 +22,7 @@ from cse import __version__
 from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
-from deploy.server.door import Door, Trace
+from deploy.server.door import Door
 from deploy.server.errors import TEI_ROUTES, ServiceError, refuse_in_form
 from deploy.server.forms import openai, predictions, ranked, spelled, usage
 from deploy.server.intake import SizedRoute
@@ -84,7 +84,6 @@ def create_app(options: Options) -> Door:
     """Load the model and return the application."""
     metrics = Metrics()
     keys = {} if options.api_keys is None else read_keys(options.api_keys)
-    trace = _start_tracing() if options.otel else None
     service = Service(options, metrics)
     if options.api_keys is not None and (wrong := unknown_models(options.api_keys, keys, service.served.names())):
         log.warning(wrong)
@@ -122,7 +121,7 @@ def create_app(options: Options) -> Door:
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_PAGE))
-    return Door(app, options, metrics, keys, trace)
+    return Door(app, options, metrics, keys)
 
 
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
@@ -135,9 +134,7 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     form = body.embedding_type or body.encoding_format
     wanted = Wanted(body.model, normalize=None, dimensions=body.dimensions)
     answer = await _embedded(request, body.input, "input", wanted)
-    found = await _response(request, answer, partial(openai, answer, form))
-    request.state.facts["format"] = form
-    return found
+    return await _response(request, answer, partial(openai, answer, form))
 
 
 async def models(
@@ -177,18 +174,25 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 
 
 async def predict(body: PredictRequest, request: Request) -> Response:
-    """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first."""
+    """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first.
+
+    A text whose first probability is below header `x-threshold` may well have none of the labels: it is unknown, as
+    `cse encode --classify` says. Header `x-unknown` counts such texts.
+    """
     answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
     classifier = answer.classifier
     if classifier is None:
         raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
+    told, facts = await asyncio.to_thread(classifier.classify, answer.vectors), classifier.facts
     score = classifier.logits if body.raw_scores else classifier.probabilities
 
-    def told() -> object:
-        found = predictions(score(answer.vectors), classifier.facts.labels)
+    def tree() -> object:
+        found = predictions(score(answer.vectors), facts.labels)
         return found[0] if isinstance(body.inputs, str) else found
 
-    return await _response(request, answer, told)
+    found = await _response(request, answer, tree)
+    found.headers["x-threshold"], found.headers["x-unknown"] = str(facts.threshold), str(sum(not t.known for t in told))
+    return found
 
 
 async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
@@ -322,7 +326,6 @@ async def _response(request: Request, answer: Answer, tree: Callable[[], object]
         "model": answer.model,
         "dimension": answer.vectors.shape[1],
         "truncated": answer.truncated,
-        "cached": answer.cached,
         **{name: round(ms, 3) for name, ms in times.items()},
     }
     return Response(
@@ -336,16 +339,6 @@ async def _response(request: Request, answer: Answer, tree: Callable[[], object]
             "x-inference-time": str(round(times["compute_ms"])),
         },
     )
-
-
-def _start_tracing() -> Trace:
-    """Return what is told of each request; nothing of OpenTelemetry is imported without ``--otel``."""
-    try:
-        from deploy.server.tracing import start
-
-        return start()
-    except ImportError:
-        raise CseError("--otel: needs OpenTelemetry: pip install 'cse[otel]'") from None
 
 
 def _listed(given: Any) -> Any:
