@@ -78,7 +78,7 @@ def encode(
     if out is not None:
         check_file(out, _made_here)
     elif not classify:
-        raise CseError("--out: name a file for the vectors, such as vectors.npy")
+        raise CseError("Missing option '--out': name a file for the vectors, such as vectors.npy")
     lines, *domains = _columns(text, column, domain_column, encoding)
     encoder: TextEncoder = OnnxEncoder(model, provider=device) if domains else _open(model, device)
     if blank := [number for number, line in enumerate(lines) if is_blank(line)]:
