@@ -1,10 +1,9 @@
-"""Encoding speed against sentence-transformers, OpenVINO, ONNX, fastembed and model2vec at their best.
+"""Encoding speed against sentence-transformers, with torch and OpenVINO, and model2vec at their best.
 
     python -m benchmarks.encode                                      # MiniLM, the sample's sentences
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
     python -m benchmarks.encode --device cuda --no-bundles --mixed   # torch alone, texts of 1 to 100 words
-    python -m benchmarks.encode --senteval SentEval/data/downstream  # and the quality of each
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
@@ -40,9 +39,7 @@ from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.train import default_encoder
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
-from cse.data.suite import read_stsb
 from cse.errors import CseError
-from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.mix import mixed_texts as unlike
 from cse.export.precision import CALIBRATED
@@ -57,11 +54,10 @@ OWN_BASE = f"{OURS}, fp32, bare"  # without that peer
 PYTHON = ROOT / ".venv-peers/bin/python"  # made by `make benchmark`
 # peers by device, and whether their environment is ours; the rest needs one of its own
 OWN = {
-    "cpu": ("torch-fp32", "torch-bf16", "compile-fp32", "compile-bf16"),
+    "cpu": ("torch-fp32", "torch-bf16"),
     "cuda": ("torch-fp32", "torch-bf16", "torch-fp16", "flash-fp16"),
 }
-_ONNX, _OPENVINO = ("onnx-fp32", "onnx-int8"), ("openvino-fp32", "openvino-bf16", "openvino-int8")
-APART = {"cpu": (*_ONNX, *_OPENVINO, "fastembed-fp32", "model2vec-static"), "cuda": ()}
+APART = {"cpu": ("openvino-fp32", "openvino-bf16", "openvino-int8", "model2vec-static"), "cuda": ()}
 LIMIT = 256  # tokens, sentence-transformers' limit for MiniLM
 WARM_UP = 200  # sentences
 ALONE = 64  # sentences that are encoded one by one, too
@@ -157,7 +153,7 @@ def peers(kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: E
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
     for kind in kinds:
-        name = kind if kind.startswith(("fastembed", "model2vec")) else f"sentence-transformers {kind}"
+        name = kind if kind.startswith("model2vec") else f"sentence-transformers {kind}"
         apart = kind in APART[device]
         if apart and not PYTHON.is_file():
             skipped[name] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"
@@ -176,7 +172,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode with everything and return the figures."""
     device = choose_device(options.device)
     texts = mixed_texts(options.sentences) if options.mixed else sentences_of(options.sentences, options.triplets)
-    tasks = [read_stsb(options.senteval, "test")] if options.senteval else []
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
         "triplets": options.triplets.name if options.triplets else "sample" + ", mixed" * options.mixed,
@@ -201,9 +196,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         rates = floor.better(rates, floor.measure(config, device))
         exact = {each.prompts: each.run.vectors() for name, each in found.items() if name.startswith(f"{OURS}, fp32")}
         likeness = {name: _compared(each.run, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
-        for name, each in contestants.items() if tasks else ():
-            say(f"{name}: STS-B")
-            likeness[name]["sts"] = None if each.prompts else evaluate_sts(each.run, tasks).average()
     tokens = sum(lengths)
     figures |= {"weights": count, "floor": rates, "seconds": seconds}
     figures |= {"skipped": skipped, "contestants": {}, "spread": {}, "ratios": {}}
@@ -224,7 +216,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         cells = f"{len(texts) / median:,.0f}", percent(share), str(over)
         rows.append((name, *cells, *(_cell(value) for value in likeness[name].values())))
     head = ("encoding", "sentences/s", "share of floor", f"this / {base}")
-    lines = [table((*head, *_COMPARED, *(["STS-B"] if tasks else [])), rows)]
+    lines = [table((*head, *_COMPARED), rows)]
     for precision in get_args(Precision):
         pair = [seconds.get(f"OnnxEncoder, {precision}, {kind}") for kind in ("prompts", "bare")]
         if pair[0] and pair[1]:
@@ -256,10 +248,7 @@ def _compared(one: InProcess | EncoderProcess, exact: np.ndarray, first: list[st
 
 
 def _cell(value: float | None) -> str:
-    """Return a difference, which is small, or a score, which is not, as text."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if value >= 2 else f"{value:.1e}"
+    return "-" if value is None else f"{value:.1e}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -273,7 +262,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
-    parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream: a column of STS-B")
     parser.add_argument(
         "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help="some of them instead of all"
     )
