@@ -24,7 +24,7 @@ from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
 from deploy.server.door import Door
 from deploy.server.errors import TEI_ROUTES, ServiceError, refuse_in_form
-from deploy.server.forms import openai, predictions, spelled
+from deploy.server.forms import openai, predictions, ranked, spelled, usage
 from deploy.server.intake import SizedRoute
 from deploy.server.keys import read_keys, unknown_models
 from deploy.server.logs import log
@@ -40,6 +40,9 @@ from deploy.server.schema import (
     ModelList,
     Prediction,
     PredictRequest,
+    Rank,
+    RerankAnswer,
+    RerankRequest,
     SimilarityRequest,
     TeiError,
     TeiRequest,
@@ -105,6 +108,9 @@ def create_app(options: Options) -> Door:
         ("POST", "/similarity", similarity, list[float]),
         ("POST", "/predict", predict, list[Prediction] | list[list[Prediction]]),
         ("POST", "/", embed_or_compare, list[list[float]] | list[float]),
+        ("POST", "/rerank", rerank, list[Rank] | RerankAnswer),
+        ("POST", "/v1/rerank", rerank, list[Rank] | RerankAnswer),
+        ("POST", "/v2/rerank", rerank, list[Rank] | RerankAnswer),
         ("POST", "/tokenize", tokenize, list[list[Token]]),
     ):
         errors = _TEI_ERRORS if path in TEI_ROUTES else _OPENAI_ERRORS
@@ -192,6 +198,31 @@ async def predict(body: PredictRequest, request: Request) -> Response:
 async def embed_or_compare(body: TeiRequest, request: Request) -> Response:
     """Answer as ``/embed``, or as ``/similarity`` where ``inputs`` has a ``source_sentence``."""
     return await (similarity(body, request) if isinstance(body, SimilarityRequest) else embed(body, request))
+
+
+async def rerank(body: RerankRequest, request: Request) -> Response:
+    """Order texts by their cosines with a query, the nearest first: no model reads both, as a reranker's would.
+
+    `texts` are answered in the form of Text Embeddings Inference, `documents` in Cohere's and Jina's. Where the model
+    declares a query, query and texts are read in their roles.
+    """
+    service: Service = request.app.state.service
+    tei = body.documents is None
+    texts = body.texts if tei else body.documents
+    _check([body.query], service.options, "query")
+    _check(texts, service.options, "texts" if tei else "documents")
+    wanted = Wanted(body.model, whole=not body.truncate)
+    scores, answer = await service.rerank(body.query, texts, wanted, request.state.client)
+
+    def tree() -> object:
+        if tei:
+            return ranked(scores, "score", [{"text": text} for text in texts] if body.return_text else [], body.top_n)
+        shown = [{"document": {"text": text}} for text in texts] if body.return_documents else []
+        results = ranked(scores, "relevance_score", shown, body.top_n)
+        facts = {"id": request.state.id, "model": answer.model, "results": results, "usage": usage(answer)}
+        return facts | {"meta": {"tokens": {"input_tokens": answer.tokens}}}
+
+    return await _response(request, answer, tree)
 
 
 async def tokenize(body: TokenizeRequest, request: Request) -> Response:

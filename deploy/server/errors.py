@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 
 from cse.errors import CseError, one_line
 
-TEI_ROUTES = ("/", "/embed", "/similarity", "/predict", "/tokenize")
+TEI_ROUTES = ("/", "/embed", "/similarity", "/predict", "/rerank", "/tokenize")
 KINDS = ("embed", "similarity")  # of a body of ``POST /``
 _OPENAI_TYPES = {401: "authentication_error", 404: "not_found_error", 429: "rate_limit_error"}
 _TEI_TYPES = {413: "Validation", 422: "Tokenizer", 424: "Backend", 429: "Overloaded", 503: "Unhealthy"}

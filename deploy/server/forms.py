@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,7 @@ def openai(answer: Answer, form: Format) -> object:
         if answer.domains:
             item["domain"] = answer.domains[index].name
         data.append(item)
-    usage = {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
-    return {"object": "list", "data": data, "model": answer.model, "usage": usage}
+    return {"object": "list", "data": data, "model": answer.model, "usage": usage(answer)}
 
 
 def _in_form(vector: NDArray[np.float32], form: Format) -> NDArray[Any] | str:
@@ -37,12 +37,31 @@ def _in_form(vector: NDArray[np.float32], form: Format) -> NDArray[Any] | str:
     return bits if form == "ubinary" else (bits ^ 0x80).view(np.int8)  # less 128
 
 
+def usage(answer: Answer) -> dict[str, int]:
+    """Return the tokens of a request."""
+    return {"prompt_tokens": answer.tokens, "total_tokens": answer.tokens}
+
+
 def predictions(scores: NDArray[np.float32], labels: list[str]) -> list[list[dict[str, Any]]]:
     """Return all labels of each text with their scores ``(n, c)``, the likeliest first."""
     return [
         [{"label": labels[place], "score": float(row[place])} for place in np.argsort(-row, kind="stable")]
         for row in scores
     ]
+
+
+def ranked(
+    scores: NDArray[np.float32], name: str, shown: Sequence[Mapping[str, object]], most: int | None
+) -> list[dict[str, object]]:
+    """Return the places of texts with their scores ``(n)``, the highest first.
+
+    Args:
+        name: what the form calls a score.
+        shown: what to say of each text beside it (n); none: nothing.
+        most: texts to return; None: all.
+    """
+    order = np.argsort(-scores, kind="stable")[:most].tolist()
+    return [{"index": place, name: scores[place], **(shown[place] if shown else {})} for place in order]
 
 
 def spelled(text: str, found: Encoding) -> list[dict[str, object]]:

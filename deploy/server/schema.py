@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
@@ -15,6 +15,7 @@ from pydantic import (
     Tag,
     model_validator,
 )
+from pydantic_core import PydanticCustomError
 
 from deploy.server.errors import KINDS
 from deploy.server.intake import checked
@@ -135,6 +136,65 @@ class EmbedRequest(TeiOptions):
     normalize: bool = True
     dimensions: Annotated[StrictInt, Field(ge=1)] | None = None
     model: StrictStr | None = None
+
+
+class Document(BaseModel):
+    """A text, as Cohere may have it."""
+
+    text: Text
+
+
+def _texts_of(given: Any) -> Any:
+    """Return the texts of documents that may be objects; anything else as it is."""
+    if not isinstance(given, list):
+        return given
+    return [one.get("text") if isinstance(one, dict) and "text" in one else one for one in given]
+
+
+class RerankRequest(Body):
+    """Body of ``POST /rerank``: ``texts`` in the form of Text Embeddings Inference, or ``documents`` in Cohere's."""
+
+    query: Text
+    truncate: bool = True
+    texts: Annotated[Any, checked(Texts, alone=False, ids=False)] = None
+    documents: Annotated[Any, checked(list[Text | Document], alone=False, ids=False), BeforeValidator(_texts_of)] = None
+    model: StrictStr | None = None
+    raw_scores: bool = Field(False, description="Changes nothing: scores are cosines.")
+    return_text: bool = False
+    return_documents: bool = False
+    top_n: Annotated[StrictInt, Field(ge=1)] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.texts is None) == (self.documents is None):
+            raise PydanticCustomError("one", "give texts, or documents")
+        return self
+
+
+class Rank(BaseModel):
+    """A text's place among those given, and its cosine with the query."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+class Result(BaseModel):
+    """A document's place among those given, and its cosine with the query."""
+
+    index: int
+    relevance_score: float
+    document: Document | None = None
+
+
+class RerankAnswer(BaseModel):
+    """Answer to ``documents``: the nearest first."""
+
+    id: str
+    model: str
+    results: list[Result]
+    usage: Usage
+    meta: dict[str, Any]
 
 
 class TokenizeRequest(Body):

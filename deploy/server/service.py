@@ -20,7 +20,7 @@ from cse.runtime.domain import AUTO, Domain
 from cse.runtime.encode import GPU_BATCH_TOKENS, unit_rows
 from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
-from cse.runtime.uses import check_dimensions, text_of
+from cse.runtime.uses import QUERY, check_dimensions, role_for, text_of
 from deploy.server.batcher import Batcher
 from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
@@ -47,6 +47,7 @@ class Wanted(NamedTuple):
         normalize: whether vectors have unit length; None: as the model says.
         whole: whether to refuse texts that do not fit instead of cutting them.
         role: of each text, whose task text goes before it; None: as the id says, or no text.
+        use: ``query`` or ``document``: in the role that the model declares for it, if any, whatever the id says.
         dimensions: how many numbers to keep of each vector; None: all.
     """
 
@@ -54,6 +55,7 @@ class Wanted(NamedTuple):
     normalize: bool | None = True
     whole: bool = False
     role: str | None = None
+    use: str | None = None
     dimensions: int | None = None
 
 
@@ -182,6 +184,28 @@ class Service:
             classifier=target.served.encoder.classifier_of(target.domain),
         )
 
+    async def rerank(
+        self, query: str, texts: Sequence[str], wanted: Wanted, client: Client
+    ) -> tuple[NDArray[np.float32], Answer]:
+        """Return the cosines (n) of a query with texts, each in its role if the model declares any, and the answer.
+
+        Vectors of several domains do not compare: with ``auto``, the domain of the query is that of the texts.
+        """
+        if wanted.model == AUTO:
+            (nearest,) = (await self.embed([query], wanted, client)).domains
+            wanted = wanted._replace(model=nearest.name)
+            client = client._replace(models=frozenset({nearest.name}))  # which ``auto`` may choose
+        asked, found = await asyncio.gather(
+            self.embed([query], wanted._replace(use=QUERY), client),
+            self.embed(texts, wanted._replace(use="document"), client),
+        )
+        both = found._replace(
+            vectors=np.concatenate([asked.vectors, found.vectors]),
+            tokens=asked.tokens + found.tokens,
+            truncated=asked.truncated + found.truncated,
+        )
+        return found.vectors @ asked.vectors[0], both
+
     async def tokenize(
         self, texts: Sequence[str], wanted: Wanted, client: Client, *, special: bool
     ) -> tuple[Sequence[str], list[Encoding]]:
@@ -303,7 +327,9 @@ def _sides(target: Target, chosen: Sequence[Domain], role: str | None, count: in
 
 
 def _role(target: Target, wanted: Wanted) -> str | None:
-    """Return the role in which texts are read, which a request names by its id or beside it."""
+    """Return the role in which texts are read: that of their use, or what a request names, by its id or beside it."""
+    if wanted.use is not None:
+        return role_for(wanted.use, target.texts)
     if wanted.role is not None and target.names_role and wanted.role != target.role:
         message = f"prompt_name: {wanted.role[:40]!r} is not the role of model {target.id}"
         raise ServiceError(400, message, param="prompt_name")

@@ -54,6 +54,11 @@ def numbers(output: str) -> list[float]:
 # for each example: a part of it that no other has, how its output is read, and what it prints
 EXAMPLES = {
     "curl": ("8080/v1/embeddings -H", of_curl, lambda encode: encode([CARD, COME]).ravel()),
+    "curl, Cohere": (
+        "8080/v2/rerank",
+        lambda output: [one["relevance_score"] for one in json.loads(output)["results"]],
+        lambda encode: np.sort(encode([COME, LOAN]) @ encode(CARD))[::-1],
+    ),
     "curl, TEI": ("8080/similarity", of_curl, lambda encode: encode([COME, LOAN]) @ encode(CARD)),
     "huggingface_hub": (
         "InferenceClient(",
@@ -115,7 +120,7 @@ def test_the_commands_on_the_page_have_options_of_the_command(cse):
     help_text = cse("serve", "--help").out
     offered = set(re.findall(r"^ +(--[a-z-]+)", help_text, re.M)) - {"--help"}
     commands = re.findall(r"^    (cse serve.*)$", PAGE, re.M)
-    assert len(commands) >= 3
+    assert len(commands) >= 4
     assert set(re.findall(r"(?<![\w-])--[a-z-]+", " ".join(commands))) <= offered
 
 

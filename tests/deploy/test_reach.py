@@ -1,4 +1,4 @@
-"""Tokens and small vectors."""
+"""What services of today have: ranked texts, tokens, small vectors."""
 
 from __future__ import annotations
 
@@ -10,12 +10,29 @@ from deploy.server.app import create_app
 from deploy.server.options import Options
 from tests.deploy.servers import asked
 
-TEXTS = ["a dog", "the cat sat", "mat"]
+QUERY, TEXTS = "the cat", ["a dog", "the cat sat", "mat"]
 
 
 @pytest.fixture(scope="module")
 def encoder(small_bundle):
     return OnnxEncoder(small_bundle, provider="cpu")
+
+
+def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
+    cosines = encoder.encode(TEXTS) @ encoder.encode(QUERY)
+    order = np.argsort(-cosines).tolist()
+    assert order != sorted(order)
+    tei = server.post("/rerank", {"query": QUERY, "texts": TEXTS, "raw_scores": True, "return_text": True})
+    assert [(one["index"], one["text"]) for one in tei.json()] == [(place, TEXTS[place]) for place in order]
+    np.testing.assert_allclose([one["score"] for one in tei.json()], cosines[order], atol=1e-6)
+    assert tei.headers["x-compute-tokens"] == str(4 + 4 + 5 + 3)
+    documents = [TEXTS[0], {"text": TEXTS[1], "title": "x"}, TEXTS[2]]
+    body = {"model": "small", "query": QUERY, "documents": documents, "top_n": 2, "return_documents": True}
+    for route in ("/rerank", "/v1/rerank", "/v2/rerank"):
+        answer = server.post(route, body).json()
+        found = [(one["index"], one["document"]["text"], one["relevance_score"]) for one in answer["results"]]
+        assert found == [(place, TEXTS[place], pytest.approx(cosines[place], abs=1e-6)) for place in order[:2]]
+        assert (answer["model"], answer["usage"]["total_tokens"], bool(answer["id"])) == ("small", 16, True)
 
 
 def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle, encoder):

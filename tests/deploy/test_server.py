@@ -188,6 +188,11 @@ def test_embed_and_similarity_of_tei(server, small_bundle, expected):
         ("/", ["a"], 422, "Validation"),
         ("/predict", {"inputs": [["a", "b"]]}, 422, "Validation"),
         ("/predict", {"inputs": "a dog"}, 424, "Backend"),
+        ("/rerank", {"query": "a"}, 422, "Validation"),
+        ("/rerank", {"query": "a", "texts": []}, 400, "Empty"),
+        ("/rerank", {"query": "a", "documents": [{"body": "a"}]}, 422, "Validation"),
+        ("/rerank", {"query": "a", "texts": ["a"] * 2049}, 413, "Validation"),
+        ("/rerank", {"query": "a", "texts": ["the cat sat on a mat"], "truncate": False}, 413, "Validation"),
         ("/tokenize", {"inputs": [[9]]}, 422, "Validation"),
     ],
 )

@@ -66,3 +66,9 @@ def test_each_api_names_a_role(kind, tiny_folders, empty_banks, tmp_path):
         for name, more, status, said in refusals:
             answer = server.post("/embed", {"inputs": TEXTS, "model": name} | more)
             assert answer.status_code == status and said in answer.json()["error"]
+
+        cosines = encoder.encode(TEXTS, role="passage") @ encoder.encode("a cat", role="query")
+        for name in ("legal", "legal:query", *(["auto"] if kind == "bank" else [])):
+            found = server.post("/rerank", {"query": "a cat", "texts": TEXTS, "model": name}).json()
+            assert [one["index"] for one in found] == np.argsort(-cosines).tolist()
+            np.testing.assert_allclose([one["score"] for one in found], np.sort(cosines)[::-1], atol=1e-5)
