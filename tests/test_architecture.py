@@ -78,7 +78,7 @@ def test_server_does_without_torch():
 
 def test_nothing_the_server_imports_loads_torch():
     modules = "deploy.server.run, deploy.server.registry, flows.registry, cse.stages.common"
-    heavy = {"torch", "transformers", "datasets", "prefect", "dvc"}
+    heavy = {"torch", "transformers", "datasets", "prefect", "dvc", "opentelemetry.sdk"}
     code = f"import sys, {modules}; print(*({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -22,7 +22,7 @@ from cse import __version__
 from cse.errors import CseError
 from cse.runtime.domain import is_name
 from cse.runtime.encode import cosine_similarity
-from deploy.server.door import Door
+from deploy.server.door import Door, Trace
 from deploy.server.errors import TEI_ROUTES, ServiceError, refuse_in_form
 from deploy.server.forms import openai, predictions, ranked, spelled, usage
 from deploy.server.intake import SizedRoute
@@ -84,6 +84,7 @@ def create_app(options: Options) -> Door:
     """Load the model and return the application."""
     metrics = Metrics()
     keys = {} if options.api_keys is None else read_keys(options.api_keys)
+    trace = _start_tracing() if options.otel else None
     service = Service(options, metrics)
     if options.api_keys is not None and (wrong := unknown_models(options.api_keys, keys, service.served.names())):
         log.warning(wrong)
@@ -121,7 +122,7 @@ def create_app(options: Options) -> Door:
     for path, page in (("/metrics", metrics_page), ("/", front_page), ("/report", report)):
         app.add_api_route(path, page, include_in_schema=False)
     app.mount("/page", StaticFiles(directory=_PAGE))
-    return Door(app, options, metrics, keys)
+    return Door(app, options, metrics, keys, trace)
 
 
 async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
@@ -134,7 +135,9 @@ async def embeddings(body: EmbeddingRequest, request: Request) -> Response:
     form = body.embedding_type or body.encoding_format
     wanted = Wanted(body.model, normalize=None, dimensions=body.dimensions)
     answer = await _embedded(request, body.input, "input", wanted)
-    return await _response(request, answer, partial(openai, answer, form))
+    found = await _response(request, answer, partial(openai, answer, form))
+    request.state.facts["format"] = form
+    return found
 
 
 async def models(
@@ -326,6 +329,7 @@ async def _response(request: Request, answer: Answer, tree: Callable[[], object]
         "model": answer.model,
         "dimension": answer.vectors.shape[1],
         "truncated": answer.truncated,
+        "cached": answer.cached,
         **{name: round(ms, 3) for name, ms in times.items()},
     }
     return Response(
@@ -339,6 +343,16 @@ async def _response(request: Request, answer: Answer, tree: Callable[[], object]
             "x-inference-time": str(round(times["compute_ms"])),
         },
     )
+
+
+def _start_tracing() -> Trace:
+    """Return what is told of each request; nothing of OpenTelemetry is imported without ``--otel``."""
+    try:
+        from deploy.server.tracing import start
+
+        return start()
+    except ImportError:
+        raise CseError("--otel: needs OpenTelemetry: pip install 'cse[otel]'") from None
 
 
 def _listed(given: Any) -> Any:

@@ -26,6 +26,7 @@ Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Trace = Callable[[Headers, dict[str, Any]], None]
 
 # begin routes that need a key where keys are set, and alone have bodies
 _CLOSED = ("/v1/", "/v2/", *(route for route in TEI_ROUTES if route != "/"))
@@ -39,10 +40,11 @@ class Door:
 
     Args:
         keys: the API keys; none: the service is open.
+        trace: is told of each request to a route that embeds, with what the log would say of it; None: nobody is.
     """
 
-    def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys) -> None:
-        self._app, self._options, self.metrics, self._keys = app, options, metrics, keys
+    def __init__(self, app: App, options: Options, metrics: Metrics, keys: Keys, trace: Trace | None) -> None:
+        self._app, self._options, self.metrics, self._keys, self._trace = app, options, metrics, keys, trace
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -89,7 +91,7 @@ class Door:
             if not status:
                 unforeseen = HTTPException(500, "unforeseen error; the log says where")
                 await answer_to(unforeseen, path)(scope, receive, reply)
-        self._note(scope, status, time.perf_counter() - start, request)
+        self._note(scope, headers, status, time.perf_counter() - start, request)
 
     def _admit(self, closed: bool, headers: Headers) -> str | None:
         """Refuse a request without a key, or one that says that it is too large, before reading it.
@@ -163,7 +165,7 @@ class Door:
     def _too_large(self) -> ServiceError:
         return ServiceError(413, f"the request is larger than {self._options.max_body} bytes; send it in parts")
 
-    def _note(self, scope: Scope, status: int, seconds: float, request: str) -> None:
+    def _note(self, scope: Scope, headers: Headers, status: int, seconds: float, request: str) -> None:
         route = getattr(scope.get("route"), "path", "other")
         self.metrics.requests.labels(route, status).inc()
         self.metrics.request_seconds.labels(route).observe(seconds)
@@ -173,6 +175,8 @@ class Door:
         facts |= scope.get("state", {}).get("facts", {})
         if self._options.log_requests or status >= 500:
             log.info("request", extra={"facts": facts})
+        if self._trace is not None and _is_closed(scope):
+            self._trace(headers, facts)
 
 
 def _is_closed(scope: Scope) -> bool:

@@ -30,6 +30,7 @@ class Options(BaseModel):
     max_domain_bytes: int = Field(
         KEPT_BYTES, ge=1, description="Bytes of a bank's domains in memory; the longest unused are read again."
     )
+    cache_bytes: int = Field(0, ge=0, description="Bytes of vectors to keep for texts that come again; 0: none.")
     timeout: float = Field(
         60.0,
         gt=0,
@@ -40,4 +41,5 @@ class Options(BaseModel):
     api_keys: Path | None = Field(None, description="File of hashed API keys, see `cse serve-key`.")
     report: Path | None = Field(None, description="HTML report to link from the page.")
     token_ids: bool = Field(False, description="Take token ids, of the model's own tokenizer, beside texts.")
+    otel: bool = Field(False, description="Send OpenTelemetry a span of each request; needs cse[otel].")
     log_requests: bool = Field(False, description="Log every request, without its texts.")

@@ -22,6 +22,7 @@ from cse.runtime.onnx_encoder import CPU_BATCH_TOKENS, CPU_PADDING
 from cse.runtime.tokens import Tokens
 from cse.runtime.uses import QUERY, check_dimensions, role_for, text_of
 from deploy.server.batcher import Batcher
+from deploy.server.cache import Cache
 from deploy.server.errors import ServiceError
 from deploy.server.keys import Client
 from deploy.server.logs import log
@@ -60,9 +61,10 @@ class Wanted(NamedTuple):
 
 
 class Ran(NamedTuple):
-    """Vectors (n, d) as the model computes them, and seconds."""
+    """Vectors (n, d) as the model computes them, how many of them were known, and seconds."""
 
     vectors: NDArray[np.float32]
+    cached: int
     queue_seconds: float
     compute_seconds: float
 
@@ -73,6 +75,7 @@ class Answer(NamedTuple):
     Attributes:
         vectors: (n, d) float32; with ``auto``, a narrower domain's end in zeros.
         domains: each text's domain, where the server chose it; else empty.
+        cached: texts whose vectors were known.
         queue_seconds: from arrival to the first batch.
         classifier: of the model, or the domain, that the request names.
     """
@@ -82,6 +85,7 @@ class Answer(NamedTuple):
     tokens: int
     truncated: int
     domains: Sequence[Domain]
+    cached: int
     tokenize_seconds: float
     queue_seconds: float
     compute_seconds: float
@@ -114,6 +118,7 @@ class Service:
             patience=options.timeout,
             ran=self._ran,
         )
+        self._cache = Cache(options.cache_bytes)
         self._beside = ThreadPoolExecutor(2, thread_name_prefix="tokenize")
         self._storage = Storage()
         metrics.queue_texts.set_function(lambda: self._batcher.waiting[0])
@@ -178,6 +183,7 @@ class Service:
             tokens=count,
             truncated=tokens.truncated,
             domains=chosen,
+            cached=ran.cached,
             tokenize_seconds=tokenize_seconds,
             queue_seconds=ran.queue_seconds + queued,
             compute_seconds=ran.compute_seconds,
@@ -203,6 +209,7 @@ class Service:
             vectors=np.concatenate([asked.vectors, found.vectors]),
             tokens=asked.tokens + found.tokens,
             truncated=asked.truncated + found.truncated,
+            cached=asked.cached + found.cached,
         )
         return found.vectors @ asked.vectors[0], both
 
@@ -262,16 +269,33 @@ class Service:
     async def _run(
         self, target: Target, tokens: Tokens, domains: Sequence[Domain], client: str, *, taken: bool = False
     ) -> Ran:
-        """Return the vectors of texts, from the queue."""
-        work = self._batcher.submit(target.served.encoder, tokens, domains, client, taken=taken)
+        """Return the vectors of texts: those that are known, and the others from the queue."""
+        encoder, cache = target.served.encoder, self._cache
+        keys = cache.keys(encoder, tokens, domains)
+        known = cache.find(keys)
+        rows = [row for row in range(len(domains)) if row not in known]
+        if known:
+            self.metrics.cached.labels(target.id).inc(len(known))
+            tokens, domains = Tokens.of([tokens.row(row) for row in rows]), [domains[row] for row in rows]
+        work = self._batcher.submit(encoder, tokens, domains, client, taken=taken)
         await self._done(work)
         bad = np.flatnonzero(~np.isfinite(work.vectors).all(axis=1))
         if len(bad):
-            message = f"input[{bad[0]}]: the model's answer is not a finite number; its weights are damaged"
+            message = f"input[{rows[bad[0]]}]: the model's answer is not a finite number; its weights are damaged"
             raise ServiceError(424, message, code="model_failed")
+        for row, vector in zip(rows, work.vectors, strict=True):
+            if keys:
+                cache.keep(keys[row], vector)
+        vectors = work.vectors
+        if known:
+            vectors = np.empty((len(keys), encoder.dimension), np.float32)
+            vectors[rows] = work.vectors
+            vectors[list(known)] = list(known.values())
+        if not rows:
+            return Ran(vectors, len(known), 0.0, 0.0)
         queued = max(0.0, work.started - work.submitted)
         self.metrics.queue_seconds.observe(queued)
-        return Ran(work.vectors, queued, max(0.0, time.perf_counter() - work.started))
+        return Ran(vectors, len(known), queued, max(0.0, time.perf_counter() - work.started))
 
     async def _done(self, work: Work) -> None:
         """Wait for the answers of rows in the queue, as long as batches end."""

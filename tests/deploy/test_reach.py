@@ -1,21 +1,42 @@
-"""What services of today have: ranked texts, tokens, small vectors."""
+"""What services of today have: ranked texts, tokens, small vectors, a cache and spans."""
 
 from __future__ import annotations
+
+import shutil
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import numpy as np
 import pytest
 
+from cse.export.bundle import make_domain
+from cse.export.domains import add_domain, remove_domain
 from cse.runtime.onnx_encoder import OnnxEncoder
 from deploy.server.app import create_app
+from deploy.server.cache import Cache
 from deploy.server.options import Options
-from tests.deploy.servers import asked
+from tests.deploy.servers import asked, serving
+from tests.export.banks import make_encoder
 
 QUERY, TEXTS = "the cat", ["a dog", "the cat sat", "mat"]
+TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+TRACED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 
 
 @pytest.fixture(scope="module")
 def encoder(small_bundle):
     return OnnxEncoder(small_bundle, provider="cpu")
+
+
+def embeddings(app, texts, **more):
+    body = {"model": "small", "input": texts} | more
+    (answer,) = asked(app, ("POST", "/v1/embeddings", body))
+    return [item["embedding"] for item in answer.json()["data"]]
+
+
+def count(app, series):
+    (answer,) = asked(app, ("GET", "/metrics", None))
+    return sum(float(line.split()[-1]) for line in answer.text.splitlines() if line.startswith(series))
 
 
 def test_texts_are_ranked_by_cosine_in_the_form_of_each_api(server, encoder):
@@ -51,6 +72,18 @@ def test_tokens_say_where_they_stand_in_the_bytes_of_a_text(server, small_bundle
     assert (answer.status_code, answer.json()["error"]) == (413, "inputs: 15 tokens; an answer may have 10")
 
 
+def test_a_text_that_comes_again_is_not_computed_and_others_are(small_bundle, encoder):
+    app = create_app(Options(model=str(small_bundle), cache_bytes=100_000))
+    embeddings(app, TEXTS)
+    before, mixed = count(app, "cse_batch_texts_sum"), ["mat", "zebra", "a dog", "the cat"]
+    for texts in (mixed, TEXTS):
+        np.testing.assert_allclose(embeddings(app, texts), encoder.encode(texts), atol=1e-6)
+    assert count(app, "cse_cache_hits_total") == 2 + 3
+    assert count(app, "cse_batch_texts_sum") == before + 2
+    (refused,) = asked(app, ("POST", "/v1/embeddings", {"model": "small", "input": ["mat", "bad"]}))
+    assert (refused.status_code, refused.json()["error"]["message"][:8]) == (424, "input[1]")
+
+
 @pytest.mark.parametrize("form", ["int8", "binary", "ubinary"])
 def test_small_vectors_are_those_of_sentence_transformers_and_int8_keeps_cosines(server, encoder, form):
     quantization = pytest.importorskip("sentence_transformers.util.quantization")
@@ -62,3 +95,72 @@ def test_small_vectors_are_those_of_sentence_transformers_and_int8_keeps_cosines
             np.testing.assert_allclose(encoder.similarity(found, found), encoder.similarity(TEXTS, TEXTS), atol=0.01)
         else:
             assert found == quantization.quantize_embeddings(encoder.encode(TEXTS), form).tolist()
+
+
+def test_each_domain_has_vectors_of_its_own_in_the_cache_until_it_changes_or_goes(small_bank, tiny_folders, tmp_path):
+    bank = shutil.copytree(small_bank, tmp_path / "bank")
+    app = create_app(Options(model=str(bank), cache_bytes=100_000))
+
+    def check(*names):
+        for name in names:
+            (found,) = embeddings(app, ["the cat sits"], model=name)
+            np.testing.assert_allclose(found, OnnxEncoder(bank).encode("the cat sits", domain=name), atol=1e-6)
+
+    check("plain", "shared", "plain", "shared")
+    assert count(app, "cse_cache_hits_total") == 2
+    add_domain(bank, make_domain(make_encoder(tiny_folders["bert"], "plain", seed=77), "plain"), replace=True)
+    check("plain")
+    remove_domain(bank, "plain")
+    (gone,) = asked(app, ("POST", "/v1/embeddings", {"model": "plain", "input": "the cat sits"}))
+    assert gone.status_code == 404
+    check("shared")
+
+
+def test_the_longest_unused_vectors_give_way():
+    cache, vectors = Cache(3 * (400 + 40)), np.arange(50, dtype=np.float32).reshape(5, 10)
+    keys = [bytes([place]) for place in range(5)]
+    for place in range(3):
+        cache.keep(keys[place], vectors[place])
+    cache.find(keys[:1])
+    for place in range(3, 5):
+        cache.keep(keys[place], vectors[place])
+    assert list(cache.find(keys)) == [0, 3, 4]
+
+
+def test_a_request_is_a_span_below_that_of_its_client_and_reaches_a_collector(small_bundle, tmp_path, monkeypatch):
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+    spans = []
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self):
+            content = self.rfile.read(int(self.headers["content-length"]))
+            for resource in ExportTraceServiceRequest.FromString(content).resource_spans:
+                spans.extend(span for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Collector) as collector:
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://127.0.0.1:{collector.server_port}")
+        with serving(small_bundle, "--otel", "--cache-bytes", 10_000, log=tmp_path / "log") as server:
+            body = {"model": "small", "input": TEXTS, "encoding_format": "int8"}
+            assert server.post("/v1/embeddings", body, headers=TRACED).status_code == 200
+            assert server.post("/embed", {"inputs": ""}).status_code == 400
+            assert server.get("/health").status_code == 200
+        collector.shutdown()
+    answered, refused = spans
+    assert (answered.name, answered.trace_id.hex(), answered.parent_span_id.hex()) == (
+        "embeddings small", TRACE, PARENT,
+    )  # fmt: skip
+    facts = {one.key: one.value for one in answered.attributes}
+    assert facts["gen_ai.request.model"].string_value == facts["gen_ai.response.model"].string_value == "small"
+    assert (facts["gen_ai.usage.input_tokens"].int_value, facts["cse.texts"].int_value) == (4 + 5 + 3, 3)
+    assert all(facts[f"cse.{name}_ms"].double_value > 0 for name in ("tokenize", "queue", "compute"))
+    assert (refused.name, refused.parent_span_id) == ("embeddings", b"")
+    assert {one.key: one.value for one in refused.attributes}["error.type"].string_value == "400"
+    assert not any(text in str(spans) for text in TEXTS[:2])

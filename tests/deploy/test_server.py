@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import json
 import shutil
+import sys
 import threading
 import time
 
@@ -357,6 +358,8 @@ def test_keys_hold_behind_a_proxy_that_adds_a_prefix(small_bundle, tmp_path):
 
 def test_what_cannot_be_served_is_said_in_one_line(cse, small_bundle, server, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
+    monkeypatch.delitem(sys.modules, "deploy.server.tracing", raising=False)
     for name in ("good", "damaged"):
         shutil.copytree(small_bundle, name)
     (tmp_path / "damaged/model.onnx").write_bytes(b"x")
@@ -384,4 +387,5 @@ REFUSED = {
     "good --threads 100000": "--threads",
     "good --drain nan": "--drain",
     "good --timeout inf": "--timeout",
+    "good --otel": "--otel: needs OpenTelemetry: pip install 'cse[otel]'",
 }
