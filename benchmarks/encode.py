@@ -1,4 +1,4 @@
-"""Encoding speed against sentence-transformers, with torch and OpenVINO, and model2vec at their best.
+"""Encoding speed against sentence-transformers, OpenVINO, ONNX, fastembed and model2vec at their best.
 
     python -m benchmarks.encode                                      # MiniLM, the sample's sentences
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
@@ -54,10 +54,11 @@ OWN_BASE = f"{OURS}, fp32, bare"  # without that peer
 PYTHON = ROOT / ".venv-peers/bin/python"  # made by `make benchmark`
 # peers by device, and whether their environment is ours; the rest needs one of its own
 OWN = {
-    "cpu": ("torch-fp32", "torch-bf16"),
+    "cpu": ("torch-fp32", "torch-bf16", "compile-fp32", "compile-bf16"),
     "cuda": ("torch-fp32", "torch-bf16", "torch-fp16", "flash-fp16"),
 }
-APART = {"cpu": ("openvino-fp32", "openvino-bf16", "openvino-int8", "model2vec-static"), "cuda": ()}
+_ONNX, _OPENVINO = ("onnx-fp32", "onnx-int8"), ("openvino-fp32", "openvino-bf16", "openvino-int8")
+APART = {"cpu": (*_ONNX, *_OPENVINO, "fastembed-fp32", "model2vec-static"), "cuda": ()}
 LIMIT = 256  # tokens, sentence-transformers' limit for MiniLM
 WARM_UP = 200  # sentences
 ALONE = 64  # sentences that are encoded one by one, too
@@ -153,7 +154,7 @@ def peers(kinds: Sequence[str], texts: Path, folder: Path, device: str, stack: E
     found: dict[str, Contestant] = {}
     skipped: dict[str, str] = {}
     for kind in kinds:
-        name = kind if kind.startswith("model2vec") else f"sentence-transformers {kind}"
+        name = kind if kind.startswith(("fastembed", "model2vec")) else f"sentence-transformers {kind}"
         apart = kind in APART[device]
         if apart and not PYTHON.is_file():
             skipped[name] = f"no environment {PYTHON.parents[1].name}; `make benchmark` makes it"

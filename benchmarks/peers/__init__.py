@@ -48,10 +48,14 @@ def infinity(model: Path) -> list[ServerUnderTest]:
         raise CseError(f"{INFINITY}: {done.stderr.strip().splitlines()[-1]}")
     run = (str(INFINITY.with_name("infinity_emb")), "v2", "--model-id", str(model), "--host", "127.0.0.1")
     served = (*run, "--port", "{port}", "--device", "cpu", "--log-level", "warning", "--engine", "torch")
-    plain, compiled = ("--no-bettertransformer", "--no-compile"), ("--no-bettertransformer", "--compile")
+    plain = ("--no-bettertransformer", "--no-compile")
+    better = ("--bettertransformer", "--no-compile")
+    compiled = ("--no-bettertransformer", "--compile")
     ways: Ways = {
         "plain, passive threads": (plain, PASSIVE),
         "plain": (plain, {}),
+        "plain, passive threads, batches of 64": ((*plain, "--batch-size", "64"), PASSIVE),
+        "BetterTransformer, passive threads": (better, PASSIVE),
         "torch.compile, passive threads": (compiled, PASSIVE),
     }
     return _by_precision("infinity torch", served, ways, json.loads(done.stdout), "/embeddings")

@@ -1,6 +1,6 @@
 """Encode the same texts with somebody else's software, round by round; run by the Python of its environment.
 
-    .venv-peers/bin/python benchmarks/peers/encoders.py openvino-int8 FOLDER --texts texts.json
+    .venv-peers/bin/python benchmarks/peers/encoders.py onnx-fp32 FOLDER --texts texts.json
 
 Loads the model, tries the ways to run it and the batch sizes, keeps the fastest, prints a line of JSON, and then
 answers each line of stdin, JSON too, with one. A line names the file that vectors are written ``to``, and may name
@@ -28,7 +28,8 @@ import numpy as np
 BATCH_SIZES = {"cpu": (16, 32, 64, 128, 256), "cuda": (64, 256, 512, 1024)}
 TRIAL = {"cpu": 256, "cuda": 4096}  # texts
 _PACKAGES = (
-    "sentence-transformers", "torch", "transformers", "optimum-intel", "openvino", "nncf", "model2vec",
+    "sentence-transformers", "torch", "transformers", "optimum-onnx", "optimum-intel", "onnxruntime", "openvino",
+    "nncf", "fastembed", "model2vec",
 )  # fmt: skip
 Encode = Callable[[list[str], int], np.ndarray]
 Ways = dict[str, Callable[[], Encode]]  # by name; each is loaded when it is tried
@@ -48,13 +49,45 @@ def _encode_with(model: Any) -> Encode:
     return lambda texts, size: model.encode(texts, batch_size=size, show_progress_bar=False)
 
 
-def _torch(given: Given, dtype: str, attention: str = "sdpa") -> Ways:
+def _torch(given: Given, dtype: str, attention: str = "sdpa", compiled: bool = False) -> Ways:
     import sentence_transformers
+    import torch
 
     # above float32, its vectors stay in the model's precision unless they are numpy's, which knows no bfloat16
     settings = {"dtype": dtype, "attn_implementation": attention}
     model = sentence_transformers.SentenceTransformer(given.folder, device=given.device, model_kwargs=settings)
+    if compiled:
+        # the library calls ``forward``, which nn.Module.compile leaves as it is; frozen weights may be repacked
+        inner: Any = model[0].auto_model
+        inner.forward = torch.compile(inner.forward, dynamic=True, options={"freezing": True})
     return {ONE_WAY: lambda: _encode_with(model)}
+
+
+def _exported(given: Given, backend: str, **settings: Any) -> tuple[Any, str]:
+    """Return a model of another back end, and its folder, which goes with the process's temporary one."""
+    import sentence_transformers
+
+    place, export = tempfile.mkdtemp(prefix="peer-"), {"export": True, **settings}
+    model = sentence_transformers.SentenceTransformer(given.folder, device="cpu", backend=backend, model_kwargs=export)
+    model.save_pretrained(place)
+    return model, place
+
+
+def _onnx(given: Given, quantize: bool = False) -> Ways:
+    """Its ONNX back end: the graph fused (O3), or quantised to int8."""
+    import sentence_transformers as library
+
+    provider = {"provider": "CPUExecutionProvider"}
+    model, place = _exported(given, "onnx", **provider)
+    if quantize:
+        library.export_dynamic_quantized_onnx_model(model, "avx512_vnni", place)
+        name = "onnx/model_qint8_avx512_vnni.onnx"
+    else:
+        library.export_optimized_onnx_model(model, "O3", place)
+        name = "onnx/model_O3.onnx"
+    named = provider | {"file_name": name}
+    made = library.SentenceTransformer(place, device="cpu", backend="onnx", model_kwargs=named)
+    return {ONE_WAY: lambda: _encode_with(made)}
 
 
 def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
@@ -64,10 +97,7 @@ def _openvino(given: Given, precision: str, quantize: bool = False) -> Ways:
     """
     import sentence_transformers as library
 
-    place = tempfile.mkdtemp(prefix="peer-")  # it goes with the process's temporary folder
-    export = {"export": True}
-    model = library.SentenceTransformer(given.folder, device="cpu", backend="openvino", model_kwargs=export)
-    model.save_pretrained(place)
+    model, place = _exported(given, "openvino")
     name = "openvino/openvino_model.xml"
     if quantize:
         from optimum.intel import OVQuantizationConfig
@@ -128,6 +158,30 @@ def _in_order(vectors: np.ndarray, order: list[int]) -> np.ndarray:
     return found
 
 
+def _fastembed(given: Given) -> Ways:
+    """Fastembed with the same model as ONNX; it does not sort by length, so that is done for it."""
+    from fastembed import TextEmbedding
+    from fastembed.common.model_description import ModelSource, PoolingType
+
+    exported, place = _exported(given, "onnx")
+    TextEmbedding.add_custom_model(
+        model="peer",
+        pooling=PoolingType.MEAN,
+        normalization=True,
+        sources=ModelSource(hf="peer/peer"),
+        dim=exported.get_sentence_embedding_dimension(),
+        model_file="onnx/model.onnx",
+    )
+    model = TextEmbedding("peer", specific_model_path=place)
+
+    def encode(texts: list[str], size: int) -> np.ndarray:
+        order = sorted(range(len(texts)), key=lambda at: len(texts[at]))
+        vectors = np.stack(list(model.embed([texts[at] for at in order], batch_size=size)))
+        return _in_order(vectors, order)
+
+    return {ONE_WAY: lambda: encode}
+
+
 def _model2vec(given: Given) -> Ways:
     """A table of word pieces distilled from the model, with its defaults: no context, 256 dimensions."""
     from model2vec.distill import distill
@@ -141,9 +195,14 @@ KINDS: dict[str, Callable[[Given], Ways]] = {
     "torch-bf16": lambda given: _torch(given, "bfloat16"),
     "torch-fp16": lambda given: _torch(given, "float16"),
     "flash-fp16": lambda given: _torch(given, "float16", "flash_attention_2"),
+    "compile-fp32": lambda given: _torch(given, "float32", compiled=True),
+    "compile-bf16": lambda given: _torch(given, "bfloat16", compiled=True),
+    "onnx-fp32": _onnx,
+    "onnx-int8": lambda given: _onnx(given, quantize=True),
     "openvino-fp32": lambda given: _openvino(given, "f32"),
     "openvino-bf16": lambda given: _openvino(given, "bf16"),
     "openvino-int8": lambda given: _openvino(given, "f32", quantize=True),
+    "fastembed-fp32": _fastembed,
     "model2vec-static": _model2vec,
 }
 
