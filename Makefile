@@ -49,7 +49,7 @@ PEERS := .venv-peers
 benchmark: $(STAMP)        ## training, encoding, a sweep: relative to peers at their best, in one run
 	-$(MAKE) --no-print-directory $(PEERS)/.installed # without it, its peers are skipped by name
 	$(PIP) -e '.[benchmarks]'
-	python -m benchmarks
+	for name in train encode sweep; do python -m benchmarks.$$name || exit 1; done
 
 # with `make gpu PYTHON=...` no environment is made: torch and a few small packages are enough, see docs/results.md
 DEVICE := cuda

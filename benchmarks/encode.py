@@ -4,7 +4,6 @@
     python -m benchmarks.encode --triplets nli_for_simcse.csv        # the sentences of your own triplets
     python -m benchmarks.encode --peers torch-fp32 --rounds 5        # against one peer
     python -m benchmarks.encode --device cuda --no-bundles --mixed   # torch alone, texts of 1 to 100 words
-    python -m benchmarks.encode --senteval SentEval/data/downstream  # and the quality of each
 
 Contestants: ``OnnxEncoder`` in every precision of ``export.precision`` and through OpenVINO, with prompts and bare, and
 ``SentenceEncoder``; the peers, each in a process of its own with the way to run and the batch size that are fastest
@@ -40,9 +39,7 @@ from benchmarks.peers.encoder_process import EncoderProcess
 from benchmarks.train import default_encoder
 from cse import OnnxEncoder, SentenceEncoder
 from cse.choices import Precision
-from cse.data.suite import read_stsb
 from cse.errors import CseError
-from cse.evaluation.sts import evaluate_sts
 from cse.export.bundle import write_bundle
 from cse.export.mix import mixed_texts as unlike
 from cse.export.precision import CALIBRATED
@@ -176,7 +173,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Encode with everything and return the figures."""
     device = choose_device(options.device)
     texts = mixed_texts(options.sentences) if options.mixed else sentences_of(options.sentences, options.triplets)
-    tasks = [read_stsb(options.senteval, "test")] if options.senteval else []
     figures: dict[str, Any] = facts(floor.name_of(device)) | {
         "backbone": options.backbone,
         "triplets": options.triplets.name if options.triplets else "sample" + ", mixed" * options.mixed,
@@ -201,9 +197,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         rates = floor.better(rates, floor.measure(config, device))
         exact = {each.prompts: each.run.vectors() for name, each in found.items() if name.startswith(f"{OURS}, fp32")}
         likeness = {name: _compared(each.run, exact[each.prompts], texts[:ALONE]) for name, each in contestants.items()}
-        for name, each in contestants.items() if tasks else ():
-            say(f"{name}: STS-B")
-            likeness[name]["sts"] = None if each.prompts else evaluate_sts(each.run, tasks).average()
     tokens = sum(lengths)
     figures |= {"weights": count, "floor": rates, "seconds": seconds}
     figures |= {"skipped": skipped, "contestants": {}, "spread": {}, "ratios": {}}
@@ -224,7 +217,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         cells = f"{len(texts) / median:,.0f}", percent(share), str(over)
         rows.append((name, *cells, *(_cell(value) for value in likeness[name].values())))
     head = ("encoding", "sentences/s", "share of floor", f"this / {base}")
-    lines = [table((*head, *_COMPARED, *(["STS-B"] if tasks else [])), rows)]
+    lines = [table((*head, *_COMPARED), rows)]
     for precision in get_args(Precision):
         pair = [seconds.get(f"OnnxEncoder, {precision}, {kind}") for kind in ("prompts", "bare")]
         if pair[0] and pair[1]:
@@ -256,10 +249,7 @@ def _compared(one: InProcess | EncoderProcess, exact: np.ndarray, first: list[st
 
 
 def _cell(value: float | None) -> str:
-    """Return a difference, which is small, or a score, which is not, as text."""
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if value >= 2 else f"{value:.1e}"
+    return "-" if value is None else f"{value:.1e}"
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
@@ -273,7 +263,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--sentences", type=int, default=3000, help="distinct ones")
     parser.add_argument("--rounds", type=int, default=3, help="of each")
-    parser.add_argument("--senteval", type=Path, metavar="FOLDER", help="SentEval's downstream: a column of STS-B")
     parser.add_argument(
         "--peers", nargs="*", choices=kinds, default=kinds, metavar="PEER", help="some of them instead of all"
     )

@@ -19,18 +19,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from benchmarks import harness
 from benchmarks.harness import ROOT, environment, facts, parser_of
 
 TESTS = ROOT / "tests" / "gpu"
 PASSED, FAILED, SKIPPED = "passed", "FAILED", "skipped"
-LIMIT = 540.0  # seconds for everything: a lent machine ends a command after ten minutes
-PART_LIMIT = 240.0
-RESTARTS = 5  # of a part whose process died
+LIMIT, PART_LIMIT = 540.0, 240.0  # seconds for everything: a lent machine ends a command after ten minutes
 # options of a benchmark on a GPU, and in the dry form; no bundles: their export takes longer than all else
 _ENCODE = ["--no-bundles", "--sentences", "10000", "--rounds", "2", "--peers", "torch-fp16", "flash-fp16"]
 _DRY_ENCODE = ["--no-bundles", "--sentences", "50", "--rounds", "1", "--peers", "torch-fp32"]
@@ -42,26 +42,9 @@ SPEED = {
         ["--view", "sentences", "--batch-size", "16", "--steps", "11", "--rounds", "1"],
     ),
 }
-
 _PRECISION = re.compile(r"\b(fp64|fp32|bf16)\]$")
 
 Row = dict[str, Any]  # part, case, result, figure, size, seconds, reason, trace
-
-
-class TimeLeft:
-    """What is left of the time for everything."""
-
-    def __init__(self, seconds: float) -> None:
-        self.start, self.seconds = time.monotonic(), seconds
-
-    @property
-    def passed(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self.start
-
-    def left(self, most: float) -> float:
-        """Return the seconds that a part may take."""
-        return min(most, self.seconds - self.passed)
 
 
 def row(part: str, case: str, result: str, *, figure: str = "", reason: str = "", **more: Any) -> Row:
@@ -69,62 +52,45 @@ def row(part: str, case: str, result: str, *, figure: str = "", reason: str = ""
     return {"part": part, "case": case, "result": result, "figure": figure, "reason": reason} | more
 
 
-def run_tests(file: Path, device: str, clock: TimeLeft) -> list[Row]:
-    """Run a file of tests, in a new process for those that are left whenever one dies."""
-    part, done, rows = file.stem.removeprefix("test_"), set[str](), list[Row]()
+def run_tests(file: Path, device: str, until: float) -> list[Row]:
+    """Run a file of tests; what ended before its process died, or took too long, is told."""
+    part = file.stem.removeprefix("test_")
     with tempfile.TemporaryDirectory() as place:
-        for attempt in range(RESTARTS):
-            seconds, report = clock.left(PART_LIMIT), Path(place) / f"{attempt}.jsonl"
-            if seconds <= 5:
-                return [*rows, row(part, "the rest", SKIPPED, reason="no time left")]
-            command = [sys.executable, "-m", "pytest", str(file), "-m", "gpu", "-q", "-p", "no:cacheprovider"]
-            command += [option for name in done for option in ("--deselect", name)]
-            said, code = _process(command, seconds, {"CSE_TEST_DEVICE": device, "CSE_GPU_REPORT": str(report)})
-            lines = _lines(report)
-            ended = {line["test"]: line for line in lines if line["result"] != "started"}
-            done |= set(ended)
-            rows += [_row_of(part, line) for line in ended.values()]
-            if code in (0, 1, 2, 5) and (ended or code == 5):  # 2: a file that cannot be read
-                return rows
-            begun = [line["test"] for line in lines if line["result"] == "started" and line["test"] not in ended]
-            ending = f"its process ended with {code}: {_last(said)}"
-            reason = f"took more than {seconds:.0f} s" if code is None else ending
-            if begun:
-                rows.append(row(part, _case(begun[-1]), FAILED, reason=reason, trace=said[-4000:]))
-            elif not ended:  # no test ran: another try would say the same
-                return [*rows, row(part, "all", FAILED, reason=reason, trace=said[-4000:])]
-            done |= set(begun)
-    return [*rows, row(part, "the rest", FAILED, reason=f"its process died {RESTARTS} times")]
+        report = Path(place) / "report.jsonl"
+        command = [sys.executable, "-m", "pytest", str(file), "-m", "gpu", "-q", "-p", "no:cacheprovider"]
+        more = {"CSE_TEST_DEVICE": device, "CSE_GPU_REPORT": str(report), "OMP_NUM_THREADS": "2"}
+        said, code = _process(command, until, more)
+        text = report.read_text(encoding="utf-8") if report.is_file() else ""
+    lines = [json.loads(line) for line in text.split("\n")[:-1]]  # the last may be cut off
+    rows = []
+    for line in lines:
+        if line["result"] != "started":
+            result = {"passed": PASSED, "skipped": SKIPPED}.get(line["result"], FAILED)
+            rows.append(line | row(part, _case(line["test"]), result, figure=line["figure"], reason=line["reason"]))
+    if code not in (0, 1):
+        begun = _case(lines[-1]["test"]) if lines else "all"
+        rows.append(row(part, f"{begun} and the rest", FAILED, reason=_why(said, code), trace=said[-4000:]))
+    return rows
 
 
-def run_speed(name: str, device: str, clock: TimeLeft) -> list[Row]:
+def run_speed(name: str, device: str, until: float) -> list[Row]:
     """Run a benchmark, a name and options, on a BERT of random weights and return its figures."""
-    part, backbone = "speed", "random:bert-base" if device == "cuda" else "random:tiny"
-    seconds = clock.left(PART_LIMIT)
-    if seconds <= 20:
-        return [row(part, name, SKIPPED, reason="no time left")]
+    backbone = "random:bert-base" if device == "cuda" else "random:tiny"
     module, *more = name.split()
     command = [sys.executable, "-m", f"benchmarks.{module}", *more, "--backbone", backbone, "--device", device]
-    command += SPEED[name][0 if device == "cuda" else 1]
-    out = ROOT / ".cse" / "benchmarks" / f"{module}.json"
-    begun, start = time.time(), time.monotonic()
-    said, code = _process(command, seconds, {})
-    took: dict[str, Any] = {"seconds": round(time.monotonic() - start, 1)}
-    if code != 0 or not out.is_file() or out.stat().st_mtime < begun - 1:
-        reason = f"took more than {seconds:.0f} s" if code is None else _last(said) or "wrote no figures"
-        return [row(part, name, FAILED, reason=reason, trace=said[-4000:], **took)]
-    figures = json.loads(out.read_text(encoding="utf-8"))
-    rows = [_speed_row(name, who, each) for who, each in figures.get("contestants", {}).items()]
-    rows += [row(part, f"{name}, {who}", SKIPPED, reason=why) for who, why in figures.get("skipped", {}).items()]
-    return [row(part, name, PASSED, figures=figures, **took), *rows]
-
-
-def _speed_row(name: str, who: str, each: dict[str, Any]) -> Row:
-    rate, share = each["sentences_per_s"], each.get("share_of_floor")
-    figure = f"{rate:,.0f} sentences/s" + (f", {100 * share:.0f} % of matrix products" if share else "")
-    if name == "train":  # a sentence is encoded twice
-        figure += f", {2e6 / rate:,.1f} s per million sentences"
-    return row("speed", f"{name}, {who}", PASSED, figure=figure)
+    said, code = _process(command + SPEED[name][0 if device == "cuda" else 1], until, {})
+    if code != 0:
+        return [row("speed", name, FAILED, reason=_why(said, code), trace=said[-4000:])]
+    figures = json.loads((ROOT / ".cse" / "benchmarks" / f"{module}.json").read_text(encoding="utf-8"))
+    rows = [row("speed", name, PASSED, figures=figures)]
+    for who, each in figures["contestants"].items():
+        rate, share = each["sentences_per_s"], each["share_of_floor"]
+        figure = f"{rate:,.0f} sentences/s, {harness.percent(share)} of matrix products"
+        if name == "train":  # a sentence is encoded twice
+            figure += f", {2e6 / rate:,.1f} s per million sentences"
+        rows.append(row("speed", f"{name}, {who}", PASSED, figure=figure))
+    skipped = figures.get("skipped", {}).items()
+    return rows + [row("speed", f"{name}, {who}", SKIPPED, reason=why) for who, why in skipped]
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -133,81 +99,49 @@ def table(rows: Sequence[Row]) -> str:
     for each in rows:
         check, precision = each["case"].partition("[")[0], _PRECISION.search(each["case"])
         checks.setdefault((each["part"], check + (f", {precision[1]}" if precision else "")), []).append(each)
-    lines = [("part", "check", "result", "figure (the worst)", "reason")]
+    lines = []
     for (part, check), cases in checks.items():
         results = [case["result"] for case in cases]
-        counted = [f"{results.count(kind)} {kind}" for kind in (PASSED, FAILED, SKIPPED) if kind in results]
-        shown = [case for case in cases if case["figure"]]
-        worst = max(shown, key=lambda case: case.get("size", 0.0), default={"figure": ""})
+        counted = ", ".join(f"{results.count(kind)} {kind}" for kind in (PASSED, FAILED, SKIPPED) if kind in results)
+        worst = max(
+            (case for case in cases if case["figure"]), key=lambda case: case.get("size", 0.0), default=cases[0]
+        )
         reasons = sorted({case["reason"] for case in cases if case["result"] == SKIPPED})
-        result = results[0] if len(cases) == 1 else ", ".join(counted)
-        lines.append((part, check, result, worst["figure"], "; ".join(reasons)))
+        lines.append((part, check, counted, worst["figure"], "; ".join(reasons)))
         for case in (case for case in cases if case["result"] == FAILED):
-            name = case["case"].partition("[")[2].rstrip("]") or check
-            lines.append(("", f"  {name}", FAILED, case["figure"], case["reason"][:200]))
-    widths = [min(max(len(line[at]) for line in lines), 60) for at in range(3)]
-    return "\n".join(
-        "  ".join([*(cell.ljust(width) for cell, width in zip(line, widths, strict=False)), *filter(None, line[3:])])
-        for line in lines
-    )
+            lines.append(("", case["case"], FAILED, case["figure"], case["reason"][:200]))
+    return harness.table(("part", "check", "result", "figure (the worst)", "reason"), lines)
 
 
 def main() -> None:
     """Run all parts, print the table, write the JSON."""
     parser = parser_of(__doc__)
     parts = [file.stem.removeprefix("test_") for file in sorted(TESTS.glob("test_*.py"))]
-    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the dry form")
     named = [*parts, "speed"]
-    parser.add_argument("--only", nargs="+", choices=named, metavar="PART", help=", ".join(named))
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda", help="cpu: the dry form")
+    parser.add_argument("--only", nargs="+", choices=named, metavar="PART", default=named, help=", ".join(named))
     parser.add_argument("--limit", type=float, default=LIMIT, metavar="SECONDS", help="for everything")
     parser.add_argument("--jobs", type=int, help="parts at once, before speed; default: 3, in the dry form 1")
     options = parser.parse_args()
-    reason = _no_device(options.device)
-    if reason:
+    if reason := _no_device(options.device):
         sys.exit(f"error: {reason}")
-    clock, wanted = TimeLeft(options.limit), options.only or named
+    start = time.monotonic()
     out = Path(os.environ.get("OUT") or ROOT / ".cse") / "gpu.json"
     out.parent.mkdir(parents=True, exist_ok=True)
     result: dict[str, Any] = {"machine": facts(_name(options.device)), "dry": options.device == "cpu", "rows": []}
-
-    def add(found: list[Row]) -> None:
-        result["rows"] += found
-        for each in found:
-            if each["result"] == FAILED:
-                print(f"{each['part']}: {each['case']}: {FAILED} {each['reason']}"[:300], flush=True)
-        print(f"{found[0]['part']}: {len(found)} cases after {clock.passed:.0f} s", flush=True)
-        result["seconds"] = round(clock.passed, 1)
-        out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-
-    try:
-        files = [TESTS / f"test_{part}.py" for part in parts if part in wanted]
-        with ThreadPoolExecutor(options.jobs or (3 if options.device == "cuda" else 1)) as pool:
-            run = _guarded(lambda file: run_tests(file, options.device, clock))
-            for done in as_completed([pool.submit(run, file) for file in files]):
-                add(done.result())
-        if "speed" in wanted:
-            for name in SPEED:
-                add(_guarded(lambda name: run_speed(name, options.device, clock))(name))
-    except Exception as error:  # whatever it is: what was found is shown
-        add([row("command", "itself", FAILED, reason=f"{type(error).__name__}: {error}")])
-    finally:
-        count = {kind: sum(each["result"] == kind for each in result["rows"]) for kind in (PASSED, FAILED, SKIPPED)}
-        print(f"\n{json.dumps(result['machine'])}\n\n{table(result['rows'])}\n")
-        counts = ", ".join(f"{number} {kind}" for kind, number in count.items())
-        print(f"{counts} in {result.get('seconds', 0):.0f} s: {out}", flush=True)
+    works = [partial(run_tests, TESTS / f"test_{part}.py") for part in parts if part in options.only]
+    speed = [partial(run_speed, name) for name in SPEED if "speed" in options.only]
+    for several, jobs in ((works, options.jobs or (3 if options.device == "cuda" else 1)), (speed, 1)):
+        with ThreadPoolExecutor(jobs) as pool:
+            for found in pool.map(lambda work: work(options.device, start + options.limit), several):
+                result["rows"] += found
+                print(f"{found[0]['part']}: {len(found)} cases after {time.monotonic() - start:.0f} s", flush=True)
+                out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    count = {kind: sum(each["result"] == kind for each in result["rows"]) for kind in (PASSED, FAILED, SKIPPED)}
+    print(f"\n{json.dumps(result['machine'])}\n\n{table(result['rows'])}\n")
+    counts = ", ".join(f"{number} {kind}" for kind, number in count.items())
+    print(f"{counts} in {time.monotonic() - start:.0f} s: {out}", flush=True)
     sys.exit(1 if count[FAILED] or not count[PASSED] else 0)
-
-
-def _guarded(run: Callable[[Any], list[Row]]) -> Callable[[Any], list[Row]]:
-    """Turn an error of a part into a row."""
-
-    def safely(given: Any) -> list[Row]:
-        try:
-            return run(given)
-        except Exception as error:  # whatever it is, the other parts go on
-            return [row(getattr(given, "stem", str(given)), "all", FAILED, reason=f"{type(error).__name__}: {error}")]
-
-    return safely
 
 
 def _no_device(device: str) -> str:
@@ -226,17 +160,15 @@ def _name(device: str) -> str:
     return f"{torch.cuda.get_device_name()}, CUDA {torch.version.cuda}" if device == "cuda" else device
 
 
-def _process(command: list[str], seconds: float, variables: dict[str, str]) -> tuple[str, int | None]:
+def _process(command: list[str], until: float, variables: dict[str, str]) -> tuple[str, int | None]:
     """Return the output of a command and its exit code; None if it took longer, when all its processes are killed."""
-    variables = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"} | environment(**variables)
-    if "pytest" in command:
-        variables.setdefault("OMP_NUM_THREADS", "2")
+    own = environment(HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false", **variables)
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         process = subprocess.Popen(
-            command, stdout=said, stderr=subprocess.STDOUT, cwd=ROOT, env=variables, start_new_session=True
+            command, stdout=said, stderr=subprocess.STDOUT, cwd=ROOT, env=own, start_new_session=True
         )
         try:
-            code: int | None = process.wait(timeout=seconds)
+            code: int | None = process.wait(timeout=max(0.0, min(PART_LIMIT, until - time.monotonic())))
         except subprocess.TimeoutExpired:
             code = None
         finally:
@@ -247,25 +179,14 @@ def _process(command: list[str], seconds: float, variables: dict[str, str]) -> t
         return said.read(), code
 
 
-def _lines(report: Path) -> list[dict[str, Any]]:
-    """Return the lines of a report; the last may be cut off."""
-    lines = report.read_text(encoding="utf-8").split("\n")[:-1] if report.is_file() else []
-    return [json.loads(line) for line in lines]
-
-
-def _row_of(part: str, line: dict[str, Any]) -> Row:
-    """Return a row of a line that a test wrote."""
-    result = {"passed": PASSED, "skipped": SKIPPED}.get(line["result"], FAILED)
-    return line | row(part, _case(line["test"]), result, figure=line.get("figure", ""), reason=line.get("reason", ""))
+def _why(said: str, code: int | None) -> str:
+    """Return why a process failed."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()] or ["no word"]
+    return "took too long" if code is None else f"its process ended with {code}: {lines[-1][-200:]}"
 
 
 def _case(test: str) -> str:
     return test.partition("::")[2].removeprefix("test_").replace("_", " ", test.partition("[")[0].count("_")) or "all"
-
-
-def _last(said: str) -> str:
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return lines[-1][-200:] if lines else ""
 
 
 if __name__ == "__main__":

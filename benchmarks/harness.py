@@ -1,16 +1,12 @@
-"""What every benchmark shares: options, interleaved rounds, the machine, tables, and what is kept of a run.
+"""What every benchmark shares: options, interleaved rounds, the machine and tables.
 
-A run writes ``.cse/benchmarks/NAME.json`` and adds its ratios to ``.cse/benchmarks/history-NAME.csv``, which DVC draws:
-
-    dvc plots show .cse/benchmarks/history-train.csv -x run -y ratio -t ratios    # dvc_plots/index.html
+A run writes ``.cse/benchmarks/NAME.json``.
 """
 
 from __future__ import annotations
 
 import argparse
-import csv
 import importlib.metadata
-import json
 import os
 import platform
 import statistics
@@ -25,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from cse.errors import CseError, error_line
-from cse.files import write_csv
+from cse.files import write_json
 
 ROOT = Path(__file__).parents[1]
 FOLDER = Path(".cse/benchmarks")
@@ -33,7 +29,6 @@ _PACKAGES = (
     "cse", "torch", "transformers", "onnxruntime", "onnxruntime-gpu", "openvino", "sentence-transformers", "peft",
     "accelerate", "tokenizers", "fastapi", "uvicorn",
 )  # fmt: skip
-_HEAD = ("run", "date", "commit", "name", "ratio")
 
 
 class _Help(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
@@ -136,23 +131,6 @@ def environment(**more: str) -> dict[str, str]:
     return os.environ | {"PYTHONPATH": path} | more
 
 
-def keep(name: str, figures: Mapping[str, Any], folder: Path = FOLDER) -> Path:
-    """Write the figures of a run, ``facts()`` among them, add its ``ratios`` to the history; return the JSON's path."""
-    folder.mkdir(parents=True, exist_ok=True)
-    out, history = folder / f"{name}.json", folder / f"history-{name}.csv"
-    out.write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
-    before: list[list[str]] = []
-    if history.is_file():
-        with history.open(encoding="utf-8", newline="") as stream:
-            before = list(csv.reader(stream))[1:]
-    run = max((int(row[0]) for row in before), default=0) + 1
-    ratios = figures.get("ratios", {})  # by name
-    rows = [(run, figures["date"], figures["commit"], key, f"{value:.4g}") for key, value in ratios.items()]
-    if rows:
-        write_csv(history, _HEAD, [*before, *rows])
-    return out
-
-
 def run(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
     """Measure, print the ``table`` and keep the figures, or print the error; return the exit code."""
     try:
@@ -164,7 +142,10 @@ def run(name: str, measure: Callable[[], Mapping[str, Any]]) -> int:
         print("stopped", file=sys.stderr)
         return 130
     print(figures["table"])
-    print(f"figures: {keep(name, figures)}")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    out = FOLDER / f"{name}.json"
+    write_json(out, figures)
+    print(f"figures: {out}")
     for fault in figures.get("faults", ()):
         print(f"error: {fault}", file=sys.stderr)
     return int(bool(figures.get("faults")))

@@ -2,8 +2,8 @@
 
     python -m benchmarks.queries FOLDER...                      # each in BEIR's layout
 
-For each collection: the bare backbone, and the query map of `post.kind: query_map`, trained with each seed, from one,
-five or all stand-ins of a document, and from cosines without words. Then half of the judged queries is trained on as
+For each collection: the bare backbone, and the query map of `post.kind: query_map`, trained with each seed, from at
+most five stand-ins of a document, also from cosines without words. Then half of the judged queries is trained on as
 well, and the other half measured. nDCG@10 of vectors alone, and of words and vectors together. The last column compares
 the vectors' nDCG@10 with the bare backbone's on the same queries, seeds and items in one interval (docs/evaluate.md).
 """
@@ -103,10 +103,10 @@ def _normal(text: str) -> str:
     return " ".join(text.split()[:1000])
 
 
-def stand_ins(folder: Path, most: int) -> QueryPairs:
+def stand_ins(folder: Path) -> QueryPairs:
     """Return titles and sentences of the documents, each with its document."""
     settings = DataSettings(
-        source="files", view="documents", pairs=["stand_ins"], stand_ins=most, dev="own",
+        source="files", view="documents", pairs=["stand_ins"], stand_ins=5, dev="own",
         train_path=str(folder / "corpus.jsonl"),
     )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="queries-") as name:
@@ -146,14 +146,8 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     for folder in options.folders:
         searched = Searched(folder, read_beir(folder, folder.name), bare)
         of = found[folder.name] = {BARE: [searched.scores(searched.queries, searched.judged)]}
-        few, usual_pairs, all_pairs = (stand_ins(folder, most) for most in (1, 5, 1000))
-        works = {
-            "map, one stand-in of a document": (few, WORDS),
-            "map": (usual_pairs, WORDS),
-            "map, all stand-ins": (all_pairs, WORDS),
-            "map, no words": (usual_pairs, 0.0),
-        }
-        for name, (pairs, words) in works.items():
+        pairs = stand_ins(folder)
+        for name, words in (("map", WORDS), ("map, no words", 0.0)):
             start = time.monotonic()
             mapped = trained_map(bare, pairs, words)
             seeds = range(options.seeds)
@@ -161,11 +155,11 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
             mean = 100 * np.mean([each[NDCG] for each in of[name]])
             say(f"{folder.name}: {name}: {mean:.2f}, {time.monotonic() - start:.0f} s")
         halves: dict[str, list[Scores]] = {"half, bare": [], "half, map": [], "half, map with judged queries": []}
-        unlabelled = trained_map(bare, usual_pairs)
+        unlabelled = trained_map(bare, pairs)
         for split in range(options.splits):
             order = np.random.default_rng(split).permutation(searched.judged)
             trained, kept = order[: len(order) // 2], np.sort(order[len(order) // 2 :])
-            labelled = trained_map(bare, with_judged(usual_pairs, *searched.rows_of(trained)))
+            labelled = trained_map(bare, with_judged(pairs, *searched.rows_of(trained)))
             each = (lambda vectors, _: vectors, unlabelled, labelled)
             for name, mapped in zip(halves, each, strict=True):
                 halves[name].append(searched.scores(mapped(searched.queries, split), kept))

@@ -7,9 +7,9 @@
 Model: all-MiniLM-L6-v2, from the same files for all; ours is its export. Peers: infinity-emb (torch in float32 and
 bfloat16) and sentence-transformers behind FastAPI; first the settings of each, of ours the providers, are tried
 for a few seconds with the most clients, and the fastest is kept. Clients are closed-loop (benchmarks/load.py), each
-request holds one text of 1 to 100 words, nothing is truncated. In every round ours and each peer take turns, each
-started anew; ratios are of neighbours, medians over the rounds. A sample of all vectors is compared with the exported
-model's. Also: the time from start to first vector.
+request holds one text of 1 to 100 words, nothing is truncated. In every round each is started anew; ratios are of one
+round, medians over the rounds. A sample of all vectors is compared with the exported model's. Also: the time from start
+to first vector.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,14 +101,15 @@ class Bench:
             self.say(f"FAULTY: {self.faults[-1]}")
         return figures
 
-    def measure(self, contestant: ServerUnderTest) -> dict[str, Any]:
-        """Start a server, measure it with every number of clients, and end it."""
+    def measure(self, contestant: ServerUnderTest) -> dict[str, float]:
+        """Start a server, measure it with every number of clients, and end it; return the figures by name."""
         with running(contestant, self.chosen[contestant.name]) as server:
-            found: dict[str, Any] = {"cold_start_s": server.cold_start_s}
-            found["clients"] = {str(n): self.load(contestant, server, n, self.options.seconds) for n in CLIENTS}
+            found = {"cold_start_s": server.cold_start_s}
+            for number in CLIENTS:
+                one = self.load(contestant, server, number, self.options.seconds)
+                found |= {f"{key}, {number} clients": one[key] for key in COLUMNS}
             found["memory_megabytes"] = server.memory_megabytes()
-        rates = ", ".join(f"{n}: {one['requests_per_s']:.1f}" for n, one in found["clients"].items())
-        self.say(f"{contestant.name}: requests/s by clients {rates}; first vector after {found['cold_start_s']:.1f} s")
+        self.say(f"{contestant.name}: {', '.join(f'{name} {value:.1f}' for name, value in found.items())}")
         return found
 
     def choose(self, contestant: ServerUnderTest) -> dict[str, Any]:
@@ -153,63 +153,25 @@ class Bench:
             }
             for one in (ours, *others)
         }
-        rounds: list[dict[str, Any]] = []
-        figures["rounds"] = rounds
+        rounds: list[dict[str, dict[str, float]]] = []  # of each, the figures of each contestant
         for number in range(self.options.rounds):
             self.say(f"round {number + 1} of {self.options.rounds}")
-            found: dict[str, Any] = {"pairs": {}}
-            if not others:
-                found["pairs"][""] = {"ours": self.measure(ours)}
-            for peer in others:
-                found["pairs"][peer.name] = {"ours": self.measure(ours), "peer": self.measure(peer)}
-            rounds.append(found)
-        figures["medians"] = medians(rounds)
-        figures["against"] = ratios(rounds)
-        figures["ratios"] = {
-            f"{key} / {name}, {number} clients": value
-            for name, found in figures["against"].items()
-            for number, one in found.items()
-            for key, value in one.items()
+            rounds.append({one.name: self.measure(one) for one in (ours, *others)})
+        medians = {
+            name: {key: statistics.median(each[name][key] for each in rounds) for key in rounds[0][name]}
+            for name in rounds[0]
         }
-        return figures | {"faults": self.faults, "table": shown(figures)}
-
-
-def medians(rounds: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the medians over all rounds, by contestant."""
-    runs: dict[str, list[dict[str, Any]]] = {}
-    for found in rounds:
-        for name, pair in found["pairs"].items():
-            runs.setdefault("cse serve", []).append(pair["ours"])
-            if "peer" in pair:
-                runs.setdefault(name, []).append(pair["peer"])
-    return {
-        name: {key: statistics.median(one[key] for one in those) for key in ("cold_start_s", "memory_megabytes")}
-        | {
-            "clients": {
-                number: {key: statistics.median(one["clients"][number][key] for one in those) for key in COLUMNS}
-                for number in those[0]["clients"]
+        against = {
+            peer.name: {
+                key: statistics.median(over(each[ours.name][key], each[peer.name][key]) for each in rounds)
+                for key in medians[peer.name]
             }
+            for peer in others
         }
-        for name, those in runs.items()
-    }
-
-
-def ratios(rounds: Sequence[dict[str, Any]]) -> dict[str, dict[str, dict[str, float]]]:
-    """Return ours / peer by peer and number of clients: requests/s, p50, p99; medians over neighbours in time."""
-    return {
-        name: {
-            number: {
-                key: statistics.median(
-                    over(*(one["pairs"][name][side]["clients"][number][key] for side in ("ours", "peer")))
-                    for one in rounds
-                )
-                for key in COLUMNS
-            }
-            for number in first["ours"]["clients"]
-        }
-        for name, first in rounds[0]["pairs"].items()
-        if "peer" in first
-    }
+        ratios = {f"{key} / {name}": value for name, found in against.items() for key, value in found.items()}
+        figures |= {"rounds": rounds, "medians": medians, "ratios": ratios, "faults": self.faults}
+        settings = "\n".join(f"setting of {name}: {one.name}" for name, one in self.chosen.items())
+        return figures | {"table": f"{shown(medians, against)}\n{settings}"}
 
 
 def over(ours: float, peer: float) -> float:
@@ -217,22 +179,17 @@ def over(ours: float, peer: float) -> float:
     return ours / peer if peer else math.nan
 
 
-def shown(figures: dict[str, Any]) -> str:
+def shown(medians: dict[str, dict[str, float]], against: dict[str, dict[str, float]]) -> str:
     """Return the figures as a table: a row per server, and ours / peer."""
 
-    def cells(found: dict[str, dict[str, float]], form: str) -> list[str]:
-        return ["; ".join(format(one[key], form) for key in COLUMNS) for one in found.values()]
+    def cells(found: dict[str, float], form: str) -> list[str]:
+        rates = ["; ".join(format(found[f"{key}, {number} clients"], form) for key in COLUMNS) for number in CLIENTS]
+        return [*rates, *(format(found[key], form) for key in ("cold_start_s", "memory_megabytes"))]
 
-    servers = figures["medians"]
-    numbers = list(next(iter(servers.values()))["clients"])
-    lines = [
-        (name, *cells(found["clients"], ".1f"), f"{found['cold_start_s']:.1f}", f"{found['memory_megabytes']:.0f}")
-        for name, found in servers.items()
-    ]
-    lines += [(f"ours / {name}", *cells(found, ".2f"), "", "") for name, found in figures["against"].items()]
-    head = ("requests/s; p50; p99 in ms", *(f"{number} clients" for number in numbers), "start, s", "memory, MB")
-    settings = [f"setting of {name}: {one['setting']}" for name, one in figures["contestants"].items()]
-    return "\n".join([table(head, lines), *settings])
+    lines = [(name, *cells(found, ".1f")) for name, found in medians.items()]
+    lines += [(f"ours / {name}", *cells(found, ".2f")) for name, found in against.items()]
+    head = ("requests/s; p50; p99 in ms", *(f"{number} clients" for number in CLIENTS), "start, s", "memory, MB")
+    return table(head, lines)
 
 
 def main() -> int:

@@ -43,11 +43,12 @@ class _TorchGraph(Graph):
     def __init__(self, bank_pass: BankPass) -> None:
         self.module = bank_pass
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         device = next(self.module.parameters()).device
         moved = {name: torch.from_numpy(array).to(device) for name, array in given.items()}
         with torch.no_grad(), torch.autocast(device.type, enabled=False):
-            return [self.module(**moved).float().cpu().numpy()]
+            found: NDArray[Any] = self.module(**moved).float().cpu().numpy()
+            return found
 
 
 class BankEncoder(OnnxEncoder):

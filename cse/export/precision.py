@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,18 +15,14 @@ import numpy as np
 import onnx
 import onnxruntime as ort
 from numpy.typing import NDArray
-from onnx.helper import make_empty_tensor_value_info, make_node, make_tensor_value_info
+from onnx.helper import make_empty_tensor_value_info, make_node
 from onnx.numpy_helper import from_array, to_array
 from onnxruntime.transformers.float16 import DEFAULT_OP_BLOCK_LIST, convert_float_to_float16
 
-from cse.runtime.session import BEYOND
-
 CALIBRATED = 256  # own texts that the ranges of activations are read from
-_MOST = 0.2  # of a range: clipped beyond that, a vector loses more than by rounding (MiniLM: 2.6 times the error)
 _SHARES = (0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # of the difficulty that may move from activations to weights
 _LEAST = 1e-2  # of the largest channel: a channel that was silent so far may speak later
 _TINY = 1e-30
-_MASK, _LEVELLED = "attention_mask", "_levelled"
 
 # sums over many numbers stay in float32: norms and pooling; attention's softmax, see below
 _IN_FLOAT32 = ("LayerNormalization", "SimplifiedLayerNormalization", "ReduceSum", "ReduceMean", "Div", "Pow", "Sqrt")
@@ -68,7 +63,6 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
     is found here, so that a vector does not depend on the texts beside it. Channels of activations are levelled first
     (SmoothQuant, Xiao et al. 2023, equations 3 and 4), by the share that rounds best. Weights take 7 of their 8 bits:
     without VNNI, a processor adds two products in 16 bits. Attention, norms, softmax and pooling sums stay in float32.
-    A second output, ``BEYOND`` (batch), is 1 for a text that is clipped, else 0.
 
     Args:
         given: its inputs for some texts, each alone: what padding computes would widen the ranges.
@@ -92,7 +86,6 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
             made.parent.mkdir()
             model = onnx.load(path)
             seen = _watch(model, given, watched)
-            tokens = [f"{name}{_LEVELLED}" for name in _layer_inputs(model)]
             ranges = _level(model, seen)
             _save(model, levelled)
             quantize_static(
@@ -114,10 +107,6 @@ def quantize(path: Path, given: Sequence[_Given]) -> None:
                     },
                 },
             )
-            if counted := {name: ranges[name] for name in tokens}:
-                model = onnx.load(made, load_external_data=False)
-                _count_beyond(model, counted)
-                onnx.save(model, made)
             for file in made.parent.iterdir():
                 file.chmod(path.stat().st_mode)  # onnx lets only its owner read a file of weights
                 file.replace(path.with_name(file.name))
@@ -161,21 +150,6 @@ def _watch(model: onnx.ModelProto, given: Sequence[_Given], path: Path) -> dict[
     return {name: _Seen(each[:, 0].min(axis=0), each[:, 1].max(axis=0), each[:, 2]) for name, each in stacked.items()}
 
 
-def _layer_inputs(model: onnx.ModelProto) -> list[str]:
-    """Return the activations (batch, tokens, channels) of each token that most products read, as attention's three do.
-
-    Of all that is rounded, what is beyond their ranges says most of a vector's error, and they are few and narrow.
-    """
-    shapes = {
-        value.name: [size.dim_param or size.dim_value for size in value.type.tensor_type.shape.dim]
-        for value in (*model.graph.value_info, *model.graph.input)
-    }
-    readers = Counter(node.input[0] for node, _ in _products(model) if len(shapes.get(node.input[0], [])) == 3)
-    most = max(readers.values(), default=0)
-    found = [name for name, count in readers.items() if count == most and shapes[name][0] == shapes[_MASK][0]]
-    return [name for name in found if shapes[name][1] == shapes[found[-1]][1]]
-
-
 def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, _Range]:
     """Divide channels of activations by factors that multiply the rows of their weights; the output stays the same.
 
@@ -202,46 +176,16 @@ def _level(model: onnx.ModelProto, seen: Mapping[str, _Seen]) -> dict[str, _Rang
     for node, _ in products:
         readers.setdefault(node.input[0], []).append(node)
     for name, nodes in readers.items():
-        by, levelled = f"{name}_factors", f"{name}{_LEVELLED}"
+        by, levelled = f"{name}_factors", f"{name}_levelled"
         low, high = (edge / factors[group[name]] for edge in (seen[name].low, seen[name].high))
         ranges[levelled] = low.min(initial=0), high.max(initial=0)
         model.graph.initializer.append(from_array(1 / factors[group[name]], by))
         ends = {node.output[0] for node in nodes}
         place = next(index for index, node in enumerate(model.graph.node) if node.output[0] in ends)
-        model.graph.node.insert(place, onnx.helper.make_node("Mul", [name, by], [levelled], name=levelled))
+        model.graph.node.insert(place, make_node("Mul", [name, by], [levelled], name=levelled))
         for node in nodes:
             node.input[0] = levelled
     return ranges
-
-
-def _count_beyond(model: onnx.ModelProto, ranges: Mapping[str, _Range]) -> None:
-    """Add an output that says of which texts a number is far beyond the range of its tensor, by name.
-
-    Padding, which is behind a text, does not count. Products stay of integers.
-    """
-    graph, edges, more = model.graph, np.array([*ranges.values()], np.float32), np.float32(_MOST)
-    lowest, highest = edges[:, 0] - more * np.ptp(edges, axis=1), edges[:, 1] + more * np.ptp(edges, axis=1)
-    constants = {"last": np.array([-1]), "none": np.array([0]), "one": np.array(1), "low": lowest, "high": highest}
-    graph.initializer.extend(from_array(value, f"{BEYOND}_{name}") for name, value in constants.items())
-    last, none, one, low, high = (f"{BEYOND}_{name}" for name in constants)
-
-    def add(kind: str, *given: str, name: str = "", **options: int) -> str:
-        name = name or f"{BEYOND}_{len(graph.node)}"
-        graph.node.append(make_node(kind, given, [name], **options))
-        return name
-
-    beyond = add(
-        "Or",
-        *(
-            add(compare, add("Concat", *(add(kind, one_of, last, keepdims=1) for one_of in ranges), axis=-1), limit)
-            for kind, compare, limit in (("ReduceMin", "Less", low), ("ReduceMax", "Greater", high))
-        ),
-    )
-    by_token = add("ReduceMax", add("Cast", beyond, to=onnx.TensorProto.INT64), last, keepdims=0)
-    prompts = add("Sub", add("Shape", by_token, start=1), add("Shape", _MASK, start=1))
-    mask = add("Pad", _MASK, add("Concat", none, prompts, none, none, axis=0), one)
-    add("ReduceMax", add("Mul", by_token, mask), last, name=BEYOND, keepdims=0)
-    graph.output.append(make_tensor_value_info(BEYOND, onnx.TensorProto.INT64, [None]))
 
 
 def _factors(seen: Sequence[_Seen], weights: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -58,8 +58,6 @@ class OnnxEncoder(Compatible):
         max_length: maximum tokens per sentence, special tokens included; a domain's own may be smaller.
         widths: numbers of dimensions that vectors may be cut to; a bank has none.
         provider_note: one line on which provider attached and why.
-        beyond_ranges: number of texts so far that were clipped to the ranges that int8 was calibrated on.
-        on_beyond: is called with the number of each batch's, where there are any.
 
     Raises:
         CseError: the bundle or bank is damaged or does not load, or the provider did not attach.
@@ -104,8 +102,6 @@ class OnnxEncoder(Compatible):
         self._opening = threading.Lock()
         self._of: str | Domain | None = None
         self._wide = False
-        self.beyond_ranges = 0
-        self.on_beyond: Callable[[int], None] = lambda count: None
 
     def of(self, domain: str | Domain | None, *, wide: bool = False) -> Self:
         """Return this encoder for code that names no domain: texts have this one.
@@ -341,24 +337,13 @@ class OnnxEncoder(Compatible):
     def _run(self, graph: Graph, given: dict[str, NDArray[Any]]) -> NDArray[np.float32]:
         """Run the graph on a batch and return its vectors (b, d)."""
         try:
-            vectors, *beyond = graph.run(given)
+            return graph.run(given)
         except Exception as error:  # the exceptions of a runtime share no base class
             rows, length = given["input_ids"].shape
             raise CseError(
                 f"{self.path / MODEL}: failed on {rows} rows of {length} tokens: {error_line(error)[:200]}; give a "
                 f"smaller batch_size, or export again if {MANIFEST} (max_length {self.max_length}) is wrong"
             ) from None
-        if count := sum(int(flags.sum()) for flags in beyond):
-            with self._opening:
-                first, self.beyond_ranges = not self.beyond_ranges, self.beyond_ranges + count
-            if first:
-                _log.warning(
-                    "%s: a text is far beyond the ranges that int8 was calibrated on, so its vector is less exact; "
-                    "beyond_ranges counts such texts: if they are many, export in fp32, or with such training texts",
-                    self.path,
-                )
-            self.on_beyond(count)
-        return vectors
 
     def _open_one_core(self) -> Graph:
         with self._opening:

@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from cse.choices import Provider
 from cse.errors import CseError, error_line, nearest
 
-BEYOND = "beyond_ranges"  # output of a graph in int8: 1 for each text (b) that has numbers beyond its ranges
 _CUDA, _CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _FATAL, _WARNING = 4, 2
 # onnxruntime 1.31's fused Add + LayerNormalization is several times slower on CPU than the two nodes
@@ -43,8 +42,8 @@ class Graph(Protocol):
     multiple: int
     prompts: bool
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return vectors (b, d) for inputs by name, and in int8 ``BEYOND`` (b)."""
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
+        """Return vectors (b, d) for inputs by name."""
 
 
 class OnnxruntimeGraph(Graph):
@@ -60,10 +59,10 @@ class OnnxruntimeGraph(Graph):
         self.session, self.device = session, device
         self.prompts = any(value.name == "prompt" for value in session.get_inputs())
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return vectors, see ``Graph``."""
         if self.device is None:
-            return self.session.run(None, dict(given))
+            return self.session.run(None, dict(given))[0]
         binding = self.session.io_binding()
         for name, array in given.items():
             value = ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), self.device, 0)
@@ -71,7 +70,7 @@ class OnnxruntimeGraph(Graph):
         for output in self.session.get_outputs():
             binding.bind_output(output.name, self.device)
         self.session.run_with_iobinding(binding)
-        return binding.copy_outputs_to_cpu()
+        return binding.copy_outputs_to_cpu()[0]
 
 
 @cache
@@ -119,14 +118,14 @@ class OpenvinoGraph(Graph):
         self.prompts = any(each.get_any_name() == "prompt" for each in self._compiled.inputs)
         self._idle: deque[Any] = deque()
 
-    def run(self, given: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+    def run(self, given: Mapping[str, NDArray[Any]]) -> NDArray[Any]:
         """Return vectors, see ``Graph``."""
         try:
             request = self._idle.pop()
         except IndexError:
             request = self._compiled.create_infer_request()
         try:
-            return [request.infer(dict(given), share_inputs=True)[0]]
+            return request.infer(dict(given), share_inputs=True)[0]
         finally:
             self._idle.append(request)
 

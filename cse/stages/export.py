@@ -121,25 +121,20 @@ def check_mixed(encoder: SentenceEncoder, onnx: OnnxEncoder) -> dict[str, float]
     With a query side, the worse of both roles counts.
 
     Returns:
-        ``mixed_mean_cosine``, ``mixed_neighbours``, ``mixed_beyond_ranges``: the share of texts beyond its ranges.
+        ``mixed_mean_cosine``, ``mixed_neighbours``.
     """
-    texts, beyond, facts = mixed_texts(judged=True), 0.0, dict[str, float]()
-    quiet = logging.root.manager.disable  # long texts of the mix are cut on purpose, and what is beyond is printed
+    texts, facts = mixed_texts(judged=True), dict[str, float]()
+    quiet = logging.root.manager.disable  # long texts of the mix are cut on purpose
     logging.disable(max(quiet, logging.WARNING))
     try:
         for role in (None, QUERY) if encoder.side == QUERY else (None,):
-            before = onnx.beyond_ranges
             expected, found = (model.encode(texts, normalize=True, role=role) for model in (encoder, onnx))
-            beyond = max(beyond, round((onnx.beyond_ranges - before) / len(texts), 3))
             seen = check_rounded(expected, found, found[:0], of="numbers, codes, other scripts and single words")
             facts = {key: min(value, facts.get(key, value)) for key, value in seen.items()}
     finally:
         logging.disable(quiet)
-    click.echo(
-        f"numbers, codes, other scripts, single words: mean cosine with torch {facts['mean_cosine']:.3f}, "
-        f"{100 * beyond:.1f} % of texts beyond the ranges"
-    )
-    return {f"mixed_{key}": value for key, value in {**facts, "beyond_ranges": beyond}.items()}
+    click.echo(f"numbers, codes, other scripts, single words: mean cosine with torch {facts['mean_cosine']:.3f}")
+    return {f"mixed_{key}": value for key, value in facts.items()}
 
 
 def check_score(encoder: SentenceEncoder, onnx: OnnxEncoder, tasks: Sequence[Task], most: float) -> dict[str, float]:

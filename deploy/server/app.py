@@ -177,18 +177,25 @@ async def similarity(body: SimilarityRequest, request: Request) -> Response:
 
 
 async def predict(body: PredictRequest, request: Request) -> Response:
-    """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first."""
+    """Tell the label of each text in the form of Text Embeddings Inference: all labels, the likeliest first.
+
+    A text whose first probability is below header `x-threshold` may well have none of the labels: it is unknown, as
+    `cse encode --classify` says. Header `x-unknown` counts such texts.
+    """
     answer = await _embedded(request, body.inputs, "inputs", Wanted(body.model, whole=not body.truncate))
     classifier = answer.classifier
     if classifier is None:
         raise ServiceError(424, "this model has no classifier: it was exported without labelled texts")
+    told, facts = await asyncio.to_thread(classifier.classify, answer.vectors), classifier.facts
     score = classifier.logits if body.raw_scores else classifier.probabilities
 
-    def told() -> object:
-        found = predictions(score(answer.vectors), classifier.facts.labels)
+    def tree() -> object:
+        found = predictions(score(answer.vectors), facts.labels)
         return found[0] if isinstance(body.inputs, str) else found
 
-    return await _response(request, answer, told)
+    found = await _response(request, answer, tree)
+    found.headers["x-threshold"], found.headers["x-unknown"] = str(facts.threshold), str(sum(not t.known for t in told))
+    return found
 
 
 async def embed_or_compare(body: TeiRequest, request: Request) -> Response:

@@ -37,9 +37,6 @@ class Metrics:
         self.texts = Counter("cse_texts", "Texts embedded.", ["model"], registry=made)
         self.tokens = Counter("cse_tokens", "Tokens embedded, without padding.", ["model"], registry=made)
         self.truncated = Counter("cse_truncated_texts", "Texts cut at the model's length.", ["model"], registry=made)
-        self.beyond = Counter(
-            "cse_beyond_ranges_texts", "Texts clipped to the ranges of a model in int8.", ["model"], registry=made
-        )
         self.cached = Counter("cse_cache_hits", "Texts whose vectors were known.", ["model"], registry=made)
         self.refused = Counter("cse_refused", "Requests refused.", ["reason"], registry=made)
         self.model = Gauge("cse_model_info", "The model in service.", ["model", "version"], registry=made)

@@ -335,9 +335,7 @@ class Service:
     def _load(self, folder: Path, name: str, version: str | None) -> Served:
         options = self.options
         found = {"provider": options.device, "threads": options.threads, "kept_bytes": options.max_domain_bytes}
-        served = Served.load(folder, options.name or name, version, **found)
-        served.encoder.on_beyond = self.metrics.beyond.labels(served.name).inc
-        return served
+        return Served.load(folder, options.name or name, version, **found)
 
     def _take(self, served: Served) -> None:
         self._served = served

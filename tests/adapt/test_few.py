@@ -159,6 +159,23 @@ def test_texts_are_classified_into_any_kind_of_table(cse, place, tiny_folders):
     assert found == pytest.approx([row["probability"] for row in rows])
     with (place / "told.csv").open(encoding="utf-8", newline="") as stream:
         assert [row["text"] for row in csv.DictReader(stream)] == [row["text"] for row in rows]
+    body = ["red cat", 'small dog, "sleeps"'] * 6
+    given = [{"id": number, "body": text, "label": ["a", 1]} for number, text in enumerate(body)]
+    (place / "given.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in given), encoding="utf-8")
+    classify = ("encode", "out/bundle", "given.jsonl", "--column", "body", "--classify")
+    for ending in ("csv", "parquet", "jsonl"):
+        assert cse(*classify, "--out", f"kept.{ending}").code == 0
+    rows = [json.loads(line) for line in (place / "kept.jsonl").read_text().splitlines()]
+    assert rows == [
+        {"id": row["id"], "body": row["body"], "given_label": ["a", 1], **one._asdict()}
+        for row, one in zip(given, told * 6, strict=True)
+    ]
+    assert pq.read_table(place / "kept.parquet").column_names == [*rows[0]]
+    with (place / "kept.csv").open(encoding="utf-8", newline="") as stream:
+        assert [(row["id"], row["body"]) for row in csv.DictReader(stream)] == [(str(n), t) for n, t in enumerate(body)]
+    shown = cse(*classify).out.splitlines()
+    assert shown[0].split() == ["text", "label", "probability", "known"] and len(shown) == 1 + 10 + 1
+    assert shown[1].startswith("red cat ") and shown[-1] == "12 texts: red cat 6, small dog 6, 0 not known"
     (place / "mine.csv").write_text("text,label\n", encoding="utf-8")
     for arguments, says in (
         ("out/bundle texts.txt --out mine.csv", "mine.csv"),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -16,8 +18,10 @@ from cse.runtime.bundle import read_manifest
 from cse.runtime.classifier import CLASSIFIER, Classifier, ClassifierFacts
 from cse.runtime.onnx_encoder import OnnxEncoder
 from tests.deploy.servers import serving
+from tests.pages.blocks import run_by
 
 TEXTS = ["the cat sat", "a dog on mat"]
+(CURL,) = (block.text for block in run_by("docs/serve.md", __file__))
 LABELS = ["cats", "dogs", "none"]
 
 
@@ -27,7 +31,7 @@ def classifying(small_bundle, tmp_path_factory):
     folder = shutil.copytree(small_bundle, tmp_path_factory.mktemp("classifying") / "intents")
     vectors = OnnxEncoder(folder, provider="cpu").encode(TEXTS, normalize=True)
     weight = np.stack([*(5 * vectors), np.zeros_like(vectors[0])])
-    Classifier(ClassifierFacts(LABELS, names=False, threshold=0.4), weight, np.zeros(3, np.float32)).write(folder)
+    Classifier(ClassifierFacts(LABELS, names=False, threshold=0.6), weight, np.zeros(3, np.float32)).write(folder)
     manifest = read_manifest(folder)
     replace(manifest, files=manifest.files | {CLASSIFIER: sha256(folder / CLASSIFIER)}).write(folder)
     return folder
@@ -46,7 +50,13 @@ def test_texts_get_all_labels_the_likeliest_first(classifying, tmp_path):
                 {"inputs": TEXTS[0]},
             )
         )
-        assert server.get("/info").json()["classifier"]["threshold"] == 0.4
+        told = encoder.classify(["Where is my card?", "the cat sat"])
+        command = ["bash", "-c", CURL.replace("http://127.0.0.1:8080", server.url)]
+        found = subprocess.run(command, capture_output=True, text=True, check=True)
+        head, _, body = found.stdout.replace("\r", "").partition("\n\n")
+        assert "x-threshold: 0.6" in head and f"x-unknown: {sum(not one.known for one in told)}" in head
+        assert [row[0]["score"] >= 0.6 for row in json.loads(body)] == [one.known for one in told]
+        assert {one.known for one in told} == {True, False}, told
     for wanted, row, in_list, logits in zip(expected, rows, lists, raw, strict=True):
         assert [one["label"] for one in row] == [LABELS[place] for place in np.argsort(-wanted)]
         for found in (row, in_list):

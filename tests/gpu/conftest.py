@@ -73,11 +73,6 @@ def _write(line: dict) -> None:
             stream.write(json.dumps(line) + "\n")
 
 
-def pytest_collectreport(report):
-    if report.failed:
-        _write({"test": report.nodeid, "result": "failed", "reason": _last_line(report.longreprtext)})
-
-
 def pytest_runtest_logstart(nodeid):
     _write({"test": nodeid, "result": "started"})
 
@@ -90,8 +85,8 @@ def pytest_runtest_logreport(report):
         reason = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
         reason = reason.removeprefix("Skipped: ")
     elif report.failed:
-        crash = getattr(report.longrepr, "reprcrash", None)
-        reason = crash.message.partition("\n")[0] if crash else _last_line(report.longreprtext)
+        lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+        reason = lines[0].removeprefix("E ").strip() if lines else report.longreprtext[-200:]
     figure, size = max((value for name, value in report.user_properties if name == "figure"), default=("", 0.0))
     _write(
         {
@@ -99,11 +94,3 @@ def pytest_runtest_logreport(report):
             "seconds": round(report.duration, 2), "trace": report.longreprtext[-4000:] if report.failed else "",
         }
     )  # fmt: skip
-    # after an error in a kernel nothing works in this process any more: the command goes on in a new one
-    if report.failed and "CUDA error" in report.longreprtext and os.environ.get(REPORT_VARIABLE):
-        os._exit(70)
-
-
-def _last_line(text: str) -> str:
-    lines = [line for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("E ").strip() if lines else ""

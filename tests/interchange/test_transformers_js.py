@@ -85,7 +85,7 @@ def test_the_folder_is_laid_out_as_the_library_looks_for_it(cse, simple, precisi
     assert (told["model_max_length"], told["pad_token"], told["unk_token"]) == (6, "[PAD]", "[UNK]")
     assert read["tokenizer.json"]["padding"] is None
     outputs = [value.name for value in onnx.load(f"out/onnx/{graph}.onnx").graph.output]
-    assert outputs == ["sentence_embedding", "last_hidden_state"], "what int8 counts is left out"
+    assert outputs == ["sentence_embedding", "last_hidden_state"]
     card = make_card(open_folder(Path("out")), "me/tickets", Measures({}, {}), card_of(""))
     assert "library_name: transformers.js" in card and 'pipeline("feature-extraction", "me/tickets")' in card
     assert "base_model: owner/model" in card

@@ -40,11 +40,11 @@ def masked_mean(ids, mask):
     return (vectors.sum(axis=1) / np.maximum(mask.sum(axis=1), 1)[:, None]).astype(np.float32)
 
 
-# one text's vector is the mean of its words'; a text with an unknown word is as if beyond the calibrated ranges
+# one text's vector is the mean of its words'
 GRAPH = """
 <ir_version: 10, opset_import: ["": 20]>
-tiny (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, 8] sentence_embedding, int64[b] beyond_ranges)
-<float zero = {0}, int64[1] one = {1}, int64 unknown = {1}, int64[1] last = {-1}>
+tiny (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, 8] sentence_embedding)
+<float zero = {0}, int64[1] one = {1}, int64[1] last = {-1}>
 {
     tokens = Gather (table, input_ids)
     seen = Cast <to = 9> (attention_mask)
@@ -54,9 +54,6 @@ tiny (int64[b, l] input_ids, int64[b, l] attention_mask) => (float[b, 8] sentenc
     weights = Cast <to = 1> (column)
     count = ReduceSum <keepdims = 0> (weights, one)
     sentence_embedding = Div (total, count)
-    beyond = Equal (input_ids, unknown)
-    beyond_by_token = Cast <to = 7> (beyond)
-    beyond_ranges = ReduceMax <keepdims = 0> (beyond_by_token, last)
 }
 """
 
