@@ -153,10 +153,10 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     if times * once + measures > left and len(work.paces) > 1:
         return make_plan(replace(work, paces=dict([*work.paces.items()][:-1])), budget=budget, spent=spent)
     if times * once + measures > left:
-        needed = _told(spent + times * once + measures)
+        needed = duration(spent + times * once + measures)
         raise TooShortError(
-            f"--budget: one training and its measures need {needed} here, the budget is {_told(budget)}; raise it, or "
-            "train on fewer rows (-s data.max_rows=...)"
+            f"--budget: one training and its measures need {needed} here, the budget is {duration(budget)}; raise it, "
+            "or train on fewer rows (-s data.max_rows=...)"
         )
 
     def fits(seeds: int, epochs: int) -> bool:
@@ -177,7 +177,8 @@ def make_plan(work: Workload, *, budget: float, spent: float) -> TrainingPlan:
     return TrainingPlan([*work.paces], seeds, epochs, steps, spacing(steps, how.evaluations), notes)
 
 
-def _told(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a time in words."""
     return f"{seconds:.2g} seconds" if seconds < 100 else f"{seconds / 60:.1f} minutes"
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from cse.adapt.clock import duration
+from cse.adapt.few import share
 from cse.adapt.ladder import BARE, DOCUMENTS, FEW_ROWS, LABELS
 from cse.adapt.run import Adapted
 from cse.data.store import PreparedData
@@ -16,7 +18,7 @@ from cse.evaluation.comparison import ONE_TRAINING, STS, Compared, corrected
 from cse.evaluation.labels import known_labels
 from cse.evaluation.record import ITEMS_FILE, read_items
 from cse.evaluation.retrieval import NDCG, OF_WORDS, WITH_WORDS
-from cse.evaluation.score import TOLD
+from cse.evaluation.score import ACCURACY, TOLD
 from cse.outputs import Kind, publish_folder
 from cse.report.page import make_report, write_report
 from cse.report.tables import Table
@@ -71,12 +73,12 @@ def summary(adapted: Adapted) -> str:
     if adapted.stopped:
         lines.append("note: stopped before the end; the same command goes on")
     lines += [adapted.indexed] if adapted.indexed else []
-    minutes, bundle = adapted.seconds / 60, adapted.folder / "bundle"
+    bundle = adapted.folder / "bundle"
     after = (
         f"cse encode {bundle} texts.csv --classify --out labels.csv, or " if adapted.kind in (LABELS, FEW_ROWS) else ""
     )
     report = adapted.folder / "report"
-    lines.append(f"{minutes:.0f} minutes; model {bundle}, report {report}; next: {after}cse serve {bundle}")
+    lines.append(f"{duration(adapted.seconds)}; model {bundle}, report {report}; next: {after}cse serve {bundle}")
     return "\n".join(lines)
 
 
@@ -84,7 +86,11 @@ def _bare(adapted: Adapted) -> Iterator[str]:
     """Yield a line that says what the bare backbone reaches by the main measure, where that was measured."""
     for task, measure in [adapted.main] if adapted.main is not None else []:
         for record in (system.first for system in adapted.systems if system.first.name == BARE):
-            yield f"  {task} {measure}: {record.scores['tasks'][task]['values'][measure]:.2f}"
+            found = f"{record.scores['tasks'][task]['values'][measure]:.2f}"
+            if measure == ACCURACY:
+                right = read_items(record.folder / ITEMS_FILE)[task][measure]  # times 100
+                found = f"{share(round(right.sum() / 100), len(right))}: of {len(right):,} rows"
+            yield f"  {task} {measure}: {found}"
 
 
 def _words(adapted: Adapted) -> Iterator[str]:

@@ -95,7 +95,7 @@ def _content(report: Report) -> dict[str, Any]:
         "title": TITLE,
         "headline": headline,
         "more": more,
-        "introduction": f"{len(systems)} systems from {len(records)} evaluated models. Scores are measured by this "
+        "introduction": f"Systems: {len(systems)}, from evaluated models: {len(records)}. Scores are measured by this "
         "project unless marked as published.",
         "systems": systems_table(systems),
         "own": own_tables(systems),

@@ -107,6 +107,18 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
     assert lines[0] == "Nothing that was tried beats the bare backbone on held-out rows: keep it."
     assert lines[1:3] == ["  intents kNN: 91.00", "tried, with the score on held-out rows that chose:"]
     assert "in the bundle: the bare backbone" in lines
+    assert lines[-1].startswith("60 seconds; model out/bundle")
+
+
+def test_the_accuracy_of_the_bare_backbone_has_an_interval(tmp_path):
+    np.savez(tmp_path / "tasks.npz", **{"intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
+    record = SimpleNamespace(name=BARE, scores={"tasks": {"intents": {"values": {"accuracy": 83.3}}}}, folder=tmp_path)
+    ladder = Ladder()
+    ladder.add(BARE, BARE, 50.0, seconds=3)
+    found = adapted(
+        ladder, ladder.tried[BARE], main=("intents", "accuracy"), systems=[System(BARE, (record,))], model=BARE
+    )
+    assert summary(found).splitlines()[1] == "  intents accuracy: 83.3 %, 95 % interval 60.8 to 94.2: of 18 rows"
 
 
 def test_without_a_true_difference_the_first_line_seldom_says_something():
