@@ -27,6 +27,7 @@ from cse.adapt.ladder import (
 from cse.adapt.run import Adapted
 from cse.adapt.verdict import summary
 from cse.evaluation.comparison import STS, Compared, Comparison
+from cse.evaluation.record import ITEMS_FILE
 from cse.report.systems import System
 
 MAIN = ("intents", "kNN")
@@ -111,7 +112,7 @@ def test_a_choice_that_did_worse_is_not_shipped_and_a_bare_one_says_so_first():
 
 
 def test_the_accuracy_of_the_bare_backbone_has_an_interval(tmp_path):
-    np.savez(tmp_path / "tasks.npz", **{"intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
+    np.savez(tmp_path / ITEMS_FILE, **{"intents/accuracy": np.array([100.0] * 15 + [0.0] * 3)})
     record = SimpleNamespace(name=BARE, scores={"tasks": {"intents": {"values": {"accuracy": 83.3}}}}, folder=tmp_path)
     ladder = Ladder()
     ladder.add(BARE, BARE, 50.0, seconds=3)
