@@ -54,8 +54,6 @@ READ = [
      [Row(1, ("one",)), Row(2, ("two",)), Row(3, ("three",)), Row(4, (LINES,))]),
     *(("a.csv", f'"sent0"{mark}sent1{mark}"hard, neg"\na, b{mark}"c{mark}d"{mark}e', "pairs",
        [Row(2, ("a, b", f"c{mark}d"))]) for mark in ";\t|"),
-    *(("a.csv", f"{line}\r\ntext{mark}label\r\nwords{mark}x\r\n", "categories", [Row(3, ("words",), "x")])
-      for line, mark in (("sep=;", ";"), ('"sep=,"', ","), ("SEP=|", "|"), ("sep=\t", "\t"), ("sep=:", ":"))),
     ("a.tsv", 'sent0\tsent1\n"a\tb "c"\n', "pairs", [Row(2, ('"a', 'b "c"'))]),
     ("a.csv", f"\ufeffsent0,sent1\n{LONG},a\0b\n", "pairs", [Row(2, (LONG, "a\0b"))]),
     ("a.csv", 'query,passage\nx,"[""Burnout"" in nurses]"\n', "pairs", [Row(2, ("x", '["Burnout" in nurses]'))]),
