@@ -43,7 +43,7 @@ def evaluate_stage(
     plots: Path = PLOTS,
     called: str = TRAINED,
 ) -> None:
-    """Score the checkpoint and, if ``evaluation.compare_backbone`` is set, the bare backbone.
+    """Score the checkpoint and its bare backbone.
 
     Write metrics, one record per model for ``cse report``, and the data of two plots: scores by task and the density
     of cosines by gold similarity.
@@ -51,7 +51,7 @@ def evaluate_stage(
     check_folder(records, Kind.RECORDS)
     data = open_suite(PreparedData(prepared))
     models: dict[str, str | BackboneOf] = {TRAINED: str(checkpoint)}
-    if settings.evaluation.compare_backbone and not read_config(checkpoint)["backbone"]["words"]:
+    if not read_config(checkpoint)["backbone"]["words"]:
         models[BACKBONE] = BackboneOf(checkpoint)
     results: dict[str, SuiteResults] = {}
     own = data.own and "tasks" in settings.evaluation.measures
